@@ -1,0 +1,211 @@
+"""What a handler can know and do while it runs.
+
+    from timeball import current
+
+    def import_pages(source: str) -> None:
+        for number, page in enumerate(pages := fetch(source)):
+            if current.cancelled:
+                raise Cancel("asked to stop")
+            current.progress(number / len(pages), f"page {number}")
+
+It works in coroutines, in threads and in isolated child processes: a context variable holds the `RunContext` of the attempt.
+A process that a handler forks inherits the variable and with it the worker's connections, which it must not use;
+there every use raises `OutsideRun`, and a copy that returns from the handler is ended (`end_forked_copy`).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from contextvars import ContextVar
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Protocol
+
+from timeball.clock import Clock
+from timeball.domain.execution import Claimed
+from timeball.domain.ids import show_execution, show_job
+from timeball.domain.text import clean
+from timeball.errors import TimeballError
+
+_EX_SOFTWARE = 70
+
+
+class OutsideRun(TimeballError):
+    """`current` was used where no handler runs, or in a process that a handler forked."""
+
+    code = "outside_run"
+
+
+class Halt(StrEnum):
+    """Why a running attempt is asked to stop."""
+
+    TIMEOUT = "timeout"
+    CANCEL = "cancel"
+    SHUTDOWN = "shutdown"
+
+
+class RunSink(Protocol):
+    """Where the words of one attempt go. Called from any thread; must be quick and must not raise."""
+
+    def emit_log(self, at: datetime, level: str, message: str) -> None:
+        """Keep a log line; *level* is one of debug, info, warning, error, critical."""
+
+    def report_progress(self, fraction: float, note: str | None) -> None:
+        """Note how far the attempt is, from 0 to 1; the last report counts."""
+
+
+class RunContext:
+    """One running attempt, as its handler, its runner and the executor share it.
+
+    *open_sink* is called once, when the attempt first has something to say; most never do.
+    """
+
+    __slots__ = ("_open_sink", "_pid", "_sink", "claimed", "clock", "halt_reason", "halted", "has_noticed", "on_halt")
+
+    def __init__(self, claimed: Claimed, clock: Clock, open_sink: Callable[[RunContext], RunSink]) -> None:
+        self.claimed = claimed
+        self.clock = clock
+        self.halted: Halt | None = None
+        self.halt_reason = ""
+        # Whether the handler has seen that it is to stop: what it returns after that is no success.
+        self.has_noticed = False
+        # Set by whoever runs the handler: makes a halt felt there. Called in the thread that calls `halt`.
+        self.on_halt: Callable[[], object] | None = None
+        self._open_sink = open_sink
+        self._sink: RunSink | None = None
+        self._pid = os.getpid()
+
+    def halt(self, why: Halt, reason: str = "") -> None:
+        """Ask the attempt to stop; the first reason stands. For the executor, on its loop."""
+        if self.halted is not None:
+            return
+        self.halt_reason = reason
+        self.halted = why
+        if self.on_halt is not None:
+            self.on_halt()
+
+    def notice(self) -> bool:
+        """Whether the handler is to stop; from now on it knows."""
+        if self.halted is not None:
+            self.has_noticed = True
+        return self.halted is not None
+
+    @property
+    def is_forked_copy(self) -> bool:
+        """Whether this process is a copy of the one in which the attempt was started."""
+        return os.getpid() != self._pid
+
+    def emit_log(self, level: str, message: str) -> None:
+        """Add a line to the log of the attempt."""
+        self._open().emit_log(self.clock.now(), level, clean(message))
+
+    def report_progress(self, fraction: float, note: str | None) -> None:
+        """Note how far the attempt is."""
+        self._open().report_progress(fraction, None if note is None else clean(note))
+
+    def _open(self) -> RunSink:
+        if self._sink is None:
+            self._sink = self._open_sink(self)
+        return self._sink
+
+
+RUNNING: ContextVar[RunContext] = ContextVar("timeball_running")
+
+
+def end_forked_copy(context: RunContext) -> None:
+    """End this process at once if it is a copy made by `os.fork()` inside of the handler; else do nothing.
+
+    To be called where a handler has returned: the copy must not go on as if it were the worker.
+    """
+    if not context.is_forked_copy:
+        return
+    sys.stderr.write(
+        f"timeball: process {os.getpid()} was forked by handler {context.claimed.handler} and returned from it; "
+        "it is ended here, before it can act as the worker. End a forked process with os._exit().\n"
+    )
+    sys.stderr.flush()
+    os._exit(_EX_SOFTWARE)
+
+
+class Current:
+    """The running attempt, seen from its handler."""
+
+    __slots__ = ()
+
+    @property
+    def execution_id(self) -> str:
+        """The execution's id: the same in every attempt, so it can serve as an idempotency key."""
+        return show_execution(_running().claimed.id)
+
+    @property
+    def job_id(self) -> str:
+        """The id of the job."""
+        return show_job(_running().claimed.job_id)
+
+    @property
+    def attempt(self) -> int:
+        """Which try this is; 1 for the first."""
+        return _running().claimed.attempt
+
+    @property
+    def fence(self) -> int:
+        """A number that grows with every claim of the execution: a target that keeps the largest can refuse the others."""
+        return _running().claimed.fence
+
+    @property
+    def scheduled_for(self) -> datetime:
+        """The exact instant the schedule named, whenever this try takes place."""
+        return _running().claimed.scheduled_for
+
+    @property
+    def handler(self) -> str:
+        """The name of the handler."""
+        return _running().claimed.handler
+
+    @property
+    def queue(self) -> str:
+        """The queue the execution came from."""
+        return _running().claimed.queue
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the handler is to stop: cancelled, timed out, or the worker is leaving.
+
+        A handler that has read True is taken to have stopped because of it, whatever it returns or raises then.
+        """
+        return _running().notice()
+
+    def log(self, message: str, level: str = "info", **fields: Any) -> None:
+        """Add a line to the execution's log: `current.log("sent", to=address)` reads `sent to='a@b.co'`."""
+        words = [str(message), *(f"{name}={value!r}" for name, value in fields.items())]
+        _running().emit_log(_level(level), " ".join(words))
+
+    def progress(self, fraction: float, note: str | None = None) -> None:
+        """Say how far the work is, from 0 to 1. What lies outside is taken as the nearer end: progress never fails work."""
+        within = min(max(float(fraction), 0.0), 1.0)
+        _running().report_progress(within, note)
+
+
+current = Current()
+
+
+def _running() -> RunContext:
+    context = RUNNING.get(None)
+    if context is None:
+        raise OutsideRun("timeball.current was used outside of a running handler")
+    if context.is_forked_copy:
+        raise OutsideRun(
+            f"timeball.current was used in process {os.getpid()}, which handler {context.claimed.handler} forked; "
+            "only the process that runs the handler may use it"
+        )
+    return context
+
+
+_LEVELS = frozenset({"debug", "info", "warning", "error", "critical"})
+
+
+def _level(name: str) -> str:
+    lowered = name.lower()
+    return lowered if lowered in _LEVELS else "info"

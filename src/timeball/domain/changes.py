@@ -1,0 +1,209 @@
+"""What an edit, a pause, a resumption or a deletion does to a job and its pending occurrence.
+
+Each is a pure function from what was found (`JobSnapshot`) to what is to be written (`JobChange`). The store reads the one and writes the
+other in a single transaction, and repeats both when a scheduler was quicker. So a change and a hoist, in any order, leave exactly one truth.
+
+The ledger's rules: everything a job owed up to its watermark is recorded. An edit answers for what comes after *now* and after whatever has been hoisted already; what
+the old version still owed by then is recorded as skipped. A pause keeps the watermark in `paused_from`; the resumption records what fell into the pause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from timeball.domain.job import Job, redefine
+from timeball.domain.misfire import SkippedRange, SkipReason, skip_between
+from timeball.domain.occurrences import NextOccurrence, first_occurrence
+from timeball.domain.schedule import Once
+from timeball.errors import Conflict, InvalidInput
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSnapshot:
+    """A job as a transaction found it, its row locked and its pending occurrence taken away."""
+
+    job: Job
+    pending: NextOccurrence | None
+    # The latest scheduled instant that has been hoisted and is not finished: it may lie a moment ahead.
+    hoisted_until: datetime | None
+    now: datetime
+
+    @property
+    def after(self) -> datetime:
+        """From here on a new rule answers: nothing up to here can be owed twice."""
+        known = (self.now, self.hoisted_until, self.pending.watermark if self.pending else None)
+        return max(instant for instant in known if instant is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobChange:
+    """What to write for a job, in one transaction."""
+
+    job: Job
+    action: str
+    pending: NextOccurrence | None = None
+    skipped: SkippedRange | None = None
+    # The instant from which a new version answers; None when the definition stays as it is.
+    effective_from: datetime | None = None
+    # The instant after which no version answers any more.
+    closes_at: datetime | None = None
+    resume_at: datetime | None = None
+    # Scheduled executions that wait are recorded as skipped, for this reason; other waiting ones are parked.
+    withdraw: SkipReason | None = None
+    # All waiting executions are cancelled, for this reason.
+    cancel_waiting: str | None = None
+    unpark: bool = False
+    reason: str | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def edit(snapshot: JobSnapshot, changes: Mapping[str, Any], shards: int) -> JobChange:
+    """Change some fields; takes effect for the next occurrence."""
+    old = snapshot.job
+    job = redefine(old, changes, snapshot.now, shards)
+    if job.name is None and old.name is not None:
+        raise InvalidInput("name cannot be taken away from a job; give it another one", field="name")
+    if job.is_enqueued != old.is_enqueued:
+        raise InvalidInput("a one-off without a name cannot become another kind of job; create a new one", field="schedule")
+    after = snapshot.after
+    if old.is_paused:
+        return _edit_paused(snapshot, job)
+    return JobChange(
+        job=job,
+        action="job.update",
+        pending=_pending_after_edit(snapshot, job, after),
+        skipped=_owed_skip(snapshot, SkipReason.EDITED),
+        effective_from=after,
+        facts=dict(changes),
+    )
+
+
+def _edit_paused(snapshot: JobSnapshot, job: Job) -> JobChange:
+    """A paused job stays paused; what the old rule owed until now is recorded, and the new one answers from now on."""
+    skipped = _paused_skip(snapshot)
+    return JobChange(
+        job=replace(job, paused_from=snapshot.now),
+        action="job.update",
+        skipped=skipped,
+        effective_from=snapshot.now,
+        resume_at=job.paused_until,
+    )
+
+
+def _pending_after_edit(snapshot: JobSnapshot, job: Job, after: datetime) -> NextOccurrence | None:
+    if isinstance(job.rule, Once):
+        return _once_after_edit(snapshot, job, after)
+    return first_occurrence(job, after, _left_after_edit(snapshot, job))
+
+
+def _once_after_edit(snapshot: JobSnapshot, job: Job, after: datetime) -> NextOccurrence | None:
+    old = snapshot.job.rule
+    is_moved = not isinstance(old, Once) or old.scheduled_at != job.rule.scheduled_at  # type: ignore[union-attr]
+    if snapshot.pending is None and not is_moved:
+        return None
+    fresh = first_occurrence(job, after)
+    if fresh is not None and job.is_enqueued and snapshot.pending is None:
+        raise Conflict("this one-off job has run or is running; its time cannot be changed", hint="retry it, or create a new one")
+    return fresh
+
+
+def _left_after_edit(snapshot: JobSnapshot, job: Job) -> int | None:
+    """How many executions are left: a new limit counts from what was used of the old one."""
+    old_limit, new_limit = snapshot.job.max_executions, job.max_executions
+    left = snapshot.pending.executions_left if snapshot.pending else None
+    if new_limit is None or old_limit is None or left is None:
+        return new_limit
+    return max(new_limit - (old_limit - left), 0)
+
+
+def _owed_skip(snapshot: JobSnapshot, reason: SkipReason) -> SkippedRange | None:
+    """What the pending occurrence and those behind it owed until now."""
+    pending = snapshot.pending
+    if pending is None or pending.scheduled_for > snapshot.now or isinstance(snapshot.job.rule, Once):
+        return None
+    return skip_between(snapshot.job.rule, pending.scheduled_for, snapshot.now, reason)
+
+
+def pause(snapshot: JobSnapshot, until: datetime | None, reason: str | None) -> JobChange:
+    """Stop a job's schedule: nothing of it starts until it is resumed, by hand or at *until*."""
+    job = snapshot.job
+    if until is not None and until <= snapshot.now:
+        raise InvalidInput(f"until is {until.isoformat()}, which has passed; expected an instant in the future", field="until")
+    paused_from = job.paused_from if job.is_paused else _watermark(snapshot)
+    return JobChange(
+        job=replace(
+            job,
+            paused_at=job.paused_at or snapshot.now,
+            paused_until=until,
+            paused_from=paused_from,
+            paused_left=job.paused_left if job.is_paused else _left(snapshot),
+            pause_reason=reason,
+        ),
+        action="job.pause",
+        resume_at=until,
+        withdraw=SkipReason.PAUSED,
+        reason=reason,
+        facts={"until": until.isoformat() if until else None},
+    )
+
+
+def _left(snapshot: JobSnapshot) -> int | None:
+    return snapshot.pending.executions_left if snapshot.pending else None
+
+
+def _watermark(snapshot: JobSnapshot) -> datetime:
+    if snapshot.pending is not None:
+        return max(snapshot.pending.watermark, snapshot.hoisted_until or snapshot.pending.watermark)
+    return max(snapshot.hoisted_until or snapshot.now, snapshot.now)
+
+
+def resume(snapshot: JobSnapshot, reason: str | None = None) -> JobChange:
+    """Let a paused job go on from now: no burst, and what fell into the pause is recorded as skipped."""
+    job = snapshot.job
+    if not job.is_paused:
+        return JobChange(job=job, action="job.resume", pending=snapshot.pending, reason=reason)
+    resumed = replace(job, paused_at=None, paused_until=None, paused_from=None, paused_left=None, pause_reason=None)
+    after = max(snapshot.after, job.paused_from or snapshot.now)
+    return JobChange(
+        job=resumed,
+        action="job.resume",
+        pending=_pending_after_pause(snapshot, resumed, after),
+        skipped=_paused_skip(snapshot),
+        unpark=True,
+        reason=reason,
+    )
+
+
+def _pending_after_pause(snapshot: JobSnapshot, job: Job, after: datetime) -> NextOccurrence | None:
+    paused_from = snapshot.job.paused_from
+    if isinstance(job.rule, Once) and paused_from is not None and job.rule.scheduled_at <= paused_from:
+        return None
+    if isinstance(job.rule, Once) and job.rule.scheduled_at <= snapshot.now:
+        # Its instant fell into the pause and has been recorded as skipped.
+        return None
+    return first_occurrence(job, after, snapshot.job.paused_left)
+
+
+def _paused_skip(snapshot: JobSnapshot) -> SkippedRange | None:
+    job = snapshot.job
+    first = None if job.paused_from is None else job.rule.next_after(job.paused_from)
+    if first is None or first > snapshot.now:
+        return None
+    return skip_between(job.rule, first, snapshot.now, SkipReason.PAUSED)
+
+
+def delete(snapshot: JobSnapshot, reason: str | None) -> JobChange:
+    """Take a job out of service: its name is free again, what waits is cancelled, its history stays."""
+    job = snapshot.job
+    skipped = _paused_skip(snapshot) if job.is_paused else _owed_skip(snapshot, SkipReason.DELETED)
+    return JobChange(
+        job=replace(job, deleted_at=snapshot.now),
+        action="job.delete",
+        skipped=skipped,
+        closes_at=snapshot.after,
+        cancel_waiting=reason or "the job was deleted",
+        reason=reason,
+    )

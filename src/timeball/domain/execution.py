@@ -1,0 +1,189 @@
+"""Executions: the record of one occurrence, trigger, enqueue or backfill, and what can come of an attempt at it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from timeball.domain.ids import ClaimId, ExecutionId, Incarnation, JobId
+
+
+class ExecutionState(StrEnum):
+    """The eight states; each is a room, or a verdict in `finished`."""
+
+    SCHEDULED = "scheduled"
+    QUEUED = "queued"
+    RUNNING = "running"
+    RETRYING = "retrying"
+    SUCCEEDED = "succeeded"
+    CANCELLED = "cancelled"
+    DEAD = "dead"
+    SKIPPED = "skipped"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing can follow this state."""
+        return self in _FINAL
+
+
+_FINAL = frozenset(
+    {ExecutionState.SUCCEEDED, ExecutionState.CANCELLED, ExecutionState.DEAD, ExecutionState.SKIPPED}
+)
+
+
+class Origin(StrEnum):
+    """What brought an execution about."""
+
+    SCHEDULE = "schedule"
+    ENQUEUE = "enqueue"
+    TRIGGER = "trigger"
+    BACKFILL = "backfill"
+    RETRY = "retry"
+
+
+class Claimed(NamedTuple):
+    """An execution in a worker's hands. A tuple in the order of the claim's columns: thousands are made a second."""
+
+    id: ExecutionId
+    job_id: JobId
+    fence: int
+    attempt: int
+    handler: str
+    payload: str
+    run_at: datetime
+    scheduled_for: datetime
+    timeout_ms: int | None
+    queue: str
+    priority: int
+    claim_id: ClaimId
+    stop: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorInfo:
+    """What went wrong in an attempt, as people and the dead-letter list need it."""
+
+    type: str
+    message: str
+    traceback: str | None = None
+    top_frame: str | None = None
+    fingerprint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeded:
+    """The handler returned; *result* is its JSON text, or None."""
+
+    result: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The handler raised, or asked to be tried again after a span of its own choosing."""
+
+    error: ErrorInfo
+    is_retryable: bool = True
+    retry_after: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    """The attempt ran past its timeout."""
+
+    error: ErrorInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Snoozed:
+    """The handler wants to be run later; this try does not count."""
+
+    delay: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """Somebody, or the handler itself, gave the execution up."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotDropped:
+    """A held execution was called off before its instant: the job was paused or deleted meanwhile."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The worker died, or was given up for dead, with the attempt in its hands."""
+
+    error: ErrorInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The worker gives the execution back untouched; this try does not count."""
+
+
+Outcome = Succeeded | Failed | TimedOut | Snoozed | Cancelled | NotDropped | Lost | Released
+
+
+class Finding(NamedTuple):
+    """An outcome with the claim it belongs to: what the recorder is handed."""
+
+    claimed: Claimed
+    outcome: Outcome
+    started_at: datetime | None
+    finished_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One unsuccessful try."""
+
+    execution_id: ExecutionId
+    fence: int
+    number: int
+    worker: Incarnation | None
+    started_at: datetime | None
+    finished_at: datetime
+    outcome: str
+    error: ErrorInfo | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """An execution as anybody may read it, whatever room it lives in."""
+
+    id: ExecutionId
+    job_id: JobId
+    state: ExecutionState
+    origin: Origin
+    version: int
+    queue: str
+    priority: int
+    handler: str
+    scheduled_for: datetime
+    run_at: datetime | None
+    queued_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    attempts: int
+    lost: int
+    fence: int
+    worker: Incarnation | None
+    result: Any
+    error_type: str | None
+    error: str | None
+    reason: str | None
+    retry_of: ExecutionId | None
+    limit_key: str | None
+    unique_key: str | None
+
+    @property
+    def lateness(self) -> timedelta | None:
+        """How long after its instant the execution started."""
+        return None if self.started_at is None else self.started_at - self.scheduled_for

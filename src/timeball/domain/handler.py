@@ -1,0 +1,79 @@
+"""Handlers: named code, how it is run, and what was declared with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+from timeball.domain.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, DEFAULT_TIMEOUT_MS
+from timeball.domain.lifecycle import Delivery
+from timeball.errors import PayloadError
+
+
+class RunStyle(StrEnum):
+    """Where a handler's code runs."""
+
+    COROUTINE = "coroutine"
+    THREAD = "thread"
+    PROCESS = "process"
+
+
+class PayloadMismatch(PayloadError):
+    """A stored payload does not fit the handler's parameters. Trying again would not help."""
+
+    code = "payload_mismatch"
+
+
+class Binder(Protocol):
+    """Arguments of a call <-> the JSON object that is stored, by the names of the parameters."""
+
+    @property
+    def invoke(self) -> Callable[[str], Any]:
+        """Call the function with a stored payload; for a coroutine function this makes the coroutine.
+
+        Raises `PayloadMismatch` before the function is entered if the payload does not fit. A property, so that the
+        prepared callable can be kept by those who call it often.
+        """
+
+    def encode(self, args: Iterable[Any], kwargs: Mapping[str, Any]) -> str:
+        """The payload for these arguments. Raises `InvalidInput` if they do not fit, `PayloadError` if they are no JSON."""
+
+    def prepare(self) -> None:
+        """Build what `invoke` needs now and not at the first call; a worker does so before it claims."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerOptions:
+    """What jobs of a handler are given when they do not say otherwise."""
+
+    queue: str = DEFAULT_QUEUE
+    priority: int = DEFAULT_PRIORITY
+    max_retries: int = 3
+    max_lost: int = 3
+    initial_backoff_ms: int = 1_000
+    max_backoff_ms: int = 3_600_000
+    timeout_ms: int | None = DEFAULT_TIMEOUT_MS
+    delivery: Delivery = Delivery.AT_LEAST_ONCE
+    max_running: int | None = None
+    tags: tuple[str, ...] = ()
+    no_retry: tuple[type[BaseException], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Handler:
+    """A function under its name, ready to be called with a stored payload."""
+
+    name: str
+    function: Callable[..., Any]
+    style: RunStyle
+    binder: Binder
+    options: HandlerOptions = field(default_factory=HandlerOptions)
+
+
+class HandlerSource(Protocol):
+    """Whatever can find handlers by name."""
+
+    def find(self, name: str) -> Handler | None:
+        """The handler of that name, if it is known here."""

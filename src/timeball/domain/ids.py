@@ -1,0 +1,95 @@
+"""Ids: 128 bits, ordered by time, written with a prefix that says what they name.
+
+Two kinds share one layout, so that one index order serves both: 48 bits of milliseconds first, then either random
+bits (`new_id`, an id like any UUID of version 7) or a hash (`occurrence_id`). The second kind is *derived*: whoever
+computes the id of the occurrence of a job at an instant gets the same id, so the primary key of a room refuses a second record.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
+from typing import NewType
+from uuid import UUID
+
+from timeball.errors import InvalidInput
+
+JobId = NewType("JobId", UUID)
+ExecutionId = NewType("ExecutionId", UUID)
+Incarnation = NewType("Incarnation", UUID)
+ClaimId = NewType("ClaimId", UUID)
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32: no I, L, O, U to misread
+_VALUES = {letter: value for value, letter in enumerate(_ALPHABET)}
+_LENGTH = 26
+_VARIANT = 0b10 << 62
+
+
+def new_id(milliseconds: int, random_bits: int) -> UUID:
+    """An id of version 7 made of a moment and 74 random bits."""
+    high = (milliseconds & 0xFFFF_FFFF_FFFF) << 16 | 0x7000 | (random_bits >> 62 & 0xFFF)
+    low = _VARIANT | (random_bits & 0x3FFF_FFFF_FFFF_FFFF)
+    return UUID(int=high << 64 | low)
+
+
+def occurrence_id(job_id: UUID, scheduled_for: datetime) -> ExecutionId:
+    """The one id of the occurrence of a job at an instant, the same on every machine."""
+    microseconds = (scheduled_for - _EPOCH) // timedelta(microseconds=1)
+    digest = blake2b(job_id.bytes + microseconds.to_bytes(8, "big", signed=True), digest_size=10).digest()
+    tail = int.from_bytes(digest, "big")
+    high = (microseconds // 1000 & 0xFFFF_FFFF_FFFF) << 16 | 0x8000 | (tail >> 62 & 0xFFF)
+    low = _VARIANT | (tail & 0x3FFF_FFFF_FFFF_FFFF)
+    return ExecutionId(UUID(int=high << 64 | low))
+
+
+def shard_of(job_id: UUID, shards: int) -> int:
+    """The shard of a job. The last bits of an id are random or a hash, so they spread evenly as they are."""
+    return (job_id.int & 0xFFFF_FFFF) % shards
+
+
+def show(prefix: str, value: UUID) -> str:
+    """An id as people see it: `exe_01JCV3V1KC8M2T4QZ5R7N9X0AB`."""
+    number = value.int
+    letters = []
+    for _ in range(_LENGTH):
+        letters.append(_ALPHABET[number & 31])
+        number >>= 5
+    return f"{prefix}_{''.join(reversed(letters))}"
+
+
+def show_job(value: UUID) -> str:
+    """A job's id as people see it."""
+    return show("job", value)
+
+
+def show_execution(value: UUID) -> str:
+    """An execution's id as people see it."""
+    return show("exe", value)
+
+
+def parse_id(prefix: str, text: str) -> UUID:
+    """Read an id as people write it: with its prefix, or as a bare UUID."""
+    body = text.removeprefix(f"{prefix}_")
+    if body == text:
+        return _parse_uuid(prefix, text)
+    number = 0
+    for letter in body.upper():
+        if letter not in _VALUES:
+            raise _not_an_id(prefix, text)
+        number = number << 5 | _VALUES[letter]
+    if len(body) != _LENGTH or number >> 128:
+        raise _not_an_id(prefix, text)
+    return UUID(int=number)
+
+
+def _parse_uuid(prefix: str, text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise _not_an_id(prefix, text) from None
+
+
+def _not_an_id(prefix: str, text: str) -> InvalidInput:
+    example = show(prefix, UUID(int=0x0193_37B1_D860_7000_8000_0000_0000_0000))
+    return InvalidInput(f"{text[:60]!r} is no id; expected one like {example}, or a UUID", field="id")

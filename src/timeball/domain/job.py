@@ -1,0 +1,316 @@
+"""Jobs: what to run and when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from hashlib import blake2b
+from typing import Any, TypeVar
+
+from timeball.domain.civil_time import OnGap, OnRepeat
+from timeball.domain.ids import JobId, shard_of
+from timeball.domain.lifecycle import Delivery
+from timeball.domain.misfire import DEFAULT_CAP, Misfire, MisfireRule, Overlap
+from timeball.domain.retry import RetryPolicy
+from timeball.domain.schedule import Cron, Every, Manual, Once, Schedule, ScheduleKind, parse_schedule
+from timeball.domain.text import check_description, check_label, to_json
+from timeball.errors import InvalidInput
+
+DEFAULT_QUEUE = "default"
+DEFAULT_PRIORITY = 50
+DEFAULT_TIMEOUT_MS = 3_600_000
+E = TypeVar("E", bound=StrEnum)
+
+_LARGEST = 2**31 - 1
+_LONGEST_MS = 366 * 24 * 3600 * 1000
+
+
+class JobStatus(StrEnum):
+    """Whether a job goes on. `finished` is derived: nothing of it waits or runs, and nothing will."""
+
+    ACTIVE = "active"
+    PAUSED = "paused"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """A job as somebody asks for it: the fields people post, nothing checked yet."""
+
+    handler: str
+    payload: Any = field(default_factory=dict)
+    name: str | None = None
+    description: str | None = None
+    schedule: str | None = None
+    interval_seconds: int | float | None = None
+    scheduled_at: datetime | str | None = None
+    timezone: str = "UTC"
+    on_gap: OnGap | str = OnGap.NEXT_VALID
+    on_repeat: OnRepeat | str = OnRepeat.FIRST
+    starts_at: datetime | str | None = None
+    ends_at: datetime | str | None = None
+    max_executions: int | None = None
+    jitter_seconds: int = 0
+    misfire: Misfire | str = Misfire.LATEST
+    misfire_grace_seconds: int = 30
+    misfire_cap: int = DEFAULT_CAP
+    misfire_max_age_seconds: int | None = None
+    overlap: Overlap | str = Overlap.SKIP
+    queue: str = DEFAULT_QUEUE
+    priority: int = DEFAULT_PRIORITY
+    max_retries: int = 3
+    max_lost: int = 3
+    initial_backoff_ms: int = 1_000
+    max_backoff_ms: int = 3_600_000
+    timeout_ms: int | None = DEFAULT_TIMEOUT_MS
+    delivery: Delivery | str = Delivery.AT_LEAST_ONCE
+    max_running: int | None = None
+    limit_key: str | None = None
+    unique_key: str | None = None
+    tags: tuple[str, ...] = ()
+
+
+SPEC_FIELDS = frozenset(f.name for f in fields(JobSpec))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job as it is stored: checked, with its instants in UTC."""
+
+    id: JobId
+    name: str | None
+    description: str | None
+    handler: str
+    payload: str
+    rule: Schedule
+    timezone: str
+    max_executions: int | None
+    jitter_seconds: int
+    misfire: MisfireRule
+    overlap: Overlap
+    queue: str
+    priority: int
+    retry: RetryPolicy
+    timeout_ms: int | None
+    delivery: Delivery
+    max_running: int | None
+    limit_key: str | None
+    unique_key: str | None
+    tags: tuple[str, ...]
+    shard: int
+    version: int = 1
+    declared_by: str | None = None
+    paused_at: datetime | None = None
+    paused_until: datetime | None = None
+    paused_from: datetime | None = None
+    paused_left: int | None = None
+    pause_reason: str | None = None
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    deleted_at: datetime | None = None
+
+    @property
+    def kind(self) -> ScheduleKind:
+        return self.rule.kind
+
+    @property
+    def is_enqueued(self) -> bool:
+        """Whether this is a one-off without a name: its execution bears its id, and the janitor deletes both together."""
+        return self.name is None and isinstance(self.rule, Once)
+
+    @property
+    def is_paused(self) -> bool:
+        return self.paused_at is not None
+
+    @property
+    def jitter(self) -> timedelta:
+        """How far behind its exact instants this job runs: always the same, so that its rhythm stays even."""
+        if not self.jitter_seconds:
+            return timedelta(0)
+        digest = int.from_bytes(blake2b(self.id.bytes, digest_size=8).digest(), "big")
+        return timedelta(microseconds=digest % (self.jitter_seconds * 1_000_000 + 1))
+
+    @property
+    def effective_limit(self) -> int | None:
+        """How many executions that share `limit_key` may be ready or running together."""
+        serial = self.overlap in (Overlap.QUEUE, Overlap.CANCEL_RUNNING) and self.rule.is_recurring
+        return 1 if serial else self.max_running
+
+
+def define(spec: JobSpec, job_id: JobId, now: datetime, shards: int) -> Job:
+    """Check a wish and make it a job; InvalidInput says which field does not fit, and why."""
+    rule = parse_schedule(
+        schedule=spec.schedule,
+        interval_seconds=spec.interval_seconds,
+        scheduled_at=spec.scheduled_at,
+        timezone=spec.timezone,
+        on_gap=spec.on_gap,
+        on_repeat=spec.on_repeat,
+        starts_at=spec.starts_at,
+        ends_at=spec.ends_at,
+        now=now,
+    )
+    job = Job(
+        id=job_id,
+        name=None if spec.name is None else check_label(spec.name, "name"),
+        description=None if spec.description is None else check_description(spec.description, "description"),
+        handler=check_label(spec.handler, "handler"),
+        payload=to_json(spec.payload),
+        rule=rule,
+        timezone=spec.timezone,
+        max_executions=_whole(spec.max_executions, "max_executions", 1, 2**62, optional=True),
+        jitter_seconds=_number(spec.jitter_seconds, "jitter_seconds", 0, 86_400),
+        misfire=_misfire_rule(spec),
+        overlap=_member(Overlap, spec.overlap, "overlap"),
+        queue=check_label(spec.queue, "queue"),
+        priority=_number(spec.priority, "priority", 0, 100),
+        retry=_retry_policy(spec),
+        timeout_ms=_whole(spec.timeout_ms, "timeout_ms", 1, _LONGEST_MS, optional=True),
+        delivery=_member(Delivery, spec.delivery, "delivery"),
+        max_running=_whole(spec.max_running, "max_running", 1, _LARGEST, optional=True),
+        limit_key=None if spec.limit_key is None else check_label(spec.limit_key, "limit_key"),
+        unique_key=None if spec.unique_key is None else check_label(spec.unique_key, "unique_key"),
+        tags=_tags(spec.tags),
+        shard=shard_of(job_id, shards),
+    )
+    return _with_limit_key(job)
+
+
+def spec_of(job: Job) -> JobSpec:
+    """The wish that would make this job again; an edit changes some of its fields."""
+    rule = job.rule
+    own_key = job.limit_key == f"job:{job.id}"
+    return JobSpec(
+        handler=job.handler,
+        payload=None,
+        name=job.name,
+        description=job.description,
+        schedule=rule.expression if isinstance(rule, Cron) else None,
+        interval_seconds=rule.interval_seconds if isinstance(rule, Every) else None,
+        scheduled_at=_anchor(rule),
+        timezone=job.timezone,
+        on_gap=rule.on_gap if isinstance(rule, Cron) else OnGap.NEXT_VALID,
+        on_repeat=rule.on_repeat if isinstance(rule, Cron) else OnRepeat.FIRST,
+        starts_at=rule.starts_at,
+        ends_at=rule.ends_at,
+        max_executions=job.max_executions,
+        jitter_seconds=job.jitter_seconds,
+        misfire=job.misfire.policy,
+        misfire_grace_seconds=int(job.misfire.grace.total_seconds()),
+        misfire_cap=job.misfire.cap,
+        misfire_max_age_seconds=None if job.misfire.max_age is None else int(job.misfire.max_age.total_seconds()),
+        overlap=job.overlap,
+        queue=job.queue,
+        priority=job.priority,
+        max_retries=job.retry.max_retries,
+        max_lost=job.retry.max_lost,
+        initial_backoff_ms=job.retry.initial_backoff_ms,
+        max_backoff_ms=job.retry.max_backoff_ms,
+        timeout_ms=job.timeout_ms,
+        delivery=job.delivery,
+        max_running=job.max_running,
+        limit_key=None if own_key else job.limit_key,
+        unique_key=job.unique_key,
+        tags=job.tags,
+    )
+
+
+def redefine(job: Job, changes: Mapping[str, Any], now: datetime, shards: int) -> Job:
+    """The job with some fields of its wish changed, checked as a whole; its version goes up by one."""
+    unknown = sorted(set(changes) - SPEC_FIELDS)
+    if unknown:
+        raise InvalidInput(f"unknown field {unknown[0]!r}; known are {', '.join(sorted(SPEC_FIELDS))}", field=unknown[0])
+    spec = replace(_without_other_kinds(spec_of(job), changes), **changes)
+    fresh = define(replace(spec, payload={}) if "payload" not in changes else spec, job.id, now, shards)
+    kept_payload = fresh.payload if "payload" in changes else job.payload
+    return replace(
+        fresh,
+        payload=kept_payload,
+        version=job.version + 1,
+        declared_by=job.declared_by,
+        paused_at=job.paused_at,
+        paused_until=job.paused_until,
+        paused_from=job.paused_from,
+        paused_left=job.paused_left,
+        pause_reason=job.pause_reason,
+        created_at=job.created_at,
+    )
+
+
+def _without_other_kinds(spec: JobSpec, changes: Mapping[str, Any]) -> JobSpec:
+    """Whoever gives a cron expression to an interval job means to replace the interval, not to contradict it."""
+    if changes.get("schedule") is not None:
+        return replace(spec, interval_seconds=None, scheduled_at=None)
+    if changes.get("interval_seconds") is not None:
+        keeps_anchor = spec.interval_seconds is not None
+        return replace(spec, schedule=None, scheduled_at=spec.scheduled_at if keeps_anchor else None)
+    if changes.get("scheduled_at") is not None:
+        return replace(spec, schedule=None)
+    return spec
+
+
+def _anchor(rule: Schedule) -> datetime | None:
+    match rule:
+        case Every(anchor=anchor):
+            return anchor
+        case Once(scheduled_at=scheduled_at):
+            return scheduled_at
+        case Cron() | Manual():
+            return None
+
+
+def _with_limit_key(job: Job) -> Job:
+    if job.effective_limit is None:
+        if job.limit_key is not None:
+            raise InvalidInput("limit_key is given without max_running; say how many may run together", field="max_running")
+        return job
+    return replace(job, limit_key=job.limit_key or f"job:{job.id}")
+
+
+def _misfire_rule(spec: JobSpec) -> MisfireRule:
+    age = _whole(spec.misfire_max_age_seconds, "misfire_max_age_seconds", 0, 2**40, optional=True)
+    return MisfireRule(
+        policy=_member(Misfire, spec.misfire, "misfire"),
+        grace=timedelta(seconds=_number(spec.misfire_grace_seconds, "misfire_grace_seconds", 0, 366 * 86_400)),
+        cap=_number(spec.misfire_cap, "misfire_cap", 1, 10_000),
+        max_age=None if age is None else timedelta(seconds=age),
+    )
+
+
+def _retry_policy(spec: JobSpec) -> RetryPolicy:
+    return RetryPolicy(
+        max_retries=_number(spec.max_retries, "max_retries", 0, _LARGEST),
+        max_lost=_number(spec.max_lost, "max_lost", 1, _LARGEST),
+        initial_backoff_ms=_number(spec.initial_backoff_ms, "initial_backoff_ms", 0, _LONGEST_MS),
+        max_backoff_ms=_number(spec.max_backoff_ms, "max_backoff_ms", 0, _LONGEST_MS),
+    )
+
+
+def _tags(tags: object) -> tuple[str, ...]:
+    if isinstance(tags, str) or not isinstance(tags, list | tuple | set | frozenset):
+        raise InvalidInput(f"tags is {type(tags).__name__}, expected a list of texts", field="tags")
+    if len(tags) > 50:
+        raise InvalidInput(f"tags has {len(tags)} entries, expected at most 50", field="tags")
+    return tuple(dict.fromkeys(check_label(tag, "tags") for tag in tags))
+
+
+def _number(value: object, name: str, least: int, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidInput(f"{name} is {value!r}, expected a whole number from {least} to {most}", field=name)
+    if not least <= value <= most:
+        raise InvalidInput(f"{name} is {value}, expected {least} to {most}", field=name)
+    return value
+
+
+def _whole(value: object, name: str, least: int, most: int, *, optional: bool) -> int | None:
+    return None if value is None and optional else _number(value, name, least, most)
+
+
+def _member(kind: type[E], value: object, name: str) -> E:
+    try:
+        return kind(str(value))
+    except ValueError:
+        allowed = ", ".join(member.value for member in kind)
+        raise InvalidInput(f"{name} is {value!r}, expected one of {allowed}", field=name) from None

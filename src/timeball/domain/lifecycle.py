@@ -1,0 +1,134 @@
+"""What follows an outcome. The one place that knows the states of an execution.
+
+    scheduled ─► queued ─► running ─► succeeded | dead | cancelled
+        │           │         ├─────► retrying ─► queued          (failed, timed out)
+        │           │         ├─────► scheduled ─► queued         (snoozed)
+        │           │         └─────► queued                      (released, lost)
+        └───────────┴───────────────► skipped | cancelled
+
+`decide` is pure. A dead worker's execution enters it as the outcome `Lost`, an overrun one as `TimedOut`; no other code
+makes up its mind about what an execution becomes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import assert_never
+
+from timeball.domain.execution import (
+    Cancelled,
+    ErrorInfo,
+    ExecutionState,
+    Failed,
+    Lost,
+    NotDropped,
+    Outcome,
+    Released,
+    Snoozed,
+    Succeeded,
+    TimedOut,
+)
+from timeball.domain.retry import RetryPolicy
+
+
+class Delivery(StrEnum):
+    """Whether an attempt whose end is unknown may be repeated."""
+
+    AT_LEAST_ONCE = "at_least_once"
+    AT_MOST_ONCE = "at_most_once"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What `decide` must know of an execution: its tries so far, this one included, and its budgets."""
+
+    attempts: int
+    lost: int
+    retry: RetryPolicy
+    delivery: Delivery = Delivery.AT_LEAST_ONCE
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The execution ends here, for good."""
+
+    state: ExecutionState
+    attempts: int
+    lost: int
+    result: str | None = None
+    error: ErrorInfo | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The execution goes back to `due` until *run_at*: as `retrying`, or as `scheduled` when it was snoozed."""
+
+    run_at: datetime
+    attempts: int
+    lost: int
+    is_retry: bool
+    error: ErrorInfo | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Requeue:
+    """The execution goes back to `ready` at once."""
+
+    attempts: int
+    lost: int
+    error: ErrorInfo | None = None
+
+
+Transition = Finish | Wait | Requeue
+
+
+def decide(standing: Standing, outcome: Outcome, now: datetime, chance: float) -> Transition:
+    """What an execution becomes after an outcome; *chance* in [0, 1) spreads the retries."""
+    attempts, lost = standing.attempts, standing.lost
+    match outcome:
+        case Succeeded(result):
+            return Finish(ExecutionState.SUCCEEDED, attempts, lost, result=result)
+        case Failed():
+            return _after_failure(standing, outcome, now, chance)
+        case TimedOut(error):
+            return _after_failure(standing, Failed(error), now, chance)
+        case Snoozed(delay):
+            return Wait(now + delay, attempts - 1, lost, is_retry=attempts > 1)
+        case Cancelled(reason):
+            return Finish(ExecutionState.CANCELLED, attempts, lost, reason=reason)
+        case NotDropped(reason):
+            return Finish(ExecutionState.SKIPPED, attempts - 1, lost, reason=reason)
+        case Lost(error):
+            return _after_loss(standing, error)
+        case Released():
+            return Requeue(attempts - 1, lost)
+        case _:
+            assert_never(outcome)
+
+
+def _after_failure(standing: Standing, outcome: Failed, now: datetime, chance: float) -> Finish | Wait:
+    failures = standing.attempts - standing.lost
+    if not outcome.is_retryable:
+        return _dead(standing, outcome.error, "the error is not one to retry")
+    if failures > standing.retry.max_retries:
+        return _dead(standing, outcome.error, f"failed {failures} times, max_retries is {standing.retry.max_retries}")
+    delay = outcome.retry_after if outcome.retry_after is not None else standing.retry.delay(failures, chance)
+    return Wait(now + delay, standing.attempts, standing.lost, is_retry=True, error=outcome.error)
+
+
+def _after_loss(standing: Standing, error: ErrorInfo) -> Finish | Requeue:
+    lost = standing.lost + 1
+    if standing.delivery is Delivery.AT_MOST_ONCE:
+        reason = "its worker was lost, and at_most_once forbids another attempt"
+        return Finish(ExecutionState.DEAD, standing.attempts, lost, error=error, reason=reason)
+    if lost >= standing.retry.max_lost:
+        reason = f"lost with its worker {lost} times, max_lost is {standing.retry.max_lost}"
+        return Finish(ExecutionState.DEAD, standing.attempts, lost, error=error, reason=reason)
+    return Requeue(standing.attempts, lost, error=error)
+
+
+def _dead(standing: Standing, error: ErrorInfo, reason: str) -> Finish:
+    return Finish(ExecutionState.DEAD, standing.attempts, standing.lost, error=error, reason=reason)

@@ -1,0 +1,90 @@
+"""Nodes: the processes of a running system, their leases, and each scheduler's fair share of the shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from hashlib import blake2b
+
+from timeball.domain.ids import Incarnation
+from timeball.errors import SettingsError
+
+
+class NodeKind(StrEnum):
+    """What a node does."""
+
+    SCHEDULER = "scheduler"
+    WORKER = "worker"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """How long a node is believed alive after each renewal, and how often it renews."""
+
+    span: timedelta
+    interval: timedelta
+
+    def __post_init__(self) -> None:
+        # Two renewals may fail before a lease runs out; with less, one slow commit kills a healthy node.
+        if self.span < 3 * self.interval:
+            raise SettingsError([f"lease of {self.span} is shorter than three renewal intervals of {self.interval}"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One life of one process. Its name is for people; only its incarnation identifies it."""
+
+    incarnation: Incarnation
+    kind: NodeKind
+    name: str
+    lease: Lease
+    slots: int = 0
+    queues: tuple[str, ...] | None = None
+    handlers: tuple[str, ...] = ()
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStatus:
+    """A node as anybody may read it."""
+
+    incarnation: Incarnation
+    kind: NodeKind
+    name: str
+    started_at: datetime
+    renewed_at: datetime
+    lease_until: datetime
+    slots: int
+    busy: int
+    queues: tuple[str, ...] | None
+    handlers: tuple[str, ...]
+    version: str
+    draining: bool
+    shards: tuple[int, ...] = field(default=())
+
+
+def fair_share(shards: Iterable[int], nodes: Iterable[Incarnation]) -> dict[int, Incarnation]:
+    """Who should own which shard: rendezvous hashing, evened out.
+
+    Every scheduler that sees the same nodes computes the same answer, and a node that comes or goes moves few shards. No node gets more than
+    its share rounded up, so a handful of nodes is balanced exactly.
+    """
+    candidates = sorted(set(nodes), key=lambda node: node.bytes)
+    wanted = sorted(set(shards))
+    if not candidates:
+        return {}
+    most = -(-len(wanted) // len(candidates))
+    owned = dict.fromkeys(candidates, 0)
+    share: dict[int, Incarnation] = {}
+    for shard in wanted:
+        ranked = sorted(candidates, key=lambda node: _weight(shard, node), reverse=True)
+        owner = next(node for node in ranked if owned[node] < most)
+        owned[owner] += 1
+        share[shard] = owner
+    return share
+
+
+def _weight(shard: int, node: Incarnation) -> bytes:
+    return blake2b(node.bytes + shard.to_bytes(4, "big"), digest_size=8).digest()

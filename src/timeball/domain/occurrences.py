@@ -1,0 +1,220 @@
+"""The next occurrence of a job, and what becomes of one whose time has come.
+
+`plan` is what the scheduler asks about each row that falls due: which executions run, which are skipped and why, and which occurrence
+follows. It is pure; the store then does what it says in one guarded statement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from timeball.domain.civil_time import tzdata_version
+from timeball.domain.execution import Origin
+from timeball.domain.ids import ExecutionId, JobId, occurrence_id
+from timeball.domain.job import Job
+from timeball.domain.misfire import Owed, Overlap, SkippedRange, SkipReason, judge
+from timeball.domain.schedule import Once
+
+# Catching up goes at ten a second, so that new work is not crowded out by old.
+CATCH_UP_INTERVAL = timedelta(milliseconds=100)
+# The last look at a busy job before its instant.
+_LAST_LOOK = timedelta(milliseconds=20)
+
+
+class DueKind(StrEnum):
+    """Why a row waits in `due`."""
+
+    OCCURRENCE = "occurrence"
+    LATER = "later"
+    SNOOZE = "snooze"
+    RETRY = "retry"
+    RESUME = "resume"
+
+
+class Target(StrEnum):
+    """The room an execution is put into."""
+
+    READY = "ready"
+    BLOCKED = "blocked"
+    DUE = "due"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DueRow:
+    """A row of `due`, as the scheduler holds it in its heap."""
+
+    id: ExecutionId
+    job_id: JobId
+    kind: DueKind
+    origin: Origin
+    shard: int
+    run_at: datetime
+    scheduled_for: datetime
+    watermark: datetime | None
+    tzdata: str | None
+    version: int
+    executions_left: int | None
+    limit_key: str | None
+    queue: str
+    priority: int
+    is_paused: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextOccurrence:
+    """The pending occurrence of a job: its exact instant, when to run it, and up to where all is recorded."""
+
+    id: ExecutionId
+    run_at: datetime
+    scheduled_for: datetime
+    watermark: datetime
+    executions_left: int | None
+    tzdata: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One execution to put into a room."""
+
+    id: ExecutionId
+    scheduled_for: datetime
+    run_at: datetime
+    target: Target
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """One occurrence that is recorded as a skipped execution."""
+
+    id: ExecutionId
+    scheduled_for: datetime
+    reason: SkipReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hoist:
+    """What becomes of one row of `due`."""
+
+    row: DueRow
+    runs: tuple[Run, ...] = ()
+    skips: tuple[Skip, ...] = ()
+    ranges: tuple[SkippedRange, ...] = ()
+    following: NextOccurrence | None = None
+    stop_running: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LookAgain:
+    """The row stays where it is until then: an earlier execution of its job is unfinished, and overlap is judged at the instant itself."""
+
+    at: datetime
+
+
+def first_occurrence(job: Job, after: datetime, executions_left: int | None = None) -> NextOccurrence | None:
+    """The first occurrence of a job after an instant; a one-off in the past is still due."""
+    left = job.max_executions if executions_left is None else executions_left
+    if left is not None and left <= 0:
+        return None
+    instant = job.rule.scheduled_at if isinstance(job.rule, Once) else job.rule.next_after(after)
+    if instant is None:
+        return None
+    execution_id = ExecutionId(job.id) if job.is_enqueued else occurrence_id(job.id, instant)
+    return NextOccurrence(
+        id=execution_id,
+        run_at=instant + job.jitter,
+        scheduled_for=instant,
+        watermark=after,
+        executions_left=left,
+        tzdata=tzdata_version(),
+    )
+
+
+def plan(row: DueRow, job: Job | None, now: datetime, *, is_busy: bool) -> Hoist | LookAgain:
+    """Decide about a row whose time has come, or comes within the hoist window.
+
+    *job* is needed for scheduled occurrences only. *is_busy* says whether an earlier execution of the job is unfinished.
+    """
+    if job is None or row.origin is not Origin.SCHEDULE or row.kind in (DueKind.RETRY, DueKind.SNOOZE):
+        return Hoist(row=row, runs=(_as_it_is(row),))
+    overlaps = is_busy and job.overlap is not Overlap.ALLOW
+    if overlaps and row.run_at > now:
+        return LookAgain(max(now + (row.run_at - now) / 2, row.run_at - _LAST_LOOK))
+    if row.kind is DueKind.LATER or not job.rule.is_recurring:
+        owed = Owed(run=(row.scheduled_for,), skipped=(), next_at=None)
+    elif now - row.run_at <= job.misfire.grace:
+        owed = Owed(run=(row.scheduled_for,), skipped=(), next_at=job.rule.next_after(row.scheduled_for))
+    else:
+        owed = judge(job.rule, row.scheduled_for, now - job.jitter, job.misfire)
+    if overlaps and job.overlap is Overlap.SKIP:
+        return _skip_all(row, job, owed)
+    return _run_owed(row, job, owed, now, stop_running=overlaps and job.overlap is Overlap.CANCEL_RUNNING)
+
+
+def _as_it_is(row: DueRow) -> Run:
+    return Run(row.id, row.scheduled_for, row.run_at, _room(row))
+
+
+def _room(row: DueRow) -> Target:
+    return Target.BLOCKED if row.limit_key is not None else Target.READY
+
+
+def _run_owed(row: DueRow, job: Job, owed: Owed, now: datetime, *, stop_running: bool) -> Hoist:
+    affordable = owed.run if row.executions_left is None else owed.run[: row.executions_left]
+    unaffordable = owed.run[len(affordable) :]
+    skips, ranges = _recorded(job, owed.skipped)
+    return Hoist(
+        row=row,
+        runs=tuple(_at_catch_up_rate(row, job, affordable, now)),
+        skips=skips + tuple(_skip(job, at, SkipReason.ENDED) for at in unaffordable),
+        ranges=ranges,
+        following=_following(row, job, owed, used=len(affordable)),
+        stop_running=stop_running,
+    )
+
+
+def _skip_all(row: DueRow, job: Job, owed: Owed) -> Hoist:
+    """What is skipped does not use up an execution."""
+    skips, ranges = _recorded(job, owed.skipped)
+    overlapping = tuple(_skip(job, at, SkipReason.OVERLAP) for at in owed.run)
+    return Hoist(row=row, skips=skips + overlapping, ranges=ranges, following=_following(row, job, owed, used=0))
+
+
+def _at_catch_up_rate(row: DueRow, job: Job, instants: Iterable[datetime], now: datetime) -> Iterable[Run]:
+    """The first run goes its way at once; those behind it follow at the catch-up rate."""
+    for number, instant in enumerate(instants):
+        target = _room(row) if number == 0 else Target.DUE
+        own_time = row.run_at if instant == row.scheduled_for else instant + job.jitter
+        run_at = own_time if number == 0 else max(own_time, now + number * CATCH_UP_INTERVAL)
+        yield Run(_id(row, job, instant), instant, run_at, target)
+
+
+def _id(row: DueRow, job: Job, instant: datetime) -> ExecutionId:
+    return row.id if instant == row.scheduled_for else occurrence_id(job.id, instant)
+
+
+def _skip(job: Job, instant: datetime, reason: SkipReason) -> Skip:
+    return Skip(occurrence_id(job.id, instant), instant, reason)
+
+
+def _recorded(job: Job, ranges: Iterable[SkippedRange]) -> tuple[tuple[Skip, ...], tuple[SkippedRange, ...]]:
+    """A single skipped occurrence is a skipped execution, consecutive ones are a range; never both."""
+    singles = tuple(_skip(job, r.first, r.reason) for r in ranges if r.first == r.last)
+    return singles, tuple(r for r in ranges if r.first != r.last)
+
+
+def _following(row: DueRow, job: Job, owed: Owed, *, used: int) -> NextOccurrence | None:
+    left = None if row.executions_left is None else row.executions_left - used
+    if owed.next_at is None or (left is not None and left <= 0):
+        return None
+    judged = [*owed.run, *(skipped.last for skipped in owed.skipped)]
+    return NextOccurrence(
+        id=occurrence_id(job.id, owed.next_at),
+        run_at=owed.next_at + job.jitter,
+        scheduled_for=owed.next_at,
+        watermark=max(judged),
+        executions_left=left,
+        tzdata=tzdata_version(),
+    )

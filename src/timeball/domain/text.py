@@ -1,0 +1,77 @@
+"""What may be stored as text and as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from timeball.errors import InvalidInput, PayloadError
+
+MAX_LABEL = 200
+MAX_DESCRIPTION = 10_000
+MAX_PAYLOAD_BYTES = 256 * 1024
+MAX_DEPTH = 100
+
+
+def check_label(value: object, field: str, *, longest: int = MAX_LABEL) -> str:
+    """A name, queue, key or tag: 1 to *longest* characters that the database can hold."""
+    if not isinstance(value, str):
+        raise InvalidInput(f"{field} is {type(value).__name__}, expected text", field=field)
+    if not value.strip() or len(value) > longest:
+        raise InvalidInput(f"{field} has {len(value)} characters, expected 1 to {longest}, not all blank", field=field)
+    return _check_characters(value, field)
+
+
+def check_description(value: object, field: str) -> str:
+    """Longer text; may be empty."""
+    if not isinstance(value, str) or len(value) > MAX_DESCRIPTION:
+        raise InvalidInput(f"{field} is not text of at most {MAX_DESCRIPTION} characters", field=field)
+    return _check_characters(value, field)
+
+
+def _check_characters(value: str, field: str) -> str:
+    if "\0" in value:
+        raise InvalidInput(f"{field} contains a NUL character, which cannot be stored", field=field, hint="remove it")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise InvalidInput(f"{field} contains half of a surrogate pair, which is no character", field=field) from None
+    return value
+
+
+def clean(value: str) -> str:
+    """Text from outside, made storable: what a database cannot hold is replaced by the replacement character."""
+    return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8", "replace")
+
+
+def to_json(value: Any, field: str = "payload") -> str:
+    """A value as JSON text, or PayloadError: not JSON, too large, too deep, or with characters that cannot be stored."""
+    try:
+        encoded = orjson.dumps(value)
+    except (orjson.JSONEncodeError, RecursionError) as error:
+        raise PayloadError(f"{field} is not JSON: {error}", field=field) from None
+    if len(encoded) > MAX_PAYLOAD_BYTES:
+        raise PayloadError(
+            f"{field} has {len(encoded)} bytes as JSON, at most {MAX_PAYLOAD_BYTES} are kept",
+            field=field,
+            hint="store the data elsewhere and pass a reference to it",
+        )
+    if b"\\u0000" in encoded or encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH:
+        _check_value(value, field, MAX_DEPTH)
+    return encoded.decode()
+
+
+def _check_value(value: Any, field: str, depth: int) -> None:
+    if depth < 0:
+        raise PayloadError(f"{field} is nested more than {MAX_DEPTH} levels deep", field=field)
+    if isinstance(value, str):
+        _check_characters(value, field)
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            _check_value(key, field, depth)
+            _check_value(inner, field, depth - 1)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            _check_value(inner, field, depth - 1)

@@ -1,0 +1,39 @@
+"""The one seam through which time, chance and faults enter.
+
+Everything below `engine` and `store` asks its `Env` for the moment, for random numbers and for ids; a test hands in
+another one and owns all three. `fault(point)` marks places between two steps of the protocol: it does nothing, unless a test
+has put something there.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from uuid import UUID
+
+from timeball.clock import Clock, SystemClock
+from timeball.domain.ids import new_id
+
+
+def _no_fault(_point: str) -> None:
+    return None
+
+
+class Env:
+    """Clock, chance, ids and fault points of one node."""
+
+    __slots__ = ("clock", "fault", "random")
+
+    def __init__(
+        self,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        fault: Callable[[str], None] = _no_fault,
+    ) -> None:
+        self.clock: Clock = clock if clock is not None else SystemClock()
+        self.random: random.Random = rng if rng is not None else random.SystemRandom()
+        self.fault = fault
+
+    def new_id(self) -> UUID:
+        """A fresh id, later than those before it by the clock."""
+        return new_id(self.clock.epoch_milliseconds(), self.random.getrandbits(74))

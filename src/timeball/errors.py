@@ -1,0 +1,163 @@
+"""Every error Timeball raises.
+
+    TimeballError
+    ├── InvalidInput             what was given cannot be used; says what was found and what was expected
+    │   ├── ScheduleError        a schedule that cannot be read or would never fire
+    │   │   ├── CronSyntaxError
+    │   │   ├── NeverFires
+    │   │   └── UnknownTimezone
+    │   ├── PayloadError         a payload or result that is no JSON, or too large
+    │   └── SettingsError        settings that do not fit together
+    ├── NotFound                 no job, execution or queue of that name
+    ├── Conflict                 the thing exists already, or has changed meanwhile
+    ├── StoreError               the database said no
+    │   ├── StoreUnavailable     it cannot be reached just now; trying again makes sense
+    │   └── SchemaMismatch       the schema is older or newer than this program
+    ├── EmbeddedServerError      the embedded PostgreSQL could not be started or reached
+    ├── LeaseLost                this node was given up for dead, or ran out of lease
+    ├── ExecutionFailed          raised by `Run.result()`: the awaited execution did not succeed
+    └── ResultTimeout            raised by `Run.result()`: not finished in time
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class TimeballError(Exception):
+    """The root: `except TimeballError` catches all that Timeball itself raises."""
+
+    code = "error"
+    hint: str | None = None
+
+
+class InvalidInput(TimeballError):
+    """A value cannot be used; *field* names it, the message says what was found and what was expected."""
+
+    code = "invalid_input"
+
+    def __init__(self, message: str, *, field: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+        self.hint = hint
+
+
+class ScheduleError(InvalidInput):
+    """A schedule cannot be read, or could never fire."""
+
+    code = "invalid_schedule"
+
+
+class CronSyntaxError(ScheduleError):
+    """A cron expression has a field that does not fit: `cron "0 25 * * *": hour is 25, expected 0-23`."""
+
+    code = "invalid_cron"
+
+    def __init__(self, text: str, *, part: str, found: str, expected: str, hint: str | None = None) -> None:
+        super().__init__(f'cron "{text}": {part} is {found}, expected {expected}', field="schedule", hint=hint)
+        self.text = text
+        self.part = part
+        self.found = found
+        self.expected = expected
+
+
+class NeverFires(ScheduleError):
+    """The schedule names no instant at all, or none that is left."""
+
+    code = "never_fires"
+
+
+class UnknownTimezone(ScheduleError):
+    """The time zone is no IANA name."""
+
+    code = "unknown_timezone"
+
+
+class PayloadError(InvalidInput):
+    """A payload or result is not JSON, or is larger than allowed."""
+
+    code = "invalid_payload"
+
+
+class SettingsError(InvalidInput):
+    """One or more settings do not fit; *problems* lists them all."""
+
+    code = "invalid_settings"
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+class NotFound(TimeballError):
+    """There is no *kind* with this key."""
+
+    code = "not_found"
+
+    def __init__(self, kind: str, key: object) -> None:
+        super().__init__(f"there is no {kind} {key}")
+        self.kind = kind
+        self.key = key
+
+
+class Conflict(TimeballError):
+    """The wish contradicts what is there: a name is taken, a version has moved on, a state is final."""
+
+    code = "conflict"
+
+    def __init__(self, message: str, *, hint: str | None = None, **facts: Any) -> None:
+        super().__init__(message)
+        self.hint = hint
+        self.facts = facts
+
+
+class StoreError(TimeballError):
+    """The database refused a statement."""
+
+    code = "store_error"
+
+
+class StoreUnavailable(StoreError):
+    """The database cannot be reached just now; nothing is known to be lost, and trying again makes sense."""
+
+    code = "store_unavailable"
+
+
+class SchemaMismatch(StoreError):
+    """The database's schema is not the one this program was made for."""
+
+    code = "schema_mismatch"
+
+
+class EmbeddedServerError(TimeballError):
+    """The embedded PostgreSQL could not be started, reached or stopped."""
+
+    code = "embedded_server"
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class LeaseLost(TimeballError):
+    """This life of the process has no lease any more, and must touch nothing it held."""
+
+    code = "lease_lost"
+
+
+class ExecutionFailed(TimeballError):
+    """The awaited execution ended, but did not succeed."""
+
+    code = "execution_failed"
+
+    def __init__(self, execution_id: object, state: str, error: str | None) -> None:
+        super().__init__(f"execution {execution_id} is {state}" + (f": {error}" if error else ""))
+        self.execution_id = execution_id
+        self.state = state
+        self.error = error
+
+
+class ResultTimeout(TimeballError):
+    """The awaited execution had not ended within the time allowed; it goes on."""
+
+    code = "result_timeout"

@@ -1,0 +1,1 @@
+"""Handlers by name, how payloads meet their parameters, and those that come in the box."""

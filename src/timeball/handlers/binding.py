@@ -1,0 +1,192 @@
+"""How a payload meets a function's parameters.
+
+A payload is the JSON object of the arguments by name: `send_receipt(42, to="x")` is stored as `{"order_id": 42, "to": "x"}`,
+so the same job can be posted over HTTP by somebody who has never seen the function. `*args` is a list under its own name, the
+names of `**kwargs` stand beside the others, and a default that was not overridden is not stored: it may change later.
+
+On the worker the object is checked and converted by the annotations in one pass over the JSON text (Pydantic). An annotation
+that cannot be resolved, or means nothing to Pydantic, lets its argument through as it is.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, get_type_hints
+
+from pydantic import ConfigDict, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
+from typing_extensions import NotRequired, TypedDict
+
+from timeball.domain.handler import PayloadMismatch
+from timeball.domain.instants import shown
+from timeball.domain.json_values import encode_object
+from timeball.errors import InvalidInput
+
+_EMPTY = inspect.Parameter.empty
+_NOTHING = frozenset({"{}", "null"})
+
+
+class SignatureBinder:
+    """Binds payloads to the parameters of one function.
+
+    What `invoke` needs is built when it is first used: a program that only enqueues never pays for it, and
+    annotations may name what is defined further down in their module.
+    """
+
+    __slots__ = ("_function", "_invoke", "_parameters", "_quick_names", "_required", "_signature")
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._signature = inspect.signature(function)
+        self._parameters = tuple(self._signature.parameters.values())
+        self._invoke: Callable[[str], Any] | None = None
+        plain = all(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in self._parameters)
+        self._quick_names = tuple(p.name for p in self._parameters) if plain else None
+        self._required = sum(p.default is _EMPTY for p in self._parameters)
+
+    @property
+    def invoke(self) -> Callable[[str], Any]:
+        """Call the function with a payload; `PayloadMismatch` if it does not fit."""
+        if self._invoke is None:
+            self.prepare()
+            assert self._invoke is not None
+        return self._invoke
+
+    def prepare(self) -> None:
+        """Build `invoke` now."""
+        if self._invoke is None:
+            self._invoke = _prepared(self._function, self._parameters)
+
+    def encode(self, args: Iterable[Any], kwargs: Mapping[str, Any]) -> str:
+        """The payload for these arguments; `InvalidInput` if the function could not be called with them."""
+        given = tuple(args)
+        if self._quick_names is not None and not kwargs and self._required <= len(given) <= len(self._quick_names):
+            return encode_object(dict(zip(self._quick_names, given, strict=False)))
+        return encode_object(self._named(given, kwargs))
+
+    def _named(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            bound = self._signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise InvalidInput(f"{_name_of(self._function)}{self._signature}: {error}", field="payload") from None
+        values: dict[str, Any] = {}
+        for name, value in bound.items():
+            is_extra = self._signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
+            for key, inner in value.items() if is_extra else ((name, value),):
+                if key in values:
+                    raise InvalidInput(f"{_name_of(self._function)}: {key} is given twice", field=key)
+                values[key] = inner
+        return values
+
+
+def _prepared(function: Callable[..., Any], parameters: tuple[inspect.Parameter, ...]) -> Callable[[str], Any]:
+    validate = _validator(function, parameters)
+    if not parameters:
+        return partial(_invoke_bare, function, validate)
+    if any(p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL) for p in parameters):
+        return partial(_invoke_by_position, function, validate, parameters)
+    return partial(_invoke_by_name, function, validate)
+
+
+def _invoke_bare(function: Callable[..., Any], validate: Callable[[str], dict[str, Any]], payload: str) -> Any:
+    if payload not in _NOTHING:
+        _checked(function, validate, payload)
+    return function()
+
+
+def _invoke_by_name(function: Callable[..., Any], validate: Callable[[str], dict[str, Any]], payload: str) -> Any:
+    try:
+        values = validate(payload)
+    except ValidationError as error:
+        raise _mismatch(function, error) from None
+    return function(**values)
+
+
+def _invoke_by_position(
+    function: Callable[..., Any],
+    validate: Callable[[str], dict[str, Any]],
+    parameters: tuple[inspect.Parameter, ...],
+    payload: str,
+) -> Any:
+    values = _checked(function, validate, payload)
+    args: list[Any] = []
+    takes_rest = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    for p in parameters:
+        if p.kind is p.VAR_POSITIONAL:
+            args += values.pop(p.name, ())
+        elif p.kind is p.POSITIONAL_ONLY or (takes_rest and p.kind is p.POSITIONAL_OR_KEYWORD):
+            args.append(values.pop(p.name, p.default))
+    return function(*args, **values)
+
+
+def _checked(
+    function: Callable[..., Any], validate: Callable[[str], dict[str, Any]], payload: str
+) -> dict[str, Any]:
+    try:
+        return validate(payload)
+    except ValidationError as error:
+        raise _mismatch(function, error) from None
+
+
+def _validator(
+    function: Callable[..., Any], parameters: tuple[inspect.Parameter, ...]
+) -> Callable[[str], dict[str, Any]]:
+    hints = _hints(function, parameters)
+    extra = next((p for p in parameters if p.kind is p.VAR_KEYWORD), None)
+    named = [p for p in parameters if p is not extra]
+    fields = {p.name: _field(p, hints.get(p.name, Any)) for p in named}
+    shape = TypedDict(_name_of(function), fields)  # type: ignore[misc]
+    shape.__pydantic_config__ = ConfigDict(extra="forbid" if extra is None else "allow")  # type: ignore[attr-defined]
+    return TypeAdapter(shape).validator.validate_json
+
+
+def _field(parameter: inspect.Parameter, hint: Any) -> Any:
+    if parameter.kind is parameter.VAR_POSITIONAL:
+        return NotRequired[list[hint]]
+    return hint if parameter.default is _EMPTY else NotRequired[hint]
+
+
+def _hints(function: Callable[..., Any], parameters: tuple[inspect.Parameter, ...]) -> dict[str, Any]:
+    """The annotations that can be resolved and that Pydantic knows what to do with."""
+    resolved = {p.name: _resolved(function, p) for p in parameters if p.annotation is not _EMPTY}
+    return {name: hint for name, hint in resolved.items() if _is_known_to_pydantic(hint)}
+
+
+def _resolved(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
+    """One annotation at a time, so that one name that cannot be found does not cost the others their types."""
+    scope = getattr(inspect.unwrap(function), "__globals__", {})
+
+    def annotated() -> None: ...
+
+    annotated.__annotations__ = {parameter.name: parameter.annotation}
+    try:
+        return get_type_hints(annotated, globalns=scope, include_extras=True)[parameter.name]
+    except Exception:
+        return Any
+
+
+def _is_known_to_pydantic(hint: Any) -> bool:
+    try:
+        TypeAdapter(hint)
+    except (PydanticSchemaGenerationError, PydanticUserError):
+        return False
+    return True
+
+
+def _mismatch(function: Callable[..., Any], error: ValidationError) -> PayloadMismatch:
+    problems = error.errors(include_url=False, include_context=False)
+    first = problems[0]["loc"]
+    said = "; ".join(_problem(problem["loc"], problem["msg"], problem["input"]) for problem in problems[:5])
+    return PayloadMismatch(
+        f"the payload does not fit {_name_of(function)}: {said}", field=str(first[0]) if first else "payload"
+    )
+
+
+def _problem(place: tuple[int | str, ...], message: str, found: Any) -> str:
+    where = ".".join(str(step) for step in place) or "payload"
+    return f"{where}: {message} (found {shown(repr(found))})"
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", None) or type(function).__name__

@@ -1,0 +1,1 @@
+"""Where the truth lives: PostgreSQL."""

@@ -1,0 +1,185 @@
+"""Connections to PostgreSQL, and the one place where a driver's error becomes one of ours.
+
+Statements are run by name. `:now` is filled in from the clock: None in production, so that the database's own clock
+decides, and a value only when a test moves the time. Statements that met a deadlock are repeated: each is one transaction, so nothing of it was done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+
+from timeball.env import Env
+from timeball.errors import StoreError, StoreUnavailable
+from timeball.store.statements import all_statements
+
+Connection = Any  # asyncpg ships no types
+Record = Any
+
+_DEADLOCK_TRIES = 5
+# Plans are cached, and the rooms are tiny one minute and large the next: a plan that reads a whole room must never be kept.
+# The other settings guard the hot path against a server that is tuned for reports.
+_SESSION = {"enable_seqscan": "off", "jit": "off", "application_name": "timeball", "timezone": "UTC"}
+
+_UNREACHABLE = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.InterfaceError,
+    asyncpg.QueryCanceledError,
+)
+_REPEATABLE = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+
+
+async def _keep_session(_connection: Connection) -> None:
+    """Nothing to reset: we leave no state in a session, and a reset would cost a round trip for each statement."""
+
+
+class Database:
+    """A pool of connections to one database, and the statements run on them."""
+
+    def __init__(self, dsn: str, env: Env, *, pool_size: int = 8, behind_pgbouncer: bool = False) -> None:
+        self.dsn = dsn
+        self.env = env
+        self.behind_pgbouncer = behind_pgbouncer
+        self._pool_size = pool_size
+        self._pool: Any = None
+        self._texts = {name: statement.numbered() for name, statement in all_statements().items()}
+        self._parameters = {name: statement.parameters for name, statement in all_statements().items()}
+
+    async def open(self) -> None:
+        """Connect; StoreUnavailable says where and why not."""
+        with translated(self.dsn):
+            self._pool = await asyncpg.create_pool(
+                self.dsn, min_size=1, max_size=self._pool_size, reset=_keep_session, **self._options()
+            )
+
+    async def close(self) -> None:
+        """Give all connections back; what still runs is cut off."""
+        if self._pool is None:
+            return
+        pool, self._pool = self._pool, None
+        try:
+            await asyncio.wait_for(pool.close(), timeout=5)
+        except (TimeoutError, *_UNREACHABLE):
+            pool.terminate()
+
+    def _options(self) -> dict[str, Any]:
+        if self.behind_pgbouncer:
+            # In transaction mode a session belongs to nobody: no settings, no prepared statements.
+            return {"statement_cache_size": 0, "timeout": 10}
+        return {"server_settings": _SESSION, "timeout": 10, "max_cached_statement_lifetime": 0}
+
+    async def connect(self) -> Connection:
+        """A connection outside the pool, for a listener or a heartbeat; the caller closes it."""
+        with translated(self.dsn):
+            return await asyncpg.connect(self.dsn, **self._options())
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        """A connection of the pool, for one statement or one transaction."""
+        if self._pool is None:
+            raise StoreUnavailable("the store is not open")
+        with translated(self.dsn):
+            async with self._pool.acquire() as connection:
+                yield connection
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        """A connection inside a transaction: committed at the end, rolled back on an error."""
+        async with self.connection() as connection, connection.transaction():
+            yield connection
+
+    async def fetch(self, name: str, connection: Connection | None = None, /, **given: Any) -> list[Record]:
+        """Run a statement and return its rows; inside *connection*'s transaction, if one is given."""
+        if connection is not None:
+            return await self._run(connection, name, given)
+        for attempt in range(_DEADLOCK_TRIES):
+            try:
+                return await self._fetch_alone(name, given)
+            except _REPEATABLE:
+                if attempt == _DEADLOCK_TRIES - 1:
+                    raise
+                await self.env.clock.sleep(self.env.random.uniform(0, 0.01 * 2**attempt))
+        raise AssertionError("unreachable")
+
+    async def _fetch_alone(self, name: str, given: dict[str, Any]) -> list[Record]:
+        async with self.connection() as connection:
+            self.env.fault(f"{name}.before")
+            if self.behind_pgbouncer:
+                # Parsing and executing must meet the same server connection, which only a transaction holds on to.
+                async with connection.transaction():
+                    rows = await self._run(connection, name, given)
+            else:
+                rows = await self._run(connection, name, given)
+            self.env.fault(f"{name}.after_commit")
+            return rows
+
+    async def _run(self, connection: Connection, name: str, given: dict[str, Any]) -> list[Record]:
+        values = [
+            given[parameter] if parameter != "now" or "now" in given else self.env.clock.statement_now()
+            for parameter in self._parameters[name]
+        ]
+        rows: list[Record] = await connection.fetch(self._texts[name], *values)
+        return rows
+
+    async def fetch_row(self, name: str, connection: Connection | None = None, /, **given: Any) -> Record | None:
+        """The first row of a statement, or None."""
+        rows = await self.fetch(name, connection, **given)
+        return rows[0] if rows else None
+
+    async def fetch_value(self, name: str, connection: Connection | None = None, /, **given: Any) -> Any:
+        """The first value of the first row, or None."""
+        row = await self.fetch_row(name, connection, **given)
+        return row[0] if row else None
+
+    async def repeat(self, work: Callable[[Connection], Any], *, on: tuple[type[Exception], ...] = ()) -> Any:
+        """Run *work* in a transaction, and again from the start when a concurrent one made it impossible.
+
+        Repeated are deadlocks, and the errors in *on*; everything else ends it. *work* must not have effects outside its transaction.
+        """
+        tries = 20
+        for attempt in range(tries):
+            try:
+                async with self.transaction() as connection:
+                    return await work(connection)
+            except (*_REPEATABLE, *on):
+                if attempt == tries - 1:
+                    raise
+                await self.env.clock.sleep(self.env.random.uniform(0, 0.005 * (attempt + 1)))
+        raise AssertionError("unreachable")
+
+    async def notify(self, payload: str) -> None:
+        """Send a hint to every listening node; losing it costs time, never work."""
+        async with self.connection() as connection:
+            await connection.execute("SELECT pg_notify('timeball', $1)", payload)
+
+
+class translated:  # noqa: N801  (a context manager that reads as a word)
+    """Turn what the driver raises into our errors: unreachable, or refused."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None or isinstance(error, StoreError):
+            return
+        if isinstance(error, _REPEATABLE | asyncpg.IntegrityConstraintViolationError):
+            return  # those who can handle them know them by their own names
+        if isinstance(error, _UNREACHABLE):
+            raise StoreUnavailable(f"PostgreSQL cannot be reached: {error or type(error).__name__}") from error
+        if isinstance(error, asyncpg.PostgresError):
+            raise StoreError(f"PostgreSQL refused a statement: {error}") from error
+
+

@@ -1,0 +1,159 @@
+"""Reading executions, their logs, and keeping the history in shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from timeball.domain.execution import Attempt, Execution
+from timeball.domain.ids import ExecutionId, JobId
+from timeball.store.database import Database
+from timeball.store.rows import attempt_from, execution_from
+
+_LAST_ID = UUID(int=2**128 - 1)
+_PARTITIONED = {"finished": "finished_at", "attempt": "finished_at", "log_line": "at"}
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line that a handler said."""
+
+    execution_id: ExecutionId
+    fence: int
+    number: int
+    at: datetime
+    level: str
+    message: str
+
+
+class History:
+    """Executions as people read them; partitions as the janitor keeps them."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def find(self, execution_id: ExecutionId) -> Execution | None:
+        """One execution, whatever its room."""
+        row = await self._database.fetch_row("find_execution", id=execution_id)
+        return None if row is None else execution_from(row)
+
+    async def of_job(self, job_id: JobId, limit: int = 100, before: ExecutionId | None = None) -> list[Execution]:
+        """The executions of a job, newest first."""
+        rows = await self._database.fetch("executions_of_job", job_id=job_id, before=before or _LAST_ID, limit=limit)
+        return [execution_from(row) for row in rows]
+
+    async def attempts(self, execution_id: ExecutionId) -> list[Attempt]:
+        """The unsuccessful tries of an execution, in order."""
+        return [attempt_from(row) for row in await self._database.fetch("attempts_of", id=execution_id)]
+
+    async def write_log(self, lines: Sequence[LogLine]) -> None:
+        """Keep what handlers said."""
+        await self._database.fetch(
+            "write_log_lines",
+            execution_ids=[line.execution_id for line in lines],
+            fences=[line.fence for line in lines],
+            numbers=[line.number for line in lines],
+            ats=[line.at for line in lines],
+            levels=[line.level for line in lines],
+            messages=[line.message for line in lines],
+        )
+
+    async def log(
+        self, execution_id: ExecutionId, after: tuple[int, int] = (0, 0), limit: int = 1000
+    ) -> list[LogLine]:
+        """The lines of an execution behind a cursor (fence, number)."""
+        rows = await self._database.fetch("log_lines_of", id=execution_id, fence=after[0], number=after[1], limit=limit)
+        return [
+            LogLine(execution_id, row["fence"], row["number"], row["at"], row["level"], row["message"]) for row in rows
+        ]
+
+    async def fact(self, key: str) -> str | None:
+        """A fact about this database."""
+        found: str | None = await self._database.fetch_value("get_fact", key=key)
+        return found
+
+    # partitions
+
+    async def moment(self) -> datetime:
+        """The database's time."""
+        found: datetime = await self._database.fetch_value("moment")
+        return found
+
+    async def days(self) -> list[date]:
+        """The days that have partitions of their own."""
+        rows = await self._database.fetch("days_kept")
+        return [datetime.strptime(row["relname"][-8:], "%Y%m%d").replace(tzinfo=UTC).date() for row in rows]
+
+    async def add_day(self, day: date) -> None:
+        """Make the partitions of a day, if nothing of that day lies in the default one already."""
+        start = datetime(day.year, day.month, day.day, tzinfo=UTC)
+        async with self._database.transaction() as connection:
+            await connection.execute("SET LOCAL lock_timeout = '2s'")
+            for table, column in _PARTITIONED.items():
+                await self._add_partition(connection, table, column, start)
+
+    async def _add_partition(self, connection: Any, table: str, column: str, start: datetime) -> None:
+        """Rows that came into the default partition before their day was made move along with it."""
+        end = start + timedelta(days=1)
+        name = f"timeball.{table}_{start:%Y%m%d}"
+        if await connection.fetchval("SELECT to_regclass($1)", name):
+            return
+        bounds = f"'{start.isoformat()}' AND {column} < '{end.isoformat()}'"
+        moved = f"WITH moved AS (DELETE FROM timeball.{table}_default WHERE {column} >= {bounds} RETURNING *)"  # noqa: S608
+        await connection.execute(f"CREATE TABLE {name} (LIKE timeball.{table} INCLUDING ALL)")
+        await connection.execute(f"{moved} INSERT INTO {name} SELECT * FROM moved")  # noqa: S608
+        await connection.execute(
+            f"ALTER TABLE timeball.{table} ATTACH PARTITION {name} "
+            f"FOR VALUES FROM ('{start.isoformat()}') TO ('{end.isoformat()}')"
+        )
+
+    async def drop_day(self, day: date, batch: int = 5_000) -> int:
+        """Drop a day of history, with the one-off jobs that ran on it; returns how many executions went.
+
+        What `verify` may still expect begins after the latest instant that was dropped: that is kept as a fact.
+        """
+        suffix = f"{day:%Y%m%d}"
+        name = f"timeball.finished_{suffix}"
+        await self._drop_jobs(name, batch)
+        async with self._database.transaction() as connection:
+            await connection.execute("SET LOCAL lock_timeout = '2s'")
+            gone = await connection.fetchval(f"SELECT count(*) FROM {name}")  # noqa: S608
+            latest = await connection.fetchval(f"SELECT max(scheduled_for) FROM {name}")  # noqa: S608
+            for table in _PARTITIONED:
+                await connection.execute(f"DROP TABLE IF EXISTS timeball.{table}_{suffix}")
+            end = datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=1)
+            floor = max(end, latest) if latest else end
+            known = await self._database.fetch_value("get_fact", connection, key="history_from")
+            if known is None or datetime.fromisoformat(known) < floor:
+                await self._database.fetch("set_fact", connection, key="history_from", value=floor.isoformat())
+        return int(gone)
+
+    async def _drop_jobs(self, partition: str, batch: int) -> None:
+        """Delete the enqueued jobs of a partition in small steps; a job that has another execution stays."""
+        last = UUID(int=0)
+        while True:
+            async with self._database.connection() as connection:
+                ids = await connection.fetch(
+                    f"SELECT id FROM {partition} WHERE id = job_id AND id > $1 ORDER BY id LIMIT $2",  # noqa: S608
+                    last,
+                    batch,
+                )
+                if not ids:
+                    return
+                last = ids[-1]["id"]
+                await connection.execute(
+                    """
+                    DELETE FROM timeball.job
+                    WHERE id = ANY ($1)
+                      AND name IS NULL
+                      AND NOT EXISTS (SELECT 1 FROM timeball.finished WHERE finished.job_id = job.id AND finished.job_id <> finished.id)
+                      AND NOT EXISTS (SELECT 1 FROM timeball.due WHERE due.job_id = job.id)
+                      AND NOT EXISTS (SELECT 1 FROM timeball.ready WHERE ready.job_id = job.id AND ready.job_id <> ready.id)
+                      AND NOT EXISTS (SELECT 1 FROM timeball.blocked WHERE blocked.job_id = job.id)
+                      AND NOT EXISTS (SELECT 1 FROM timeball.running WHERE running.job_id = job.id AND running.job_id <> running.id)
+                    """,
+                    [row["id"] for row in ids],
+                )

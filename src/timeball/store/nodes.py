@@ -1,0 +1,114 @@
+"""Nodes, their leases, and who owns which shard."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from timeball.clock import ClockReading
+from timeball.domain.hints import Hints
+from timeball.domain.ids import Incarnation
+from timeball.domain.node import Node, NodeKind, NodeStatus
+from timeball.store.database import Connection, Database
+from timeball.store.hinter import Hinter
+from timeball.store.rows import node_from
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """An accepted renewal: whether the node is to drain, and what the database's clock said."""
+
+    is_draining: bool
+    reading: ClockReading
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRow:
+    """A shard, its owner, and whether that one is alive."""
+
+    id: int
+    owner: Incarnation | None
+    epoch: int
+    owner_lives: bool
+
+
+class Nodes:
+    """Leases and shards. Time decides only liveness here; nothing is unsafe when two nodes disagree for a moment."""
+
+    def __init__(self, database: Database, hinter: Hinter) -> None:
+        self._database = database
+        self._hinter = hinter
+
+    async def register(self, node: Node) -> None:
+        """Begin a life: from now on the node is believed alive until its lease runs out."""
+        await self._database.fetch(
+            "register_node",
+            incarnation=node.incarnation,
+            kind=node.kind.value,
+            name=node.name,
+            lease=node.lease.span,
+            slots=node.slots,
+            queues=None if node.queues is None else list(node.queues),
+            handlers=list(node.handlers),
+            version=node.version,
+        )
+        self._hinter.tell(Hints(nodes_changed=True))
+
+    async def renew(self, incarnation: Incarnation, busy: int, connection: Connection | None = None) -> Renewal | None:
+        """Renew a lease that has not run out; None means that this life is over."""
+        clock = self._database.env.clock
+        sent = clock.monotonic()
+        row = await self._database.fetch_row("renew_lease", connection, incarnation=incarnation, busy=busy)
+        if row is None:
+            return None
+        return Renewal(row["draining"], ClockReading(sent, clock.monotonic(), row["database_time"]))
+
+    async def read_clock(self, connection: Connection | None = None) -> ClockReading:
+        """One look at the database's clock."""
+        clock = self._database.env.clock
+        sent = clock.monotonic()
+        database_time: datetime = await self._database.fetch_value("read_clock", connection)
+        return ClockReading(sent, clock.monotonic(), database_time)
+
+    async def remove(self, incarnation: Incarnation) -> None:
+        """A clean farewell: others need not wait for the lease to run out."""
+        await self._database.fetch("remove_node", incarnation=incarnation)
+        self._hinter.tell(Hints(nodes_changed=True))
+
+    async def bury(self) -> list[tuple[Incarnation, NodeKind, str]]:
+        """Remove the nodes whose lease has passed, and say which."""
+        rows = await self._database.fetch("bury_nodes")
+        if rows:
+            self._hinter.tell(Hints(nodes_changed=True))
+        return [(Incarnation(row["incarnation"]), NodeKind(row["kind"]), row["name"]) for row in rows]
+
+    async def drain(self, incarnation: Incarnation) -> bool:
+        """Ask a node to stop taking work; it hears of it with its next renewal. False if there is no such node."""
+        return bool(await self._database.fetch("drain_node", incarnation=incarnation))
+
+    async def list(self) -> Sequence[NodeStatus]:
+        """Every node that is believed alive."""
+        return [node_from(row) for row in await self._database.fetch("list_nodes")]
+
+    async def schedulers(self) -> Sequence[Incarnation]:
+        """The schedulers among which the shards are shared."""
+        return [Incarnation(row["incarnation"]) for row in await self._database.fetch("living_schedulers")]
+
+    async def shards(self) -> Sequence[ShardRow]:
+        """All shards."""
+        rows = await self._database.fetch("read_shards")
+        return [
+            ShardRow(row["id"], None if row["owner"] is None else Incarnation(row["owner"]), row["epoch"], row["owner_lives"])
+            for row in rows
+        ]
+
+    async def take_shards(self, incarnation: Incarnation, ids: Sequence[int]) -> dict[int, int]:
+        """Take those of the shards that nobody alive owns; returns each with its new epoch."""
+        rows = await self._database.fetch("take_shards", incarnation=incarnation, ids=list(ids))
+        return {row["id"]: row["epoch"] for row in rows}
+
+    async def release_shards(self, incarnation: Incarnation, ids: Sequence[int]) -> None:
+        """Give shards up, so that others can take them at once."""
+        await self._database.fetch("release_shards", incarnation=incarnation, ids=list(ids))
+        self._hinter.tell(Hints(nodes_changed=True))

@@ -1,0 +1,70 @@
+"""The store: PostgreSQL, opened once, and its verbs in four groups."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from timeball.clock import SystemClock
+from timeball.env import Env
+from timeball.store.database import Database
+from timeball.store.hinter import Hinter
+from timeball.store.history import History
+from timeball.store.jobs import Jobs
+from timeball.store.migrate import check, migrate
+from timeball.store.nodes import Nodes
+from timeball.store.rooms import Rooms
+
+DEFAULT_SHARDS = 64
+DEFAULT_HOIST_WINDOW = timedelta(milliseconds=500)
+_CLOCK_READINGS = 3
+
+
+class Store:
+    """Where the truth lives. `open` before use, `close` after."""
+
+    jobs: Jobs
+    rooms: Rooms
+    nodes: Nodes
+    history: History
+    shards: int
+
+    def __init__(
+        self,
+        dsn: str,
+        env: Env,
+        *,
+        pool_size: int = 8,
+        behind_pgbouncer: bool = False,
+        hoist_window: timedelta = DEFAULT_HOIST_WINDOW,
+    ) -> None:
+        self.env = env
+        self.database = Database(dsn, env, pool_size=pool_size, behind_pgbouncer=behind_pgbouncer)
+        self.hinter = Hinter(self.database)
+        self.hoist_window = hoist_window
+
+    async def open(self, *, migrates: bool = True, shards: int = DEFAULT_SHARDS) -> None:
+        """Connect, bring the schema up to date (or check that it is), and learn the database's clock."""
+        if migrates:
+            await migrate(self.database, shards=shards)
+        else:
+            await check(self.database)
+        await self.database.open()
+        async with self.database.connection() as connection:
+            self.shards = await connection.fetchval("SELECT count(*) FROM timeball.shard")
+        self.rooms = Rooms(self.database, self.hinter, self.shards)
+        self.jobs = Jobs(self.database, self.hinter, self.rooms, self.hoist_window)
+        self.nodes = Nodes(self.database, self.hinter)
+        self.history = History(self.database)
+        await self.learn_clock()
+
+    async def learn_clock(self) -> None:
+        """Take a few readings of the database's clock."""
+        clock = self.env.clock
+        if isinstance(clock, SystemClock):
+            for _ in range(_CLOCK_READINGS):
+                clock.learn(await self.nodes.read_clock())
+
+    async def close(self) -> None:
+        """Send the last hints and give the connections back."""
+        await self.hinter.flush()
+        await self.database.close()

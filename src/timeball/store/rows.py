@@ -1,0 +1,313 @@
+"""Rows <-> domain values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from timeball.domain.civil_time import OnGap, OnRepeat
+from timeball.domain.execution import Attempt, ErrorInfo, Execution, ExecutionState, Origin
+from timeball.domain.ids import ExecutionId, Incarnation, JobId
+from timeball.domain.job import Job
+from timeball.domain.lifecycle import Delivery
+from timeball.domain.misfire import Misfire, MisfireRule, Overlap
+from timeball.domain.node import NodeKind, NodeStatus
+from timeball.domain.occurrences import DueKind, DueRow, Hoist, NextOccurrence
+from timeball.domain.retry import RetryPolicy
+from timeball.domain.schedule import Cron, Every, Manual, Once, Schedule
+
+Record = Any
+
+
+def job_columns(job: Job) -> dict[str, Any]:
+    """A job as the columns of its table; the rules of recurrence stay empty where they mean nothing."""
+    rule, recurs = job.rule, job.rule.is_recurring
+    return {
+        "id": str(job.id),
+        "name": job.name,
+        "description": job.description,
+        "handler": job.handler,
+        "payload": orjson.Fragment(job.payload),
+        "kind": rule.kind.value,
+        "schedule": rule.expression if isinstance(rule, Cron) else None,
+        "interval_seconds": rule.interval_seconds if isinstance(rule, Every) else None,
+        "scheduled_at": _anchor(rule),
+        "timezone": job.timezone if recurs or job.timezone != "UTC" else None,
+        "on_gap": rule.on_gap.value if isinstance(rule, Cron) else None,
+        "on_repeat": rule.on_repeat.value if isinstance(rule, Cron) else None,
+        "starts_at": rule.starts_at,
+        "ends_at": rule.ends_at,
+        "max_executions": job.max_executions,
+        "jitter_seconds": job.jitter_seconds or None,
+        "misfire": job.misfire.policy.value if recurs else None,
+        "misfire_grace_seconds": int(job.misfire.grace.total_seconds()) if recurs else None,
+        "misfire_cap": job.misfire.cap if recurs else None,
+        "misfire_max_age_seconds": _seconds(job.misfire.max_age) if recurs else None,
+        "overlap": job.overlap.value if recurs else None,
+        "queue": job.queue,
+        "priority": job.priority,
+        "max_retries": job.retry.max_retries,
+        "max_lost": job.retry.max_lost,
+        "initial_backoff_ms": job.retry.initial_backoff_ms,
+        "max_backoff_ms": job.retry.max_backoff_ms,
+        "timeout_ms": job.timeout_ms,
+        "at_most_once": job.delivery is Delivery.AT_MOST_ONCE,
+        "max_running": job.max_running,
+        "limit_key": job.limit_key,
+        "unique_key": job.unique_key,
+        "tags": list(job.tags) or None,
+        "shard": job.shard,
+        "version": job.version,
+        "declared_by": job.declared_by,
+        "paused_at": job.paused_at,
+        "paused_until": job.paused_until,
+        "paused_from": job.paused_from,
+        "paused_left": job.paused_left,
+        "pause_reason": job.pause_reason,
+        "deleted_at": job.deleted_at,
+    }
+
+
+def job_from(row: Record) -> Job:
+    """A job from its row (with its payload once more as text)."""
+    return Job(
+        id=JobId(row["id"]),
+        name=row["name"],
+        description=row["description"],
+        handler=row["handler"],
+        payload=row["payload_text"],
+        rule=_rule(row),
+        timezone=row["timezone"] or "UTC",
+        max_executions=row["max_executions"],
+        jitter_seconds=row["jitter_seconds"] or 0,
+        misfire=_misfire(row),
+        overlap=Overlap(row["overlap"] or Overlap.SKIP),
+        queue=row["queue"],
+        priority=row["priority"],
+        retry=retry_policy_from(row),
+        timeout_ms=row["timeout_ms"],
+        delivery=delivery_from(row["at_most_once"]),
+        max_running=row["max_running"],
+        limit_key=row["limit_key"],
+        unique_key=row["unique_key"],
+        tags=tuple(row["tags"] or ()),
+        shard=row["shard"],
+        version=row["version"],
+        declared_by=row["declared_by"],
+        paused_at=row["paused_at"],
+        paused_until=row["paused_until"],
+        paused_from=row["paused_from"],
+        paused_left=row["paused_left"],
+        pause_reason=row["pause_reason"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        deleted_at=row["deleted_at"],
+    )
+
+
+def _rule(row: Record) -> Schedule:
+    bounds = {"starts_at": row["starts_at"], "ends_at": row["ends_at"]}
+    match row["kind"]:
+        case "cron":
+            return Cron(
+                expression=row["schedule"],
+                timezone=row["timezone"],
+                on_gap=OnGap(row["on_gap"]),
+                on_repeat=OnRepeat(row["on_repeat"]),
+                **bounds,
+            )
+        case "every":
+            return Every(interval_seconds=row["interval_seconds"], anchor=row["scheduled_at"], **bounds)
+        case "once":
+            return Once(scheduled_at=row["scheduled_at"], **bounds)
+        case _:
+            return Manual(**bounds)
+
+
+def _misfire(row: Record) -> MisfireRule:
+    if row["misfire"] is None:
+        return MisfireRule()
+    age = row["misfire_max_age_seconds"]
+    return MisfireRule(
+        policy=Misfire(row["misfire"]),
+        grace=timedelta(seconds=row["misfire_grace_seconds"]),
+        cap=row["misfire_cap"],
+        max_age=None if age is None else timedelta(seconds=age),
+    )
+
+
+def retry_policy_from(row: Record) -> RetryPolicy:
+    """The retry columns of a job, or of a row joined with one."""
+    return RetryPolicy(
+        max_retries=row["max_retries"],
+        max_lost=row["max_lost"],
+        initial_backoff_ms=row["initial_backoff_ms"],
+        max_backoff_ms=row["max_backoff_ms"],
+    )
+
+
+def delivery_from(at_most_once: bool | None) -> Delivery:
+    """How the flag of the table is called in the domain."""
+    return Delivery.AT_MOST_ONCE if at_most_once else Delivery.AT_LEAST_ONCE
+
+
+def _anchor(rule: Schedule) -> datetime | None:
+    if isinstance(rule, Every):
+        return rule.anchor
+    return rule.scheduled_at if isinstance(rule, Once) else None
+
+
+def _seconds(span: timedelta | None) -> int | None:
+    return None if span is None else int(span.total_seconds())
+
+
+def due_row_from(row: Record) -> DueRow:
+    """A row of the look-ahead."""
+    return DueRow(
+        id=ExecutionId(row["id"]),
+        job_id=JobId(row["job_id"]),
+        kind=DueKind(row["kind"]),
+        origin=Origin(row["origin"]),
+        shard=row["shard"],
+        run_at=row["run_at"],
+        scheduled_for=row["scheduled_for"],
+        watermark=row["watermark"],
+        tzdata=row["tzdata"],
+        version=row["version"],
+        executions_left=row["executions_left"],
+        limit_key=row["limit_key"],
+        queue=row["queue"],
+        priority=row["priority"],
+        is_paused=row["is_paused"],
+    )
+
+
+def pending_from(row: Record) -> NextOccurrence:
+    """The pending occurrence of a job."""
+    return NextOccurrence(
+        id=ExecutionId(row["id"]),
+        run_at=row["run_at"],
+        scheduled_for=row["scheduled_for"],
+        watermark=row["watermark"] or row["scheduled_for"] - timedelta(microseconds=1),
+        executions_left=row["executions_left"],
+        tzdata=row["tzdata"] or "",
+    )
+
+
+def hoist_arrays(hoists: Sequence[Hoist], new_id: Any) -> dict[str, Any]:
+    """The arrays the hoist statement takes: a column each of rows, runs, skips and ranges."""
+    following = [hoist.following for hoist in hoists]
+    runs = [(hoist.row.id, run) for hoist in hoists for run in hoist.runs]
+    skips = [(hoist.row.id, skip) for hoist in hoists for skip in hoist.skips]
+    ranges = [(hoist.row.id, skipped) for hoist in hoists for skipped in hoist.ranges]
+    return {
+        "ids": [hoist.row.id for hoist in hoists],
+        "run_ats": [hoist.row.run_at for hoist in hoists],
+        "versions": [hoist.row.version for hoist in hoists],
+        "next_ids": [n and n.id for n in following],
+        "next_run_ats": [n and n.run_at for n in following],
+        "next_fors": [n and n.scheduled_for for n in following],
+        "watermarks": [n and n.watermark for n in following],
+        "lefts": [n and n.executions_left for n in following],
+        "run_due_ids": [due_id for due_id, _ in runs],
+        "run_ids": [run.id for _, run in runs],
+        "run_fors": [run.scheduled_for for _, run in runs],
+        "run_run_ats": [run.run_at for _, run in runs],
+        "run_targets": [run.target.value for _, run in runs],
+        "skip_due_ids": [due_id for due_id, _ in skips],
+        "skip_ids": [skip.id for _, skip in skips],
+        "skip_fors": [skip.scheduled_for for _, skip in skips],
+        "skip_reasons": [skip.reason.value for _, skip in skips],
+        "range_due_ids": [due_id for due_id, _ in ranges],
+        "range_ids": [new_id() for _ in ranges],
+        "range_firsts": [skipped.first for _, skipped in ranges],
+        "range_lasts": [skipped.last for _, skipped in ranges],
+        "range_counts": [skipped.count for _, skipped in ranges],
+        "range_reasons": [skipped.reason.value for _, skipped in ranges],
+    }
+
+
+def execution_from(row: Record) -> Execution:
+    """An execution from the view over all rooms."""
+    return Execution(
+        id=ExecutionId(row["id"]),
+        job_id=JobId(row["job_id"]),
+        state=ExecutionState(row["state"]),
+        origin=Origin(row["origin"]),
+        version=row["version"],
+        queue=row["queue"],
+        priority=row["priority"],
+        handler=row["handler"],
+        scheduled_for=row["scheduled_for"],
+        run_at=row["run_at"],
+        queued_at=row["queued_at"],
+        started_at=row["started_at"],
+        finished_at=row["finished_at"],
+        attempts=row["attempts"],
+        lost=row["lost"],
+        fence=row["fence"],
+        worker=_optional_incarnation(row["worker"]),
+        result=None if row["result_text"] is None else orjson.loads(row["result_text"]),
+        error_type=row["error_type"],
+        error=row["error"],
+        reason=row["reason"],
+        retry_of=None if row["retry_of"] is None else ExecutionId(row["retry_of"]),
+        limit_key=row["limit_key"],
+        unique_key=row["unique_key"],
+    )
+
+
+def attempt_from(row: Record) -> Attempt:
+    """One unsuccessful try."""
+    return Attempt(
+        execution_id=ExecutionId(row["execution_id"]),
+        fence=row["fence"],
+        number=row["number"],
+        worker=_optional_incarnation(row["worker"]),
+        started_at=row["started_at"],
+        finished_at=row["finished_at"],
+        outcome=row["outcome"],
+        error=None if row["error_type"] is None else _error_from(row),
+    )
+
+
+def _error_from(row: Record) -> ErrorInfo:
+    return ErrorInfo(
+        type=row["error_type"],
+        message=row["error"] or "",
+        traceback=row["traceback"],
+        top_frame=row["top_frame"],
+        fingerprint=row["fingerprint"],
+    )
+
+
+def node_from(row: Record) -> NodeStatus:
+    """A node with the shards it owns."""
+    return NodeStatus(
+        incarnation=Incarnation(row["incarnation"]),
+        kind=NodeKind(row["kind"]),
+        name=row["name"],
+        started_at=row["started_at"],
+        renewed_at=row["renewed_at"],
+        lease_until=row["lease_until"],
+        slots=row["slots"],
+        busy=row["busy"],
+        queues=None if row["queues"] is None else tuple(row["queues"]),
+        handlers=tuple(row["handlers"]),
+        version=row["version"],
+        draining=row["draining"],
+        shards=tuple(row["shards"]),
+    )
+
+
+def _optional_incarnation(value: UUID | None) -> Incarnation | None:
+    return None if value is None else Incarnation(value)
+
+
+def json_text(rows: Iterable[dict[str, Any]]) -> str:
+    """Rows as the JSON text that `json_to_recordset` reads."""
+    return orjson.dumps(list(rows), option=orjson.OPT_UTC_Z).decode()

@@ -1,0 +1,422 @@
+-- Jobs: made, found, changed; and the executions people ask for.
+
+-- name: create_jobs
+-- Write jobs with their first executions: ready if due within the hoist window, blocked if limited, due otherwise.
+-- A one-off whose unique_key is alive is not written, and not returned.
+-- The hint goes out with the commit: a NOTIFY of its own would cost a second one.
+WITH given AS (
+    SELECT *
+    FROM json_populate_recordset(NULL::timeball.job, :jobs::json)
+),
+opening AS (
+    SELECT first.*, coalesce(first.run_at, :now, now()) AS starts_at
+    FROM json_to_recordset(:firsts::json) AS first (
+        id uuid, job_id uuid, origin text, run_at timestamptz, scheduled_for timestamptz, watermark timestamptz, tzdata text, executions_left bigint
+    )
+),
+keyed AS (
+    INSERT INTO timeball.live_key (key, execution_id)
+    SELECT given.unique_key, opening.id
+    FROM given
+    JOIN opening ON opening.job_id = given.id
+    WHERE given.unique_key IS NOT NULL
+      AND opening.origin = 'enqueue'
+    ON CONFLICT DO NOTHING
+    RETURNING execution_id
+),
+made AS (
+    INSERT INTO timeball.job (id, name, description, handler, payload, kind, schedule, interval_seconds, scheduled_at, timezone, on_gap, on_repeat,
+                              starts_at, ends_at, max_executions, jitter_seconds, misfire, misfire_grace_seconds, misfire_cap, misfire_max_age_seconds, overlap,
+                              queue, priority, max_retries, max_lost, initial_backoff_ms, max_backoff_ms, timeout_ms, at_most_once,
+                              max_running, limit_key, unique_key, tags, shard, version, declared_by, created_at, updated_at)
+    SELECT given.id, name, description, handler, payload, kind, schedule, interval_seconds,
+           CASE WHEN kind = 'once' THEN coalesce(scheduled_at, :now, now()) ELSE scheduled_at END, timezone, on_gap, on_repeat,
+           given.starts_at, ends_at, max_executions, jitter_seconds, misfire, misfire_grace_seconds, misfire_cap, misfire_max_age_seconds, overlap,
+           queue, priority, max_retries, max_lost, initial_backoff_ms, max_backoff_ms, timeout_ms, at_most_once,
+           max_running, limit_key, unique_key, tags, shard, version, declared_by, coalesce(:now, now()), coalesce(:now, now())
+    FROM given
+    LEFT JOIN opening ON opening.job_id = given.id
+    LEFT JOIN keyed ON keyed.execution_id = opening.id
+    WHERE given.unique_key IS NULL
+       OR opening.origin IS DISTINCT FROM 'enqueue'
+       OR keyed.execution_id IS NOT NULL
+    RETURNING *
+),
+versioned AS (
+    INSERT INTO timeball.job_version (job_id, version, definition, effective_from, recorded_at)
+    SELECT made.id, made.version, to_jsonb(made), least(coalesce(opening.watermark, :now, now()), opening.scheduled_for - interval '1 microsecond'),
+           coalesce(:now, now())
+    FROM made
+    LEFT JOIN opening ON opening.job_id = made.id
+    WHERE made.name IS NOT NULL
+       OR made.kind <> 'once'
+),
+limited AS (
+    INSERT INTO timeball.running_limit (key, max_running)
+    SELECT DISTINCT ON (limit_key) limit_key, CASE WHEN kind IN ('every', 'cron') AND overlap IN ('queue', 'cancel_running') THEN 1 ELSE max_running END
+    FROM made
+    WHERE limit_key IS NOT NULL
+    ON CONFLICT (key) DO UPDATE SET max_running = excluded.max_running
+    WHERE running_limit.max_running <> excluded.max_running
+),
+placed AS (
+    SELECT made.*, opening.id AS execution_id, opening.origin, opening.starts_at AS run_at,
+           coalesce(opening.scheduled_for, opening.starts_at) AS scheduled_for, opening.watermark, opening.tzdata, opening.executions_left,
+           CASE WHEN opening.starts_at > coalesce(:now, now()) + :hoist_window::interval OR made.kind IN ('every', 'cron') THEN 'due'
+                WHEN made.limit_key IS NOT NULL THEN 'blocked'
+                ELSE 'ready' END AS room
+    FROM made
+    JOIN opening ON opening.job_id = made.id
+),
+to_due AS (
+    INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, watermark, tzdata, version, queue, priority, handler,
+                              executions_left, limit_key, unique_key)
+    SELECT execution_id, id, 'occurrence', origin, shard, run_at, scheduled_for, watermark, tzdata, version, queue, priority, handler,
+           executions_left, limit_key, unique_key
+    FROM placed
+    WHERE room = 'due'
+),
+to_blocked AS (
+    INSERT INTO timeball.blocked (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at, tzdata, limit_key, unique_key)
+    SELECT execution_id, id, origin, version, queue, priority, handler, scheduled_for, run_at, coalesce(:now, now()), tzdata, limit_key, unique_key
+    FROM placed
+    WHERE room = 'blocked'
+),
+to_ready AS (
+    INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at, tzdata, limit_key, unique_key)
+    SELECT execution_id, id, origin, version, queue, priority, handler, scheduled_for, run_at, coalesce(:now, now()), tzdata, limit_key, unique_key
+    FROM placed
+    WHERE room = 'ready'
+)
+SELECT made.id AS job_id, placed.execution_id, placed.room, placed.run_at, made.queue, made.priority, made.shard, made.limit_key,
+       CASE WHEN :hint::text IS NOT NULL THEN pg_notify('timeball', :hint::text) END AS hinted
+FROM made
+LEFT JOIN placed ON placed.id = made.id;
+
+-- name: live_keys
+-- Which executions hold these unique keys.
+SELECT key, execution_id
+FROM timeball.live_key
+WHERE key = ANY (:keys::text[]);
+
+-- name: find_jobs
+SELECT *, payload::text AS payload_text
+FROM timeball.job
+WHERE id = ANY (:ids::uuid[]);
+
+-- name: find_job_by_name
+SELECT *, payload::text AS payload_text
+FROM timeball.job
+WHERE name = :name
+  AND deleted_at IS NULL;
+
+-- name: lock_job
+SELECT *, payload::text AS payload_text, coalesce(:now, now()) AS moment
+FROM timeball.job
+WHERE id = :id
+  AND deleted_at IS NULL
+FOR UPDATE;
+
+-- name: take_occurrence
+-- Take the pending occurrence away. None, when a scheduler has just taken it: then `has_occurrence` tells whether to look again.
+DELETE FROM timeball.due
+WHERE job_id = :job_id
+  AND kind = 'occurrence'
+RETURNING id, run_at, scheduled_for, watermark, executions_left, tzdata;
+
+-- name: has_occurrence
+SELECT EXISTS (SELECT 1 FROM timeball.due WHERE job_id = :job_id AND kind = 'occurrence');
+
+-- name: hoisted_until
+-- The latest scheduled instant of a job that is hoisted and unfinished.
+SELECT max(scheduled_for)
+FROM (
+    SELECT scheduled_for FROM timeball.ready WHERE job_id = :job_id AND job_id <> id AND origin = 'schedule'
+    UNION ALL
+    SELECT scheduled_for FROM timeball.blocked WHERE job_id = :job_id AND origin = 'schedule'
+    UNION ALL
+    SELECT scheduled_for FROM timeball.running WHERE job_id = :job_id AND job_id <> id AND origin = 'schedule'
+    UNION ALL
+    SELECT scheduled_for FROM timeball.due WHERE job_id = :job_id AND job_id <> id AND origin = 'schedule' AND kind IN ('later', 'retry', 'snooze')
+) AS live;
+
+-- name: put_occurrence
+INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, watermark, tzdata, version, queue, priority, handler,
+                          executions_left, limit_key, unique_key)
+VALUES (:id, :job_id, 'occurrence', :origin, :shard, :run_at, :scheduled_for, :watermark, :tzdata, :version, :queue, :priority, :handler,
+        :executions_left, :limit_key, :unique_key);
+
+-- name: put_resumption
+INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, version, queue, priority, handler)
+VALUES (:id, :job_id, 'resume', 'schedule', :shard, :run_at, :run_at, :version, :queue, :priority, :handler);
+
+-- name: drop_resumption
+DELETE FROM timeball.due
+WHERE job_id = :job_id
+  AND kind = 'resume';
+
+-- name: write_job
+-- Put a changed definition in the place of the old one.
+UPDATE timeball.job
+SET name = new.name,
+    description = new.description,
+    handler = new.handler,
+    payload = new.payload,
+    kind = new.kind,
+    schedule = new.schedule,
+    interval_seconds = new.interval_seconds,
+    scheduled_at = new.scheduled_at,
+    timezone = new.timezone,
+    on_gap = new.on_gap,
+    on_repeat = new.on_repeat,
+    starts_at = new.starts_at,
+    ends_at = new.ends_at,
+    max_executions = new.max_executions,
+    jitter_seconds = new.jitter_seconds,
+    misfire = new.misfire,
+    misfire_grace_seconds = new.misfire_grace_seconds,
+    misfire_cap = new.misfire_cap,
+    misfire_max_age_seconds = new.misfire_max_age_seconds,
+    overlap = new.overlap,
+    queue = new.queue,
+    priority = new.priority,
+    max_retries = new.max_retries,
+    max_lost = new.max_lost,
+    initial_backoff_ms = new.initial_backoff_ms,
+    max_backoff_ms = new.max_backoff_ms,
+    timeout_ms = new.timeout_ms,
+    at_most_once = new.at_most_once,
+    max_running = new.max_running,
+    limit_key = new.limit_key,
+    unique_key = new.unique_key,
+    tags = new.tags,
+    version = new.version,
+    declared_by = new.declared_by,
+    paused_at = new.paused_at,
+    paused_until = new.paused_until,
+    paused_from = new.paused_from,
+    paused_left = new.paused_left,
+    pause_reason = new.pause_reason,
+    updated_at = coalesce(:now, now()),
+    deleted_at = new.deleted_at
+FROM json_populate_record(NULL::timeball.job, :job::json) AS new
+WHERE job.id = new.id
+RETURNING to_jsonb(job) AS definition;
+
+-- name: open_version
+-- The version that answers from now on; the one before it answers no longer.
+WITH closed AS (
+    UPDATE timeball.job_version
+    SET effective_until = :effective_from
+    WHERE job_id = :job_id
+      AND effective_until IS NULL
+)
+INSERT INTO timeball.job_version (job_id, version, definition, effective_from, recorded_at)
+SELECT id, version, to_jsonb(job), :effective_from, coalesce(:now, now())
+FROM timeball.job
+WHERE id = :job_id;
+
+-- name: close_versions
+UPDATE timeball.job_version
+SET effective_until = :closes_at
+WHERE job_id = :job_id
+  AND effective_until IS NULL;
+
+-- name: set_limit
+INSERT INTO timeball.running_limit (key, max_running)
+VALUES (:key, :max_running)
+ON CONFLICT (key) DO UPDATE SET max_running = excluded.max_running;
+
+-- name: record_skip_range
+INSERT INTO timeball.skip_range (id, job_id, version, tzdata, first_at, last_at, occurrences, reason, recorded_at)
+VALUES (:id, :job_id, :version, :tzdata, :first_at, :last_at, :occurrences, :reason, coalesce(:now, now()));
+
+-- name: record_skipped
+-- One occurrence that was not run, as a skipped execution.
+INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, finished_at, attempts, lost, fence, tzdata, reason)
+VALUES (:id, :job_id, 'skipped', 'schedule', :version, :queue, :priority, :handler, :scheduled_for,
+        greatest(coalesce(:now, now()), :scheduled_for), 0, 0, 0, :tzdata, :reason);
+
+-- name: withdraw_waiting
+-- A pause: scheduled executions that wait and were never tried are recorded as skipped; all other waiting ones are parked in due.
+WITH from_ready AS (
+    DELETE FROM timeball.ready
+    WHERE job_id = :job_id
+    RETURNING *
+),
+from_blocked AS (
+    DELETE FROM timeball.blocked
+    WHERE job_id = :job_id
+    RETURNING *
+),
+withdrawn AS (
+    SELECT * FROM from_ready
+    UNION ALL
+    SELECT * FROM from_blocked
+),
+unkeyed AS (
+    DELETE FROM timeball.live_key
+    USING withdrawn
+    WHERE live_key.key = withdrawn.unique_key
+      AND live_key.execution_id = withdrawn.id
+      AND withdrawn.origin = 'schedule'
+      AND withdrawn.attempts = 0
+),
+skipped AS (
+    INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, queued_at, finished_at,
+                                   attempts, lost, fence, tzdata, reason, payload, retry_of)
+    SELECT id, job_id, 'skipped', origin, version, queue, priority, handler, scheduled_for, queued_at,
+           greatest(coalesce(:now, now()), scheduled_for), attempts, lost, fence, tzdata, :reason, payload, retry_of
+    FROM withdrawn
+    WHERE origin = 'schedule'
+      AND attempts = 0
+),
+parked AS (
+    INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, tzdata, version, queue, priority, handler,
+                              queued_at, attempts, lost, fence, limit_key, unique_key, payload, retry_of)
+    SELECT id, job_id, CASE WHEN attempts > 0 THEN 'retry' ELSE 'later' END, origin, :shard, :parked_at, scheduled_for, tzdata, version, queue, priority, handler,
+           queued_at, attempts, lost, fence, limit_key, unique_key, payload, retry_of
+    FROM withdrawn
+    WHERE origin <> 'schedule'
+       OR attempts > 0
+)
+SELECT array_agg(DISTINCT limit_key) FILTER (WHERE limit_key IS NOT NULL) AS freed
+FROM withdrawn;
+
+-- name: park_retries
+UPDATE timeball.due
+SET run_at = :parked_at
+WHERE job_id = :job_id
+  AND kind IN ('retry', 'snooze', 'later');
+
+-- name: unpark
+UPDATE timeball.due
+SET run_at = coalesce(:now, now())
+WHERE job_id = :job_id
+  AND run_at = :parked_at
+RETURNING run_at;
+
+-- name: stop_held
+-- Call off what is held and has not been dropped.
+UPDATE timeball.running
+SET stop = :reason
+WHERE job_id = :job_id
+  AND run_at > coalesce(:now, now())
+  AND stop IS NULL
+RETURNING id, holder;
+
+-- name: cancel_waiting
+-- Move everything of these that waits into the history, as cancelled. What runs is asked to stop by another statement.
+-- A pending occurrence of a recurring job is not touched: it is skipped through its job.
+WITH from_due AS (
+    DELETE FROM timeball.due
+    WHERE due.id = ANY (:ids::uuid[])
+      AND kind <> 'resume'
+      AND NOT (kind = 'occurrence' AND origin = 'schedule')
+    RETURNING id, job_id, origin, version, queue, priority, handler, scheduled_for, queued_at, attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of
+),
+from_ready AS (
+    DELETE FROM timeball.ready
+    WHERE ready.id = ANY (:ids::uuid[])
+    RETURNING id, job_id, origin, version, queue, priority, handler, scheduled_for, queued_at, attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of
+),
+from_blocked AS (
+    DELETE FROM timeball.blocked
+    WHERE blocked.id = ANY (:ids::uuid[])
+    RETURNING id, job_id, origin, version, queue, priority, handler, scheduled_for, queued_at, attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of
+),
+gone AS (
+    SELECT * FROM from_due
+    UNION ALL
+    SELECT * FROM from_ready
+    UNION ALL
+    SELECT * FROM from_blocked
+),
+unkeyed AS (
+    DELETE FROM timeball.live_key
+    USING gone
+    WHERE live_key.key = gone.unique_key
+      AND live_key.execution_id = gone.id
+),
+ended AS (
+    INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, queued_at, finished_at,
+                                   attempts, lost, fence, tzdata, reason, payload, retry_of)
+    SELECT id, job_id, 'cancelled', origin, version, queue, priority, handler, scheduled_for, queued_at, coalesce(:now, now()),
+           attempts, lost, fence, tzdata, :reason, payload, retry_of
+    FROM gone
+)
+SELECT id, limit_key
+FROM gone;
+
+-- name: waiting_of_job
+-- The ids of everything of a job that waits in a room and is not its pending occurrence.
+SELECT id FROM timeball.due WHERE job_id = :job_id AND kind NOT IN ('occurrence', 'resume')
+UNION ALL
+SELECT id FROM timeball.due WHERE id = :job_id AND kind <> 'resume'
+UNION ALL
+SELECT id FROM timeball.ready WHERE job_id = :job_id AND job_id <> id
+UNION ALL
+SELECT id FROM timeball.ready WHERE id = :job_id
+UNION ALL
+SELECT id FROM timeball.blocked WHERE job_id = :job_id;
+
+-- name: add_executions
+-- Executions somebody asked for: a trigger, a retry of an ended one, a backfill.
+WITH given AS (
+    SELECT *
+    FROM json_to_recordset(:executions::json) AS e (
+        id uuid, job_id uuid, origin text, run_at timestamptz, scheduled_for timestamptz, payload jsonb, retry_of uuid
+    )
+),
+placed AS (
+    SELECT given.id, given.job_id, given.origin, coalesce(given.run_at, :now, now()) AS run_at,
+           coalesce(given.scheduled_for, given.run_at, :now, now()) AS scheduled_for, given.payload, given.retry_of,
+           job.version, job.queue, job.priority, job.handler, job.shard, job.limit_key,
+           CASE WHEN given.run_at > coalesce(:now, now()) + :hoist_window::interval THEN 'due'
+                WHEN job.limit_key IS NOT NULL THEN 'blocked'
+                ELSE 'ready' END AS room
+    FROM given
+    JOIN timeball.job ON job.id = given.job_id
+),
+to_due AS (
+    INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, version, queue, priority, handler, limit_key, payload, retry_of)
+    SELECT id, job_id, 'later', origin, shard, run_at, scheduled_for, version, queue, priority, handler, limit_key, payload, retry_of
+    FROM placed
+    WHERE room = 'due'
+),
+to_blocked AS (
+    INSERT INTO timeball.blocked (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at, limit_key, payload, retry_of)
+    SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, coalesce(:now, now()), limit_key, payload, retry_of
+    FROM placed
+    WHERE room = 'blocked'
+),
+to_ready AS (
+    INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at, payload, retry_of)
+    SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, coalesce(:now, now()), payload, retry_of
+    FROM placed
+    WHERE room = 'ready'
+)
+SELECT job_id, id AS execution_id, room, run_at, queue, priority, shard, limit_key
+FROM placed;
+
+-- name: set_queue
+INSERT INTO timeball.queue (name, paused_at, pause_reason, max_running)
+VALUES (:name, CASE WHEN :is_paused::boolean THEN coalesce(:now, now()) END, :reason, :max_running)
+ON CONFLICT (name) DO UPDATE
+SET paused_at = CASE WHEN :is_paused::boolean THEN coalesce(queue.paused_at, excluded.paused_at) END,
+    pause_reason = excluded.pause_reason,
+    max_running = excluded.max_running;
+
+-- name: find_queue
+SELECT *
+FROM timeball.queue
+WHERE name = :name;
+
+-- name: list_queues
+SELECT *
+FROM timeball.queue
+ORDER BY name;
+
+-- name: write_audit
+INSERT INTO timeball.audit (id, at, actor, action, subject, reason, before, after)
+VALUES (:id, coalesce(:now, now()), :actor, :action, :subject, :reason, :before::jsonb, :after::jsonb);

@@ -1,0 +1,79 @@
+-- Nodes, their leases, and who owns which shard.
+
+-- name: register_node
+INSERT INTO timeball.node (incarnation, kind, name, started_at, renewed_at, lease_until, lease_seconds, slots, queues, handlers, version)
+VALUES (:incarnation, :kind, :name, coalesce(:now, now()), coalesce(:now, now()), coalesce(:now, now()) + :lease::interval,
+        extract(epoch FROM :lease::interval), :slots, :queues::text[], :handlers::text[], :version);
+
+-- name: renew_lease
+-- Renew only what has not run out: zero rows end this life.
+UPDATE timeball.node
+SET renewed_at = coalesce(:now, now()),
+    lease_until = coalesce(:now, now()) + lease_seconds * interval '1 second',
+    busy = :busy
+WHERE incarnation = :incarnation
+  AND lease_until > coalesce(:now, now())
+RETURNING draining, clock_timestamp() AS database_time;
+
+-- name: read_clock
+SELECT clock_timestamp() AS database_time;
+
+-- name: remove_node
+-- A clean farewell: the row goes, and so do the shards.
+WITH released AS (
+    UPDATE timeball.shard
+    SET owner = NULL
+    WHERE owner = :incarnation
+)
+DELETE FROM timeball.node
+WHERE incarnation = :incarnation;
+
+-- name: bury_nodes
+-- Remove the nodes whose lease has passed. What they held is reaped by a later statement, which then sees no node.
+DELETE FROM timeball.node
+WHERE lease_until < coalesce(:now, now())
+RETURNING incarnation, kind, name;
+
+-- name: drain_node
+UPDATE timeball.node
+SET draining = true
+WHERE incarnation = :incarnation
+RETURNING incarnation;
+
+-- name: list_nodes
+SELECT node.*,
+       coalesce((SELECT array_agg(shard.id ORDER BY shard.id) FROM timeball.shard WHERE shard.owner = node.incarnation), '{}') AS shards
+FROM timeball.node
+ORDER BY kind, name, incarnation;
+
+-- name: read_shards
+-- All shards, with whether their owner is alive.
+SELECT shard.id, shard.owner, shard.epoch, node.incarnation IS NOT NULL AS owner_lives
+FROM timeball.shard
+LEFT JOIN timeball.node ON node.incarnation = shard.owner AND node.lease_until > coalesce(:now, now())
+ORDER BY shard.id;
+
+-- name: living_schedulers
+SELECT incarnation
+FROM timeball.node
+WHERE kind = 'scheduler'
+  AND NOT draining
+  AND lease_until > coalesce(:now, now());
+
+-- name: take_shards
+-- Take shards that nobody alive owns, if we are alive ourselves; each acquisition is a new epoch.
+UPDATE timeball.shard
+SET owner = :incarnation,
+    epoch = epoch + 1
+WHERE id = ANY (:ids::smallint[])
+  AND owner IS DISTINCT FROM :incarnation
+  AND NOT EXISTS (SELECT 1 FROM timeball.node WHERE node.incarnation = shard.owner AND node.lease_until > coalesce(:now, now()))
+  AND EXISTS (SELECT 1 FROM timeball.node WHERE node.incarnation = :incarnation AND node.lease_until > coalesce(:now, now()))
+RETURNING id, epoch;
+
+-- name: release_shards
+UPDATE timeball.shard
+SET owner = NULL
+WHERE id = ANY (:ids::smallint[])
+  AND owner = :incarnation
+RETURNING id;

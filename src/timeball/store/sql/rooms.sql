@@ -1,0 +1,516 @@
+-- The moves between rooms. Each is one statement, so an execution is never in two rooms and never in none.
+
+-- name: look_ahead
+-- The rows of our shards that fall due within the horizon, from each shard's bound on.
+-- All of them, however old: a row that was committed late is not lost.
+SELECT due.id,
+       due.job_id,
+       due.kind,
+       due.origin,
+       due.shard,
+       due.run_at,
+       due.scheduled_for,
+       due.watermark,
+       due.tzdata,
+       due.version,
+       due.executions_left,
+       due.limit_key,
+       due.queue,
+       due.priority,
+       job.paused_at IS NOT NULL AS is_paused
+FROM unnest(:shards::smallint[], :bounds::timestamptz[]) AS mine (shard, bound)
+CROSS JOIN LATERAL (
+    SELECT *
+    FROM timeball.due
+    WHERE due.shard = mine.shard
+      AND due.run_at >= mine.bound
+      AND due.run_at <= coalesce(:now, now()) + :horizon::interval
+    ORDER BY due.run_at, due.id
+    LIMIT :limit
+) AS due
+LEFT JOIN timeball.job ON job.id = due.job_id AND due.kind = 'retry';
+
+-- name: busy_jobs
+-- Which of these jobs have an execution that is unfinished and no longer only scheduled.
+SELECT asked.job_id
+FROM unnest(:job_ids::uuid[]) AS asked (job_id)
+WHERE EXISTS (SELECT 1 FROM timeball.ready WHERE ready.job_id = asked.job_id AND ready.job_id <> ready.id)
+   OR EXISTS (SELECT 1 FROM timeball.running WHERE running.job_id = asked.job_id AND running.job_id <> running.id)
+   OR EXISTS (SELECT 1 FROM timeball.blocked WHERE blocked.job_id = asked.job_id)
+   OR EXISTS (SELECT 1 FROM timeball.due WHERE due.job_id = asked.job_id AND due.job_id <> due.id AND due.kind IN ('retry', 'snooze'));
+
+-- name: hoist
+-- Take rows out of due, put each recurring job's following occurrence in, and record what becomes of those taken:
+-- runs go to ready (blocked if limited, due again if they are to come later), skips into the history.
+-- The row itself is compared and set: version is a column of due, because a joined job would not be looked at again after a lock wait.
+WITH owed AS (
+    SELECT *
+    FROM unnest(:ids::uuid[], :run_ats::timestamptz[], :versions::integer[], :next_ids::uuid[], :next_run_ats::timestamptz[],
+                :next_fors::timestamptz[], :watermarks::timestamptz[], :lefts::bigint[])
+         AS o (id, run_at, version, next_id, next_run_at, next_for, watermark, left_over)
+),
+taken AS (
+    DELETE FROM timeball.due
+    USING owed
+    WHERE due.id = owed.id
+      AND due.run_at = owed.run_at
+      AND due.version = owed.version
+      AND due.run_at <= coalesce(:now, now()) + :hoist_window::interval
+      AND EXISTS (
+          SELECT 1
+          FROM timeball.shard
+          JOIN unnest(:shards::smallint[], :epochs::bigint[]) AS mine (id, epoch) USING (id, epoch)
+          WHERE shard.id = due.shard
+            AND shard.owner = :incarnation
+      )
+    RETURNING due.*, owed.next_id, owed.next_run_at, owed.next_for, owed.watermark AS next_watermark, owed.left_over
+),
+following AS (
+    INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, watermark, tzdata, version, queue, priority, handler,
+                              executions_left, limit_key, unique_key)
+    SELECT next_id, job_id, 'occurrence', origin, shard, next_run_at, next_for, next_watermark, :tzdata, version, queue, priority, handler,
+           left_over, limit_key, unique_key
+    FROM taken
+    WHERE next_id IS NOT NULL
+),
+run AS (
+    SELECT given.id AS run_id, given.scheduled_for AS run_for, given.run_at AS run_run_at, given.target, taken.*
+    FROM unnest(:run_due_ids::uuid[], :run_ids::uuid[], :run_fors::timestamptz[], :run_run_ats::timestamptz[], :run_targets::text[])
+         AS given (due_id, id, scheduled_for, run_at, target)
+    JOIN taken ON taken.id = given.due_id
+),
+keyed AS (
+    INSERT INTO timeball.live_key (key, execution_id)
+    SELECT unique_key, run_id
+    FROM run
+    WHERE unique_key IS NOT NULL
+      AND kind = 'occurrence'
+      AND origin = 'schedule'
+    ON CONFLICT DO NOTHING
+    RETURNING execution_id
+),
+allowed AS (
+    SELECT run.*
+    FROM run
+    LEFT JOIN keyed ON keyed.execution_id = run.run_id
+    WHERE run.unique_key IS NULL
+       OR run.kind <> 'occurrence'
+       OR run.origin <> 'schedule'
+       OR keyed.execution_id IS NOT NULL
+),
+later AS (
+    INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, tzdata, version, queue, priority, handler, limit_key, unique_key)
+    SELECT run_id, job_id, 'later', origin, shard, run_run_at, run_for, :tzdata, version, queue, priority, handler, limit_key, unique_key
+    FROM allowed
+    WHERE target = 'due'
+),
+held_up AS (
+    INSERT INTO timeball.blocked (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
+                                  attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of)
+    SELECT run_id, job_id, origin, version, queue, priority, handler, run_for, run_run_at, coalesce(queued_at, :now, now()),
+           attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of
+    FROM allowed
+    WHERE target = 'blocked'
+),
+hoisted AS (
+    INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
+                                attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of)
+    SELECT run_id, job_id, origin, version, queue, priority, handler, run_for, run_run_at, coalesce(queued_at, :now, now()),
+           attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of
+    FROM allowed
+    WHERE target = 'ready'
+),
+skipped AS (
+    INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, finished_at,
+                                   attempts, lost, fence, tzdata, reason)
+    SELECT given.id, taken.job_id, 'skipped', taken.origin, taken.version, taken.queue, taken.priority, taken.handler, given.scheduled_for,
+           greatest(coalesce(:now, now()), given.scheduled_for), 0, 0, 0, taken.tzdata, given.reason
+    FROM unnest(:skip_due_ids::uuid[], :skip_ids::uuid[], :skip_fors::timestamptz[], :skip_reasons::text[]) AS given (due_id, id, scheduled_for, reason)
+    JOIN taken ON taken.id = given.due_id
+    UNION ALL
+    SELECT run.run_id, run.job_id, 'skipped', run.origin, run.version, run.queue, run.priority, run.handler, run.run_for,
+           greatest(coalesce(:now, now()), run.run_for), 0, 0, 0, run.tzdata, 'unique_key'
+    FROM run
+    LEFT JOIN allowed ON allowed.run_id = run.run_id
+    WHERE allowed.run_id IS NULL
+),
+ranges AS (
+    INSERT INTO timeball.skip_range (id, job_id, version, tzdata, first_at, last_at, occurrences, reason, recorded_at)
+    SELECT given.id, taken.job_id, taken.version, taken.tzdata, given.first_at, given.last_at, given.occurrences, given.reason, coalesce(:now, now())
+    FROM unnest(:range_due_ids::uuid[], :range_ids::uuid[], :range_firsts::timestamptz[], :range_lasts::timestamptz[],
+                :range_counts::bigint[], :range_reasons::text[]) AS given (due_id, id, first_at, last_at, occurrences, reason)
+    JOIN taken ON taken.id = given.due_id
+)
+SELECT id FROM taken;
+
+-- name: park
+-- Let the waiting retries of a paused job wait for its resumption.
+UPDATE timeball.due
+SET run_at = :parked_at
+FROM unnest(:ids::uuid[], :run_ats::timestamptz[]) AS given (id, run_at)
+WHERE due.id = given.id
+  AND due.run_at = given.run_at
+  AND due.kind = 'retry';
+
+-- name: occurrences_of_other_tzdata
+-- Occurrences of our shards that were computed by older time-zone data.
+SELECT id, job_id, kind, origin, shard, run_at, scheduled_for, watermark, tzdata, version, executions_left, limit_key, queue, priority, false AS is_paused
+FROM timeball.due
+WHERE tzdata < :tzdata
+  AND kind = 'occurrence'
+  AND shard = ANY (:shards::smallint[])
+ORDER BY tzdata, id
+LIMIT :limit;
+
+-- name: move_occurrence
+-- Replace a pending occurrence by the one that the present time-zone data yield.
+WITH taken AS (
+    DELETE FROM timeball.due
+    WHERE id = :id
+      AND run_at = :run_at
+      AND version = :version
+      AND kind = 'occurrence'
+    RETURNING *
+)
+INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, watermark, tzdata, version, queue, priority, handler,
+                          executions_left, limit_key, unique_key, payload)
+SELECT :next_id, job_id, kind, origin, shard, :next_run_at, :next_for, watermark, :tzdata, version, queue, priority, handler,
+       executions_left, limit_key, unique_key, payload
+FROM taken
+RETURNING id;
+
+-- name: claim
+-- Give the most urgent ready executions of some lanes to one worker: up to :slots that are due, by rank; then up to :holds that are not yet due.
+-- A lane is a (queue, priority); its rows are read in the order of time from its bound on, so dead rows behind the bound are not visited.
+-- MATERIALIZED: otherwise the planner may run a part again and take more than its limit. By ctid: the rows are locked, and no statistics can mislead it.
+-- `seen` tells an empty lane from one whose head others hold just now.
+WITH lane AS MATERIALIZED (
+    SELECT given.*
+    FROM unnest(:queues::text[], :priorities::smallint[], :bounds::timestamptz[]) AS given (queue, priority, bound)
+    WHERE NOT EXISTS (
+        SELECT 1
+        FROM timeball.queue
+        WHERE queue.name = given.queue
+          AND (queue.paused_at IS NOT NULL OR (queue.max_running IS NOT NULL AND NOT :is_limited::boolean))
+    )
+),
+due_row AS MATERIALIZED (
+    SELECT found.tid, found.rank
+    FROM lane
+    CROSS JOIN LATERAL (
+        SELECT ctid AS tid, run_at - priority * interval '12 seconds' AS rank
+        FROM timeball.ready
+        WHERE ready.queue = lane.queue
+          AND ready.priority = lane.priority
+          AND ready.run_at >= lane.bound
+          AND ready.run_at <= coalesce(:now, now())
+          AND ready.handler = ANY (:handlers::text[])
+        ORDER BY ready.run_at, ready.id
+        LIMIT 2 * :slots::integer
+    ) AS found
+),
+chosen AS MATERIALIZED (
+    SELECT ready.ctid AS tid
+    FROM due_row
+    JOIN timeball.ready ON ready.ctid = due_row.tid
+    ORDER BY due_row.rank
+    LIMIT :slots::integer
+    FOR UPDATE OF ready SKIP LOCKED
+),
+coming_row AS MATERIALIZED (
+    SELECT found.tid, found.run_at
+    FROM lane
+    CROSS JOIN LATERAL (
+        SELECT ctid AS tid, run_at
+        FROM timeball.ready
+        WHERE ready.queue = lane.queue
+          AND ready.priority = lane.priority
+          AND ready.run_at > coalesce(:now, now())
+          AND ready.handler = ANY (:handlers::text[])
+        ORDER BY ready.run_at, ready.id
+        LIMIT :holds::integer
+    ) AS found
+),
+held AS MATERIALIZED (
+    SELECT ready.ctid AS tid
+    FROM coming_row
+    JOIN timeball.ready ON ready.ctid = coming_row.tid
+    ORDER BY coming_row.run_at
+    LIMIT :holds::integer
+    FOR UPDATE OF ready SKIP LOCKED
+),
+taken AS (
+    DELETE FROM timeball.ready
+    WHERE ctid = ANY (ARRAY(SELECT tid FROM chosen UNION ALL SELECT tid FROM held))
+    RETURNING *
+),
+picked AS MATERIALIZED (
+    SELECT taken.*, job.payload AS job_payload, job.timeout_ms
+    FROM taken
+    LEFT JOIN timeball.job ON job.id = taken.job_id
+),
+claimed AS (
+    INSERT INTO timeball.running (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
+                                  attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of,
+                                  holder, claim_id, claimed_at, deadline, queue_limited)
+    SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
+           attempts + 1, lost, fence + 1, tzdata, limit_key, unique_key, payload, retry_of,
+           :incarnation, :claim_id, coalesce(:now, now()),
+           greatest(coalesce(:now, now()), run_at) + timeout_ms * interval '1 millisecond' + interval '5 seconds', :is_limited::boolean
+    FROM picked
+)
+SELECT (SELECT count(*) FROM due_row) AS seen,
+       picked.id,
+       picked.job_id,
+       picked.fence + 1,
+       picked.attempts + 1,
+       picked.handler,
+       coalesce(picked.payload, picked.job_payload)::text,
+       picked.run_at,
+       picked.scheduled_for,
+       picked.timeout_ms,
+       picked.queue,
+       picked.priority
+FROM (VALUES (1)) AS always (one)
+LEFT JOIN picked ON true;
+
+-- name: lanes
+-- The lanes that have something ready, each with its first instant: a loose index scan, one probe a lane.
+WITH RECURSIVE lane AS (
+    (
+        SELECT queue, priority, run_at
+        FROM timeball.ready
+        ORDER BY queue, priority, run_at, id
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT following.*
+    FROM lane
+    CROSS JOIN LATERAL (
+        SELECT ready.queue, ready.priority, ready.run_at
+        FROM timeball.ready
+        WHERE (ready.queue, ready.priority) > (lane.queue, lane.priority)
+        ORDER BY ready.queue, ready.priority, ready.run_at, ready.id
+        LIMIT 1
+    ) AS following
+)
+SELECT lane.queue, lane.priority, lane.run_at, queue.max_running IS NOT NULL AS is_limited
+FROM lane
+LEFT JOIN timeball.queue ON queue.name = lane.queue
+WHERE queue.paused_at IS NULL;
+
+-- name: lock_queue
+-- Lock a limited queue's row, so that its running executions can be counted in the next statement.
+SELECT max_running
+FROM timeball.queue
+WHERE name = :queue
+FOR UPDATE;
+
+-- name: count_running_of_queue
+-- How many places of a limited queue are taken.
+SELECT count(*)
+FROM timeball.running
+WHERE queue = :queue
+  AND queue_limited;
+
+-- name: mark_queue_limited
+-- Count what was claimed before its queue was limited.
+UPDATE timeball.running
+SET queue_limited = true
+FROM timeball.queue
+WHERE queue.name = running.queue
+  AND queue.max_running IS NOT NULL
+  AND NOT running.queue_limited;
+
+-- name: finish_succeeded
+-- Move succeeded executions into the history, each only while its row still names the claim.
+-- Zero rows for an outcome means it is stale; `accepted` lists the others when that happened.
+WITH outcome AS (
+    SELECT *
+    FROM unnest(:ids::uuid[], :fences::bigint[], :claim_ids::uuid[], :started::timestamptz[], :finished::timestamptz[], :results::text[])
+         AS o (id, fence, claim_id, started_at, finished_at, result)
+),
+gone AS (
+    DELETE FROM timeball.running
+    USING outcome
+    WHERE running.id = outcome.id
+      AND running.fence = outcome.fence
+      AND running.claim_id = outcome.claim_id
+    RETURNING running.*, outcome.started_at, outcome.finished_at, outcome.result
+),
+unkeyed AS (
+    DELETE FROM timeball.live_key
+    USING gone
+    WHERE live_key.key = gone.unique_key
+      AND live_key.execution_id = gone.id
+),
+kept AS (
+    INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, queued_at, started_at, finished_at,
+                                   attempts, lost, fence, worker, claim_id, tzdata, result, payload, retry_of)
+    SELECT id, job_id, 'succeeded', origin, version, queue, priority, handler, scheduled_for, queued_at, started_at, finished_at,
+           attempts, lost, fence, holder, claim_id, tzdata, result::jsonb, payload, retry_of
+    FROM gone
+)
+SELECT count(*) AS accepted_count,
+       CASE WHEN count(*) < cardinality(:ids::uuid[]) THEN array_agg(id) END AS accepted,
+       array_agg(DISTINCT limit_key) FILTER (WHERE limit_key IS NOT NULL) AS freed
+FROM gone;
+
+-- name: standings
+-- What `decide` must know of executions that did not succeed, while their rows still name the claim.
+SELECT running.id, running.attempts, running.lost, job.max_retries, job.max_lost, job.initial_backoff_ms, job.max_backoff_ms, job.at_most_once
+FROM unnest(:ids::uuid[], :claim_ids::uuid[]) AS asked (id, claim_id)
+JOIN timeball.running ON running.id = asked.id AND running.claim_id = asked.claim_id
+LEFT JOIN timeball.job ON job.id = running.job_id;
+
+-- name: record_transitions
+-- Move executions to where `decide` sent them, each only while its row still names the claim; keep the attempt where there was one.
+WITH given AS (
+    SELECT *
+    FROM json_to_recordset(:transitions::json) AS t (
+        id uuid, fence bigint, claim_id uuid, target text, state text, due_kind text, run_at timestamptz, shard smallint,
+        started_at timestamptz, finished_at timestamptz, attempts integer, lost integer, result text, reason text,
+        outcome text, error_type text, error text, traceback text, top_frame text, fingerprint text
+    )
+),
+gone AS (
+    DELETE FROM timeball.running
+    USING given
+    WHERE running.id = given.id
+      AND running.fence = given.fence
+      AND running.claim_id = given.claim_id
+    RETURNING running.*, given.target, given.state, given.due_kind, given.run_at AS next_run_at, given.shard, given.started_at, given.finished_at,
+              given.attempts AS next_attempts, given.lost AS next_lost, given.result, given.reason, given.outcome, given.error_type, given.error,
+              given.traceback, given.top_frame, given.fingerprint
+),
+unkeyed AS (
+    DELETE FROM timeball.live_key
+    USING gone
+    WHERE live_key.key = gone.unique_key
+      AND live_key.execution_id = gone.id
+      AND gone.target = 'finished'
+),
+ended AS (
+    INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, queued_at, started_at, finished_at,
+                                   attempts, lost, fence, worker, claim_id, tzdata, result, error_type, error, reason, fingerprint, payload, retry_of)
+    SELECT id, job_id, state, origin, version, queue, priority, handler, scheduled_for, queued_at, started_at, finished_at,
+           next_attempts, next_lost, fence, holder, claim_id, tzdata, result::jsonb, error_type, error, reason, fingerprint, payload, retry_of
+    FROM gone
+    WHERE target = 'finished'
+),
+waiting AS (
+    INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, tzdata, version, queue, priority, handler,
+                              queued_at, attempts, lost, fence, limit_key, unique_key, payload, retry_of)
+    SELECT id, job_id, due_kind, origin, shard, next_run_at, scheduled_for, tzdata, version, queue, priority, handler,
+           queued_at, next_attempts, next_lost, fence, limit_key, unique_key, payload, retry_of
+    FROM gone
+    WHERE target = 'due'
+),
+requeued AS (
+    INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
+                                attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of)
+    SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
+           next_attempts, next_lost, fence, tzdata, limit_key, unique_key, payload, retry_of
+    FROM gone
+    WHERE target = 'ready'
+),
+tried AS (
+    INSERT INTO timeball.attempt (execution_id, fence, number, claim_id, worker, started_at, finished_at, outcome,
+                                  error_type, error, traceback, top_frame, fingerprint)
+    SELECT id, fence, attempts, claim_id, holder, started_at, finished_at, outcome, error_type, error, traceback, top_frame, fingerprint
+    FROM gone
+    WHERE outcome IS NOT NULL
+)
+SELECT id, limit_key, queue, priority, run_at, target
+FROM gone;
+
+-- name: lock_limits
+-- Lock the limits that have a place free, perhaps; counting comes in the next statement, with a fresh snapshot.
+SELECT key
+FROM timeball.running_limit
+WHERE key = ANY (:keys::text[])
+ORDER BY key
+FOR UPDATE;
+
+-- name: promote
+-- Let blocked executions into ready while their limit has places, most urgent first.
+WITH place AS (
+    SELECT running_limit.key,
+           running_limit.max_running
+             - (SELECT count(*) FROM timeball.ready WHERE ready.limit_key = running_limit.key)
+             - (SELECT count(*) FROM timeball.running WHERE running.limit_key = running_limit.key) AS free
+    FROM timeball.running_limit
+    WHERE running_limit.key = ANY (:keys::text[])
+),
+chosen AS MATERIALIZED (
+    SELECT first.id
+    FROM place
+    CROSS JOIN LATERAL (
+        SELECT blocked.id
+        FROM timeball.blocked
+        WHERE blocked.limit_key = place.key
+        ORDER BY blocked.run_at - blocked.priority * interval '12 seconds', blocked.id
+        LIMIT greatest(place.free, 0)
+    ) AS first
+),
+freed AS (
+    DELETE FROM timeball.blocked
+    USING chosen
+    WHERE blocked.id = chosen.id
+    RETURNING blocked.*
+)
+INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
+                            attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of)
+SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
+       attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of
+FROM freed
+RETURNING queue, priority, run_at;
+
+-- name: blocked_keys
+-- The limits somebody waits for: the reaper looks at each again, in case whoever freed a place died before it could promote.
+SELECT DISTINCT limit_key
+FROM timeball.blocked
+LIMIT :limit;
+
+-- name: request_stop
+-- Ask the holders of these executions to stop; only the holder and the reaper take a running row away.
+UPDATE timeball.running
+SET stop = :reason
+WHERE id = ANY (:ids::uuid[])
+  AND stop IS NULL
+RETURNING id, holder;
+
+-- name: request_stop_of_jobs
+-- Ask the holders of these jobs' executions to stop.
+UPDATE timeball.running
+SET stop = :reason
+WHERE job_id = ANY (:job_ids::uuid[])
+  AND job_id <> id
+  AND stop IS NULL
+RETURNING id, holder;
+
+-- name: stops
+-- What this holder has been asked to stop.
+SELECT id, stop
+FROM timeball.running
+WHERE holder = :incarnation
+  AND stop IS NOT NULL;
+
+-- name: report_progress
+-- Note how far an attempt has come, while its row still names the claim.
+UPDATE timeball.running
+SET progress = :progress,
+    progress_note = :note
+WHERE id = :id
+  AND fence = :fence
+  AND claim_id = :claim_id;
+
+-- name: reap_orphans
+-- What is held by nobody alive: its node's row is gone, or its deadline has passed.
+SELECT running.id, running.job_id, running.fence, running.attempts, running.handler, running.run_at, running.scheduled_for, running.queue,
+       running.priority, running.claim_id, running.holder, running.claimed_at, running.deadline, node.incarnation IS NULL AS is_orphan
+FROM timeball.running
+LEFT JOIN timeball.node ON node.incarnation = running.holder
+WHERE node.incarnation IS NULL
+   OR running.deadline < coalesce(:now, now())
+LIMIT :limit;
