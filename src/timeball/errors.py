@@ -1,22 +1,22 @@
 """Every error Timeball raises.
 
-    TimeballError
-    ├── InvalidInput             what was given cannot be used; says what was found and what was expected
-    │   ├── ScheduleError        a schedule that cannot be read or would never fire
-    │   │   ├── CronSyntaxError
-    │   │   ├── NeverFires
-    │   │   └── UnknownTimezone
-    │   ├── PayloadError         a payload or result that is no JSON, or too large
-    │   └── SettingsError        settings that do not fit together
-    ├── NotFound                 no job, execution or queue of that name
-    ├── Conflict                 the thing exists already, or has changed meanwhile
-    ├── StoreError               the database said no
-    │   ├── StoreUnavailable     it cannot be reached just now; trying again makes sense
-    │   └── SchemaMismatch       the schema is older or newer than this program
-    ├── EmbeddedServerError      the embedded PostgreSQL could not be started or reached
-    ├── LeaseLost                this node was given up for dead, or ran out of lease
-    ├── ExecutionFailed          raised by `Run.result()`: the awaited execution did not succeed
-    └── ResultTimeout            raised by `Run.result()`: not finished in time
+TimeballError
+├── InvalidInput             what was given cannot be used; says what was found and what was expected
+│   ├── ScheduleError        a schedule that cannot be read or would never fire
+│   │   ├── CronSyntaxError
+│   │   ├── NeverFires
+│   │   └── UnknownTimezone
+│   ├── PayloadError         a payload or result that is no JSON, or too large
+│   └── SettingsError        settings that do not fit together
+├── NotFound                 no job, execution or queue of that name
+├── Conflict                 the thing exists already, or has changed meanwhile
+├── StoreError               the database said no
+│   ├── StoreUnavailable     it cannot be reached just now; trying again makes sense
+│   └── SchemaMismatch       the schema is older or newer than this program
+├── EmbeddedServerError      the embedded PostgreSQL could not be started or reached
+├── LeaseLost                this node was given up for dead, or ran out of lease
+├── ExecutionFailed          raised by `Run.result()`: the awaited execution did not succeed
+└── ResultTimeout            raised by `Run.result()`: not finished in time
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.domain.oracle import MONTHS, WEEKDAYS, Fields, wall
-from timeball.domain.cron import WORDS, parse_cron
+from timeball.domain.cron import parse_cron
+from timeball.domain.cron_text import WORDS
 from timeball.errors import CronSyntaxError, NeverFires, ScheduleError
 
 MINUTE = timedelta(minutes=1)
@@ -232,12 +233,12 @@ def test_a_long_expression_is_refused_without_being_repeated():
     ],
 )
 def test_what_never_fires_is_refused_at_once(expression: str):
-    started = time.perf_counter()
+    started = time.process_time()
 
     with pytest.raises(NeverFires, match="never fires"):
         parse_cron(expression)
 
-    assert time.perf_counter() - started < 0.5
+    assert time.process_time() - started < 0.5
 
 
 def refusal_of(text: str) -> str | None:

@@ -62,6 +62,10 @@ def rules_that_matter(change: Change) -> list[tuple[OnGap, OnRepeat]]:
     return [(OnGap.NEXT_VALID, on_repeat) for on_repeat in OnRepeat]
 
 
+def is_short(place: tuple[str, Change]) -> bool:
+    return place[1].size <= timedelta(hours=1)
+
+
 def kind_of(change: Change) -> tuple[object, ...]:
     return change.before, change.after, change.at.time()
 
@@ -69,8 +73,7 @@ def kind_of(change: Change) -> tuple[object, ...]:
 def check_change(zone: str, change: Change, expression: str, rules: list[tuple[OnGap, OnRepeat]]) -> None:
     margin = change.size + 20 * MINUTE
     start, end = change.at - margin, change.at + margin
-    # Further than the window, so that the other reading of a repeat is seen.
-    clock, fields = Clock(zone, start - change.size, end + change.size, step_of(change)), Fields(expression)
+    clock, fields = Clock(zone, start, end, step_of(change)), Fields(expression)
     for rule in rules:
         expected = [at for at in oracle.fire_times(clock, fields, *rule) if start < at <= end]
         assert instants(cron(expression, zone, *rule), start, end) == expected, (zone, change, expression, rule)
@@ -110,14 +113,12 @@ def test_any_expression_around_any_change(place, expression: str, rule, data: st
     check_all_questions(schedule, start, end, expected)
 
 
-@given(changed_zones, field(0, 59), field(0, 59), fixed_hours, st.sampled_from(RULES))
-@settings(max_examples=15, deadline=None)
+@given(changed_zones.filter(is_short), field(0, 59), field(0, 59), fixed_hours, st.sampled_from(RULES))
+@settings(max_examples=12, deadline=None)
 def test_six_fields_follow_the_same_rules(place, seconds: str, minutes: str, hours: str, rule):
     zone, change = place
-    margin = min(change.size, timedelta(hours=1)) + MINUTE
-    start, end = change.at - margin, change.at + margin
-    pad = min(change.size, timedelta(hours=3))
-    clock = Clock(zone, start - pad, end + pad, SECOND)
+    start, end = change.at - change.size - MINUTE, change.at + change.size + MINUTE
+    clock = Clock(zone, start, end, SECOND)
     expression = f"{seconds} {minutes} {hours} * * *"
 
     expected = [at for at in oracle.fire_times(clock, Fields(expression), *rule) if start < at <= end]

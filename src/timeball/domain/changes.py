@@ -67,7 +67,9 @@ def edit(snapshot: JobSnapshot, changes: Mapping[str, Any], shards: int) -> JobC
     if job.name is None and old.name is not None:
         raise InvalidInput("name cannot be taken away from a job; give it another one", field="name")
     if job.is_enqueued != old.is_enqueued:
-        raise InvalidInput("a one-off without a name cannot become another kind of job; create a new one", field="schedule")
+        raise InvalidInput(
+            "a one-off without a name cannot become another kind of job; create a new one", field="schedule"
+        )
     after = snapshot.after
     if old.is_paused:
         return _edit_paused(snapshot, job)
@@ -106,7 +108,9 @@ def _once_after_edit(snapshot: JobSnapshot, job: Job, after: datetime) -> NextOc
         return None
     fresh = first_occurrence(job, after)
     if fresh is not None and job.is_enqueued and snapshot.pending is None:
-        raise Conflict("this one-off job has run or is running; its time cannot be changed", hint="retry it, or create a new one")
+        raise Conflict(
+            "this one-off job has run or is running; its time cannot be changed", hint="retry it, or create a new one"
+        )
     return fresh
 
 
@@ -131,7 +135,9 @@ def pause(snapshot: JobSnapshot, until: datetime | None, reason: str | None) -> 
     """Stop a job's schedule: nothing of it starts until it is resumed, by hand or at *until*."""
     job = snapshot.job
     if until is not None and until <= snapshot.now:
-        raise InvalidInput(f"until is {until.isoformat()}, which has passed; expected an instant in the future", field="until")
+        raise InvalidInput(
+            f"until is {until.isoformat()}, which has passed; expected an instant in the future", field="until"
+        )
     paused_from = job.paused_from if job.is_paused else _watermark(snapshot)
     return JobChange(
         job=replace(

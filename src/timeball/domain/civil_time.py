@@ -193,7 +193,7 @@ def stretches_of_year(name: str, year: int) -> tuple[Stretch, ...]:
 
 def read_moment(moment: datetime | str, name: str, field: str) -> datetime:
     """An instant from what people write: ISO 8601, and without an offset on the clock of zone *name*."""
-    parsed = _parse_iso(moment, field) if isinstance(moment, str) else moment
+    parsed = moment if isinstance(moment, datetime) else _parse_iso(moment, field)
     if parsed.utcoffset() is not None:
         return accept_instant(parsed, field)
     # The year is checked before the clock is asked, which knows no other years.
@@ -214,7 +214,10 @@ def first_instant(name: str, wall: datetime) -> datetime:
     return wall.replace(tzinfo=UTC) - offset_at(load_zone(name), wall.replace(tzinfo=UTC))
 
 
-def _parse_iso(text: str, field: str) -> datetime:
+def _parse_iso(text: object, field: str) -> datetime:
+    if not isinstance(text, str):
+        found = type(text).__name__
+        raise ScheduleError(f"{field} is {found}, expected a datetime or ISO 8601 text", field=field)
     try:
         return datetime.fromisoformat(text)
     except ValueError:

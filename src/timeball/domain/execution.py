@@ -28,9 +28,7 @@ class ExecutionState(StrEnum):
         return self in _FINAL
 
 
-_FINAL = frozenset(
-    {ExecutionState.SUCCEEDED, ExecutionState.CANCELLED, ExecutionState.DEAD, ExecutionState.SKIPPED}
-)
+_FINAL = frozenset({ExecutionState.SUCCEEDED, ExecutionState.CANCELLED, ExecutionState.DEAD, ExecutionState.SKIPPED})
 
 
 class Origin(StrEnum):

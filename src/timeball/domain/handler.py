@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
@@ -37,7 +37,7 @@ class Binder(Protocol):
         prepared callable can be kept by those who call it often.
         """
 
-    def encode(self, args: Iterable[Any], kwargs: Mapping[str, Any]) -> str:
+    def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """The payload for these arguments. Raises `InvalidInput` if they do not fit, `PayloadError` if they are no JSON."""
 
     def prepare(self) -> None:

@@ -1,4 +1,4 @@
-"""Instants as Timeball accepts them: aware, in UTC, from 1970 to 2199."""
+"""Instants and intervals as Timeball accepts them: aware, in UTC, from 1970 to 2199; whole seconds."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ MAX_INSTANT = datetime(2199, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 SECOND = timedelta(seconds=1)
 DAY = timedelta(days=1)
+
+MIN_INTERVAL_SECONDS = 1
+MAX_INTERVAL_SECONDS = int((MAX_INSTANT - MIN_INSTANT).total_seconds())
 
 _YEAR = timedelta(days=366)
 
@@ -29,6 +32,19 @@ def accept_instant(instant: datetime, field: str) -> datetime:
             field=field,
         )
     return utc
+
+
+def accept_interval(seconds: int | float) -> int:
+    """A number of whole seconds, at least one; also as a float such as 60.0."""
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    # Within the range means finite, so that it has a whole part.
+    if is_number and MIN_INTERVAL_SECONDS <= seconds <= MAX_INTERVAL_SECONDS and seconds == int(seconds):
+        return int(seconds)
+    raise ScheduleError(
+        f"interval_seconds is {shown(repr(seconds), 30)}, "
+        f"expected whole seconds from {MIN_INTERVAL_SECONDS} to {MAX_INTERVAL_SECONDS}",
+        field="interval_seconds",
+    )
 
 
 def to_utc(instant: datetime) -> datetime:

@@ -221,7 +221,9 @@ def redefine(job: Job, changes: Mapping[str, Any], now: datetime, shards: int) -
     """The job with some fields of its wish changed, checked as a whole; its version goes up by one."""
     unknown = sorted(set(changes) - SPEC_FIELDS)
     if unknown:
-        raise InvalidInput(f"unknown field {unknown[0]!r}; known are {', '.join(sorted(SPEC_FIELDS))}", field=unknown[0])
+        raise InvalidInput(
+            f"unknown field {unknown[0]!r}; known are {', '.join(sorted(SPEC_FIELDS))}", field=unknown[0]
+        )
     spec = replace(_without_other_kinds(spec_of(job), changes), **changes)
     fresh = define(replace(spec, payload={}) if "payload" not in changes else spec, job.id, now, shards)
     kept_payload = fresh.payload if "payload" in changes else job.payload
@@ -264,7 +266,9 @@ def _anchor(rule: Schedule) -> datetime | None:
 def _with_limit_key(job: Job) -> Job:
     if job.effective_limit is None:
         if job.limit_key is not None:
-            raise InvalidInput("limit_key is given without max_running; say how many may run together", field="max_running")
+            raise InvalidInput(
+                "limit_key is given without max_running; say how many may run together", field="max_running"
+            )
         return job
     return replace(job, limit_key=job.limit_key or f"job:{job.id}")
 

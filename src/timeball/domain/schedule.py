@@ -25,7 +25,7 @@ No question walks through the past: ten years of an every-second schedule cost n
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import count
@@ -39,6 +39,7 @@ from timeball.domain.instants import (
     MICROSECOND,
     MIN_INSTANT,
     accept_instant,
+    accept_interval,
     shown,
     spell_seconds,
     stamp,
@@ -60,9 +61,6 @@ __all__ = [
     "ScheduleKind",
     "parse_schedule",
 ]
-
-MIN_INTERVAL_SECONDS = 1
-MAX_INTERVAL_SECONDS = int((MAX_INSTANT - MIN_INSTANT).total_seconds())
 
 # Days that count_between looks at before it gives up: fifty years, some tens of milliseconds.
 COUNT_BUDGET = 20_000
@@ -91,11 +89,8 @@ class _Bounded:
         for field in ("starts_at", "ends_at"):
             _store_instant(self, field)
         if self.starts_at and self.ends_at and self.ends_at < self.starts_at:
-            raise NeverFires(
-                f"never fires: ends_at {stamp(self.ends_at)} is before starts_at {stamp(self.starts_at)}; "
-                "expected it to be later",
-                field="ends_at",
-            )
+            why = f"ends_at {stamp(self.ends_at)} is before starts_at {stamp(self.starts_at)}"
+            raise _never_fires(why, "ends_at")
 
     def occurrences(
         self, after: datetime, until: datetime | None = None, *, with_skipped: bool = False
@@ -198,7 +193,7 @@ class Every(_Bounded):
     anchor: datetime
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "interval_seconds", _whole_seconds(self.interval_seconds))
+        object.__setattr__(self, "interval_seconds", accept_interval(self.interval_seconds))
         _store_instant(self, "anchor")
         _Bounded.__post_init__(self)
 
@@ -303,7 +298,7 @@ def parse_schedule(
     `schedule` makes it cron, `interval_seconds` every, `scheduled_at` alone once, none of them manual. A time without
     an offset is read on the clock of *timezone*. What could not fire from *now* on is refused; a past `once` is not.
     """
-    load_zone(timezone)
+    load_zone(_text(timezone, "timezone"))
     gap_rule, repeat_rule = _choice(OnGap, on_gap, "on_gap"), _choice(OnRepeat, on_repeat, "on_repeat")
     start, end, moment = (
         None if value is None else read_moment(value, timezone, field)
@@ -312,7 +307,7 @@ def parse_schedule(
     if schedule is not None:
         _refuse_beside_cron(interval_seconds, moment)
         made: Schedule = Cron(
-            expression=parse_cron(schedule).text,
+            expression=parse_cron(_text(schedule, "schedule")).text,
             timezone=timezone,
             on_gap=gap_rule,
             on_repeat=repeat_rule,
@@ -320,7 +315,7 @@ def parse_schedule(
             ends_at=end,
         )
     elif interval_seconds is not None:
-        seconds = _whole_seconds(interval_seconds)
+        seconds = accept_interval(interval_seconds)
         anchor = moment or start or _one_interval_from(now, seconds)
         made = Every(interval_seconds=seconds, anchor=anchor, starts_at=start, ends_at=end)
     elif moment is not None:
@@ -349,41 +344,33 @@ def _refuse_if_over(made: Schedule, now: datetime) -> None:
     since = now - MICROSECOND if made.is_recurring else MIN_INSTANT - MICROSECOND
     if made.next_after(since) is not None:
         return
-    unbounded = next((o.at for o in made._forward(made._window(since, None)[0]) if o.is_due), None)
-    if unbounded is None:
-        raise NeverFires(f"never fires from {stamp(now)} to the end of 2199: {made.describe()}", field="schedule")
-    assert made.ends_at is not None
-    raise NeverFires(
-        f"never fires: ends_at {stamp(made.ends_at)} is before the next occurrence {stamp(unbounded)}; "
-        "move ends_at to a later instant",
-        field="ends_at",
-    )
+    start, end = made.starts_at, made.ends_at
+    if isinstance(made, Once) and start and made.scheduled_at < start:
+        raise _never_fires(
+            f"starts_at {stamp(start)} is after the only occurrence {stamp(made.scheduled_at)}", "starts_at"
+        )
+    following = None if end is None else replace(made, ends_at=None).next_after(since)
+    if end and following:
+        raise _never_fires(f"ends_at {stamp(end)} is before the next occurrence {stamp(following)}", "ends_at")
+    raise _never_fires(f"nothing is due from {stamp(now)} to the end of 2199: {made.describe()}", "schedule")
 
 
-def _whole_seconds(number: int | float) -> int:
-    is_whole = not isinstance(number, bool) and (isinstance(number, int) or number.is_integer())
-    if not is_whole or not MIN_INTERVAL_SECONDS <= number <= MAX_INTERVAL_SECONDS:
-        raise _bad_interval(number)
-    return int(number)
+def _never_fires(why: str, field: str) -> NeverFires:
+    return NeverFires(f"never fires: {why}", field=field)
 
 
 def _one_interval_from(now: datetime, seconds: int) -> datetime:
     first = now + timedelta(seconds=seconds)
     if first > MAX_INSTANT:
-        raise NeverFires(
-            f"never fires: interval_seconds is {seconds}, so the first occurrence would be {stamp(first)}; "
-            f"expected one before the end of {MAX_INSTANT.year}",
-            field="interval_seconds",
-        )
+        why = f"interval_seconds is {seconds}, so the first occurrence would be {stamp(first)}, after 2199"
+        raise _never_fires(why, "interval_seconds")
     return first
 
 
-def _bad_interval(number: object) -> ScheduleError:
-    return ScheduleError(
-        f"interval_seconds is {shown(repr(number), 30)}, "
-        f"expected whole seconds from {MIN_INTERVAL_SECONDS} to {MAX_INTERVAL_SECONDS}",
-        field="interval_seconds",
-    )
+def _text(value: object, field: str) -> str:
+    if not isinstance(value, str):
+        raise ScheduleError(f"{field} is {type(value).__name__}, expected text", field=field)
+    return value
 
 
 _Choice = TypeVar("_Choice", OnGap, OnRepeat)

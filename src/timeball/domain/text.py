@@ -37,7 +37,9 @@ def _check_characters(value: str, field: str) -> str:
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise InvalidInput(f"{field} contains half of a surrogate pair, which is no character", field=field) from None
+            raise InvalidInput(
+                f"{field} contains half of a surrogate pair, which is no character", field=field
+            ) from None
     return value
 
 

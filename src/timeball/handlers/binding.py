@@ -11,12 +11,13 @@ that cannot be resolved, or means nothing to Pydantic, lets its argument through
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, get_type_hints
+from typing import Any, NotRequired, get_type_hints
 
 from pydantic import ConfigDict, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
-from typing_extensions import NotRequired, TypedDict
+from pydantic_core import ErrorDetails
+from typing_extensions import TypedDict
 
 from timeball.domain.handler import PayloadMismatch
 from timeball.domain.instants import shown
@@ -34,16 +35,18 @@ class SignatureBinder:
     annotations may name what is defined further down in their module.
     """
 
-    __slots__ = ("_function", "_invoke", "_parameters", "_quick_names", "_required", "_signature")
+    __slots__ = ("_function", "_invoke", "_names", "_parameters", "_positional", "_required", "_signature")
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self._signature = inspect.signature(function)
         self._parameters = tuple(self._signature.parameters.values())
+        self._positional = tuple(p.name for p in self._parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
+        is_plain = all(p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) for p in self._parameters)
+        # Empty when the quick way of `encode` is not for this function.
+        self._names = frozenset(self._signature.parameters) if is_plain else frozenset()
+        self._required = frozenset(p.name for p in self._parameters if p.default is _EMPTY)
         self._invoke: Callable[[str], Any] | None = None
-        plain = all(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in self._parameters)
-        self._quick_names = tuple(p.name for p in self._parameters) if plain else None
-        self._required = sum(p.default is _EMPTY for p in self._parameters)
 
     @property
     def invoke(self) -> Callable[[str], Any]:
@@ -58,14 +61,14 @@ class SignatureBinder:
         if self._invoke is None:
             self._invoke = _prepared(self._function, self._parameters)
 
-    def encode(self, args: Iterable[Any], kwargs: Mapping[str, Any]) -> str:
+    def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """The payload for these arguments; `InvalidInput` if the function could not be called with them."""
-        given = tuple(args)
-        if self._quick_names is not None and not kwargs and self._required <= len(given) <= len(self._quick_names):
-            return encode_object(dict(zip(self._quick_names, given, strict=False)))
-        return encode_object(self._named(given, kwargs))
+        values = dict(zip(self._positional, args, strict=False))
+        values.update(kwargs)
+        is_complete = len(values) == len(args) + len(kwargs) and self._required <= values.keys() <= self._names
+        return encode_object(values if is_complete else self._named(args, kwargs))
 
-    def _named(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def _named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         try:
             bound = self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
@@ -80,36 +83,39 @@ class SignatureBinder:
         return values
 
 
+Decode = Callable[[str], dict[str, Any]]
+
+
 def _prepared(function: Callable[..., Any], parameters: tuple[inspect.Parameter, ...]) -> Callable[[str], Any]:
-    validate = _validator(function, parameters)
+    decode = partial(_decode, _name_of(function), _validator(function, parameters))
     if not parameters:
-        return partial(_invoke_bare, function, validate)
+        return partial(_invoke_bare, function, decode)
     if any(p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL) for p in parameters):
-        return partial(_invoke_by_position, function, validate, parameters)
-    return partial(_invoke_by_name, function, validate)
+        return partial(_invoke_by_position, function, decode, parameters)
+    return partial(_invoke_by_name, function, decode)
 
 
-def _invoke_bare(function: Callable[..., Any], validate: Callable[[str], dict[str, Any]], payload: str) -> Any:
+def _decode(name: str, validate: Decode, payload: str) -> dict[str, Any]:
+    try:
+        return validate(payload)
+    except ValidationError as error:
+        raise _mismatch(name, error) from None
+
+
+def _invoke_bare(function: Callable[..., Any], decode: Decode, payload: str) -> Any:
     if payload not in _NOTHING:
-        _checked(function, validate, payload)
+        decode(payload)
     return function()
 
 
-def _invoke_by_name(function: Callable[..., Any], validate: Callable[[str], dict[str, Any]], payload: str) -> Any:
-    try:
-        values = validate(payload)
-    except ValidationError as error:
-        raise _mismatch(function, error) from None
-    return function(**values)
+def _invoke_by_name(function: Callable[..., Any], decode: Decode, payload: str) -> Any:
+    return function(**decode(payload))
 
 
 def _invoke_by_position(
-    function: Callable[..., Any],
-    validate: Callable[[str], dict[str, Any]],
-    parameters: tuple[inspect.Parameter, ...],
-    payload: str,
+    function: Callable[..., Any], decode: Decode, parameters: tuple[inspect.Parameter, ...], payload: str
 ) -> Any:
-    values = _checked(function, validate, payload)
+    values = decode(payload)
     args: list[Any] = []
     takes_rest = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     for p in parameters:
@@ -120,25 +126,30 @@ def _invoke_by_position(
     return function(*args, **values)
 
 
-def _checked(
-    function: Callable[..., Any], validate: Callable[[str], dict[str, Any]], payload: str
-) -> dict[str, Any]:
-    try:
-        return validate(payload)
-    except ValidationError as error:
-        raise _mismatch(function, error) from None
-
-
-def _validator(
-    function: Callable[..., Any], parameters: tuple[inspect.Parameter, ...]
-) -> Callable[[str], dict[str, Any]]:
+def _validator(function: Callable[..., Any], parameters: tuple[inspect.Parameter, ...]) -> Decode:
     hints = _hints(function, parameters)
     extra = next((p for p in parameters if p.kind is p.VAR_KEYWORD), None)
-    named = [p for p in parameters if p is not extra]
-    fields = {p.name: _field(p, hints.get(p.name, Any)) for p in named}
-    shape = TypedDict(_name_of(function), fields)  # type: ignore[misc]
-    shape.__pydantic_config__ = ConfigDict(extra="forbid" if extra is None else "allow")  # type: ignore[attr-defined]
-    return TypeAdapter(shape).validator.validate_json
+    fields = {p.name: _field(p, hints.get(p.name, Any)) for p in parameters if p is not extra}
+    shape = _dynamic_type(TypedDict)(_name_of(function), fields)
+    shape.__pydantic_config__ = ConfigDict(extra="forbid" if extra is None else "allow")
+    validate = TypeAdapter(shape).validator.validate_json
+    if extra is None or extra.name not in hints:
+        return validate
+    extras = TypeAdapter(_dynamic_type(dict)[str, hints[extra.name]])
+    return partial(_validate_with_extras, validate, frozenset(fields), extras)
+
+
+def _dynamic_type(kind: Any) -> Any:
+    """A type about to be filled with what is only known at run time, which no checker can follow."""
+    return kind
+
+
+def _validate_with_extras(
+    validate: Decode, names: frozenset[str], extras: TypeAdapter[Any], payload: str
+) -> dict[str, Any]:
+    values = validate(payload)
+    values.update(extras.validate_python({name: value for name, value in values.items() if name not in names}))
+    return values
 
 
 def _field(parameter: inspect.Parameter, hint: Any) -> Any:
@@ -174,18 +185,17 @@ def _is_known_to_pydantic(hint: Any) -> bool:
     return True
 
 
-def _mismatch(function: Callable[..., Any], error: ValidationError) -> PayloadMismatch:
+def _mismatch(name: str, error: ValidationError) -> PayloadMismatch:
     problems = error.errors(include_url=False, include_context=False)
     first = problems[0]["loc"]
-    said = "; ".join(_problem(problem["loc"], problem["msg"], problem["input"]) for problem in problems[:5])
-    return PayloadMismatch(
-        f"the payload does not fit {_name_of(function)}: {said}", field=str(first[0]) if first else "payload"
-    )
+    said = "; ".join(_spell(problem) for problem in problems[:5])
+    return PayloadMismatch(f"the payload does not fit {name}: {said}", field=str(first[0]) if first else "payload")
 
 
-def _problem(place: tuple[int | str, ...], message: str, found: Any) -> str:
-    where = ".".join(str(step) for step in place) or "payload"
-    return f"{where}: {message} (found {shown(repr(found))})"
+def _spell(problem: ErrorDetails) -> str:
+    where = ".".join(str(step) for step in problem["loc"]) or "payload"
+    found = "" if problem["type"] == "missing" else f" (found {shown(repr(problem['input']))})"
+    return f"{where}: {problem['msg']}{found}"
 
 
 def _name_of(function: Callable[..., Any]) -> str:

@@ -181,5 +181,3 @@ class translated:  # noqa: N801  (a context manager that reads as a word)
             raise StoreUnavailable(f"PostgreSQL cannot be reached: {error or type(error).__name__}") from error
         if isinstance(error, asyncpg.PostgresError):
             raise StoreError(f"PostgreSQL refused a statement: {error}") from error
-
-

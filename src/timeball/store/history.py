@@ -61,9 +61,7 @@ class History:
             messages=[line.message for line in lines],
         )
 
-    async def log(
-        self, execution_id: ExecutionId, after: tuple[int, int] = (0, 0), limit: int = 1000
-    ) -> list[LogLine]:
+    async def log(self, execution_id: ExecutionId, after: tuple[int, int] = (0, 0), limit: int = 1000) -> list[LogLine]:
         """The lines of an execution behind a cursor (fence, number)."""
         rows = await self._database.fetch("log_lines_of", id=execution_id, fence=after[0], number=after[1], limit=limit)
         return [

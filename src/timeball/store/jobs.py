@@ -157,7 +157,18 @@ class Jobs:
                     schema_name="timeball",
                     columns=_BULK_READY,
                     records=[
-                        (i, i, "enqueue", 1, template.queue, template.priority, template.handler, starts_at, starts_at, moment)
+                        (
+                            i,
+                            i,
+                            "enqueue",
+                            1,
+                            template.queue,
+                            template.priority,
+                            template.handler,
+                            starts_at,
+                            starts_at,
+                            moment,
+                        )
                         for i, _, _ in rows
                     ],
                 )
@@ -167,7 +178,19 @@ class Jobs:
                     schema_name="timeball",
                     columns=_BULK_DUE,
                     records=[
-                        (i, i, "occurrence", "enqueue", s, starts_at, starts_at, 1, template.queue, template.priority, template.handler)
+                        (
+                            i,
+                            i,
+                            "occurrence",
+                            "enqueue",
+                            s,
+                            starts_at,
+                            starts_at,
+                            1,
+                            template.queue,
+                            template.priority,
+                            template.handler,
+                        )
                         for i, s, _ in rows
                     ],
                 )
@@ -195,7 +218,9 @@ class Jobs:
             if len(rows) != len(requests):
                 found = {row["job_id"] for row in rows}
                 raise NotFound("job", next(r.job_id for r in requests if r.job_id not in found))
-            subject = f"job:{requests[0].job_id}" if len({r.job_id for r in requests}) == 1 else f"{len(requests)} executions"
+            subject = (
+                f"job:{requests[0].job_id}" if len({r.job_id for r in requests}) == 1 else f"{len(requests)} executions"
+            )
             facts = {"executions": [str(request.id) for request in requests[:100]], "count": len(requests)}
             await self.audit(connection, audit, action, subject, None, facts)
             return rows
@@ -287,7 +312,9 @@ class Jobs:
         if change.withdraw is not None:
             reason = change.withdraw.value
             await run("park_retries", connection, job_id=job.id, parked_at=PARKED_AT)
-            await run("withdraw_waiting", connection, job_id=job.id, reason=reason, shard=job.shard, parked_at=PARKED_AT)
+            await run(
+                "withdraw_waiting", connection, job_id=job.id, reason=reason, shard=job.shard, parked_at=PARKED_AT
+            )
             return await run("stop_held", connection, job_id=job.id, reason=f"skip:{reason}")
         if change.cancel_waiting is not None:
             rows = await run("waiting_of_job", connection, job_id=job.id)
@@ -411,7 +438,11 @@ class Jobs:
                 "set_queue", connection, name=name, is_paused=is_paused, max_running=max_running, reason=reason
             )
             after = {"is_paused": is_paused, "max_running": max_running}
-            old = None if before is None else {"is_paused": before["paused_at"] is not None, "max_running": before["max_running"]}
+            old = (
+                None
+                if before is None
+                else {"is_paused": before["paused_at"] is not None, "max_running": before["max_running"]}
+            )
             await self.audit(connection, audit, action, f"queue:{name}", old, after)
 
         await self._database.repeat(work)
@@ -465,8 +496,31 @@ _BULK_CONSTANT = (
     "tags",
     "version",
 )
-_BULK_READY = ("id", "job_id", "origin", "version", "queue", "priority", "handler", "scheduled_for", "run_at", "queued_at")
-_BULK_DUE = ("id", "job_id", "kind", "origin", "shard", "run_at", "scheduled_for", "version", "queue", "priority", "handler")
+_BULK_READY = (
+    "id",
+    "job_id",
+    "origin",
+    "version",
+    "queue",
+    "priority",
+    "handler",
+    "scheduled_for",
+    "run_at",
+    "queued_at",
+)
+_BULK_DUE = (
+    "id",
+    "job_id",
+    "kind",
+    "origin",
+    "shard",
+    "run_at",
+    "scheduled_for",
+    "version",
+    "queue",
+    "priority",
+    "handler",
+)
 
 
 def _execution_id(value: UUID | None) -> ExecutionId | None:

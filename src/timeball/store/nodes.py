@@ -99,7 +99,9 @@ class Nodes:
         """All shards."""
         rows = await self._database.fetch("read_shards")
         return [
-            ShardRow(row["id"], None if row["owner"] is None else Incarnation(row["owner"]), row["epoch"], row["owner_lives"])
+            ShardRow(
+                row["id"], None if row["owner"] is None else Incarnation(row["owner"]), row["epoch"], row["owner_lives"]
+            )
             for row in rows
         ]
 

@@ -119,7 +119,9 @@ class Rooms:
 
     async def occurrences_of_other_tzdata(self, shards: Sequence[int], tzdata: str, limit: int) -> list[DueRow]:
         """Pending occurrences that were computed by older time-zone data than ours."""
-        rows = await self._database.fetch("occurrences_of_other_tzdata", shards=list(shards), tzdata=tzdata, limit=limit)
+        rows = await self._database.fetch(
+            "occurrences_of_other_tzdata", shards=list(shards), tzdata=tzdata, limit=limit
+        )
         return [due_row_from(row) for row in rows]
 
     async def move_occurrence(self, row: DueRow, fresh: NextOccurrence) -> bool:
@@ -150,7 +152,9 @@ class Rooms:
         """
         return await self._claim(wish, lanes, claim_id, is_limited=False, connection=None)
 
-    async def claim_limited(self, wish: ClaimWish, queue: str, lanes: Mapping[Lane, datetime], claim_id: ClaimId) -> Claims:
+    async def claim_limited(
+        self, wish: ClaimWish, queue: str, lanes: Mapping[Lane, datetime], claim_id: ClaimId
+    ) -> Claims:
         """The same for one queue that has a limit: its row is locked first, so that the count is exact across all workers."""
 
         async def work(connection: Connection) -> Claims:
@@ -191,6 +195,11 @@ class Rooms:
         seen = rows[0]["seen"]
         executions = [Claimed._make((*row[1:], claim_id, None)) for row in rows if row["id"] is not None]
         return Claims(executions, is_contended=seen > len(executions) and len(executions) < wish.slots)
+
+    async def read_back_claim(self, incarnation: Incarnation, claim_id: ClaimId) -> list[Claimed]:
+        """What a claim gave this worker, when the reply to it was lost."""
+        rows = await self._database.fetch("read_back_claim", incarnation=incarnation, claim_id=claim_id)
+        return [Claimed._make(tuple(row)) for row in rows]
 
     async def mark_queue_limited(self) -> None:
         """Count what was claimed before its queue was limited."""
@@ -236,7 +245,9 @@ class Rooms:
         """Move executions to where `decide` sent them, each only while its row still names the claim; returns the stale ones."""
         rows = await self._database.fetch(
             "record_transitions",
-            transitions=json_text(_transition_columns(finding, transition, self._shards) for finding, transition in moves),
+            transitions=json_text(
+                _transition_columns(finding, transition, self._shards) for finding, transition in moves
+            ),
         )
         accepted = {row["id"] for row in rows}
         await self._after_transitions(rows, [(f, t) for f, t in moves if f.claimed.id in accepted])
@@ -254,6 +265,16 @@ class Rooms:
         freed = sorted({row["limit_key"] for row in rows if row["limit_key"] is not None and row["target"] != "ready"})
         if freed:
             await self.promote(freed)
+
+    async def not_yet_recorded(self, findings: Sequence[Finding]) -> list[Finding]:
+        """Those of the findings that are truly stale: for the others an earlier write, whose reply was lost, did its work."""
+        rows = await self._database.fetch(
+            "already_recorded",
+            ids=[finding.claimed.id for finding in findings],
+            claim_ids=[finding.claimed.claim_id for finding in findings],
+        )
+        recorded = {row["id"] for row in rows}
+        return [finding for finding in findings if finding.claimed.id not in recorded]
 
     async def report_progress(self, claimed: Claimed, progress: float, note: str | None) -> None:
         """Note how far an attempt has come, while its row still names the claim."""
@@ -367,4 +388,3 @@ def _transition_columns(finding: Finding, transition: Transition, shards: int) -
             "fingerprint": error.fingerprint,
         }
     return columns
-

@@ -424,6 +424,22 @@ tried AS (
 SELECT id, limit_key, queue, priority, run_at, target
 FROM gone;
 
+-- name: already_recorded
+-- Which of these claims have an outcome in the history: a commit whose reply was lost.
+SELECT asked.id
+FROM unnest(:ids::uuid[], :claim_ids::uuid[]) AS asked (id, claim_id)
+WHERE EXISTS (SELECT 1 FROM timeball.finished WHERE finished.id = asked.id AND finished.claim_id = asked.claim_id)
+   OR EXISTS (SELECT 1 FROM timeball.attempt WHERE attempt.execution_id = asked.id AND attempt.claim_id = asked.claim_id);
+
+-- name: read_back_claim
+-- What a claim gave us, when its reply was lost.
+SELECT running.id, running.job_id, running.fence, running.attempts, running.handler, coalesce(running.payload, job.payload)::text AS payload,
+       running.run_at, running.scheduled_for, job.timeout_ms, running.queue, running.priority, running.claim_id, running.stop
+FROM timeball.running
+LEFT JOIN timeball.job ON job.id = running.job_id
+WHERE running.holder = :incarnation
+  AND running.claim_id = :claim_id;
+
 -- name: lock_limits
 -- Lock the limits that have a place free, perhaps; counting comes in the next statement, with a fresh snapshot.
 SELECT key

@@ -1,0 +1,60 @@
+# `make` alone lists the verbs. All paths are relative, so that a folder with a space in its name will do.
+
+PYTHON  ?= python3
+WORKERS ?= 2
+BIN     := .venv/bin
+
+# Programs the tests start by themselves; coming with their parts: redis rabbitmq chromium
+SERVICES := postgresql pgbouncer
+
+.DEFAULT_GOAL := help
+.PHONY: help up test check lint types audit bench soak lock clean run-packages dev-packages services
+
+help: ## list the verbs
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
+
+up: run-packages ## install what is needed and run Timeball here, until Ctrl-C
+	@trap : INT; $(BIN)/timeball up $(ARGS)
+
+test: dev-packages services ## install what is needed and run all tests (ARGS="-k reaper" for some)
+	@$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+check: lint types audit ## everything that can be said without running: lint, types, known vulnerabilities
+
+lint: dev-packages ## style, format and the arrows between modules
+	@$(BIN)/python -m ruff check .
+	@$(BIN)/python -m ruff format --check .
+	@$(BIN)/lint-imports
+
+types: dev-packages ## strict type checking
+	@$(BIN)/python -m mypy
+	@if command -v node > /dev/null; then $(BIN)/pyright src; else echo "pyright: left out, it needs node"; fi
+
+audit: dev-packages ## known vulnerabilities in the locked packages
+	@$(BIN)/pip-audit --progress-spinner off --disable-pip --require-hashes -r requirements/run.lock
+
+bench: dev-packages services ## the benchmarks (ARGS="drain" for one)
+	@$(BIN)/python -m bench $(ARGS)
+
+soak: dev-packages services ## the system tests with random faults, for long (MINUTES=60)
+	@TIMEBALL_SOAK_MINUTES=$(or $(MINUTES),60) $(BIN)/python -m pytest --timeout 0 tests/system $(ARGS)
+
+lock: dev-packages ## choose and lock the versions of all packages anew
+	@$(BIN)/python -m pip install --quiet uv
+	@$(BIN)/uv pip compile pyproject.toml --extra local --group dev --upgrade --quiet \
+		--generate-hashes --universal --python-version 3.11 -o requirements/dev.lock
+	@$(BIN)/uv pip compile pyproject.toml requirements/build.in --extra local --constraint requirements/dev.lock --quiet \
+		--generate-hashes --universal --python-version 3.11 -o requirements/run.lock
+
+clean: ## remove what was installed and cached here; your data in .timeball stays
+	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist build
+	@find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+
+run-packages:
+	@sh scripts/install-packages requirements/run.lock "$(PYTHON)"
+
+dev-packages:
+	@sh scripts/install-packages requirements/dev.lock "$(PYTHON)"
+
+services:
+	@sh scripts/install-test-services $(SERVICES)

@@ -1,0 +1,187 @@
+"""What happened. Logic emits these; logs, metrics and the live pages are made from them alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import UUID
+
+from timeball.domain.ids import ExecutionId, Incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStarted:
+    """A node began a life."""
+
+    incarnation: Incarnation
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStopped:
+    """A node ended its life in good order."""
+
+    incarnation: Incarnation
+    kind: str
+    given_back: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLost:
+    """This node's life ended without its wish: lease run out, or the database is another one now."""
+
+    incarnation: Incarnation
+    kind: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBuried:
+    """Another node's lease has passed; what it held will be reaped."""
+
+    incarnation: Incarnation
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShardsChanged:
+    """This scheduler's share of the schedule is another one now."""
+
+    gained: int
+    released: int
+    owned: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hoisted:
+    """Executions were moved to `ready`, and occurrences skipped."""
+
+    runs: int
+    skipped: int
+    refused: int
+
+
+@dataclass(frozen=True, slots=True)
+class OccurrencesSkipped:
+    """Occurrences of one job were recorded as skipped."""
+
+    job_id: UUID
+    count: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SucceededInBatch:
+    """Executions succeeded, since the last such event."""
+
+    count: int
+    worst_lateness: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFailed:
+    """An attempt did not succeed; *becomes* says what follows."""
+
+    execution_id: ExecutionId
+    handler: str
+    attempt: int
+    outcome: str
+    becomes: str
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeRefused:
+    """A stale outcome: the row no longer named its claim. Nothing was changed."""
+
+    execution_id: ExecutionId
+    handler: str
+    fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reaped:
+    """Attempts that nobody alive held, or that ran past their deadline, got an outcome."""
+
+    lost: int
+    timed_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceFailed:
+    """A loop met an error; it goes on after a pause."""
+
+    service: str
+    error: str
+    pause: timedelta
+    traceback: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceRecovered:
+    """A loop works again after failures."""
+
+    service: str
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerChanged:
+    """Hints reach this node again, or no longer; polling goes on either way."""
+
+    is_listening: bool
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoopBlocked:
+    """Something kept the event loop from turning for a while: a handler that blocks, most likely."""
+
+    blocked_for: timedelta
+    stack: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryTrimmed:
+    """A day of history was dropped."""
+
+    day: str
+    executions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Draining:
+    """A worker takes no more work, and finishes what it has."""
+
+    running: int
+    grace: timedelta
+
+
+Event = (
+    NodeStarted
+    | NodeStopped
+    | NodeLost
+    | NodeBuried
+    | ShardsChanged
+    | Hoisted
+    | OccurrencesSkipped
+    | SucceededInBatch
+    | AttemptFailed
+    | OutcomeRefused
+    | Reaped
+    | ServiceFailed
+    | ServiceRecovered
+    | ListenerChanged
+    | LoopBlocked
+    | HistoryTrimmed
+    | Draining
+)
+
+Emit = Callable[[Event], None]
+
+
+def ignore(_event: Event) -> None:
+    """An `emit` for those who do not want to know."""

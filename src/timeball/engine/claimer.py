@@ -1,0 +1,195 @@
+"""Free slots become claimed executions.
+
+A claim reads lanes, each a (queue, priority), from the instant where the last claim of it ended: dead rows behind that bound, which a foreign long transaction
+keeps vacuum from removing, are not visited again. A hint lowers the bound; a full sweep every second finds whatever a lost hint
+would strand.
+
+Quick handlers empty their slots faster than a claim can fill them, so the claimer asks for more than there are free slots: a window that doubles while
+everything claimed is started at once, and shrinks to nothing when something had to wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from timeball.domain.events import Emit
+from timeball.domain.hints import Hints, Lane
+from timeball.domain.ids import ClaimId, Incarnation
+from timeball.engine.executor import Executor
+from timeball.engine.service import AT_ONCE, LONGEST_REST, Service
+from timeball.env import Env
+from timeball.settings import WorkerSettings
+from timeball.store.interface import Claims, ClaimWish, RoomStore
+
+_SWEEP = timedelta(seconds=1)
+# Rows become visible a moment after the instant they bear; a bound stays that far behind.
+_SLACK = timedelta(milliseconds=50)
+_CONTENDED = timedelta(milliseconds=2)
+_LARGEST_WINDOW = 500
+# Slots that become free within this time are filled by one claim.
+_GATHER_SECONDS = 0.003
+
+
+class Claimer(Service):
+    """Claims what the executor has room for, most urgent first, and only for handlers known here."""
+
+    def __init__(
+        self,
+        env: Env,
+        emit: Emit,
+        rooms: RoomStore,
+        executor: Executor,
+        incarnation: Incarnation,
+        handlers: Iterable[str],
+        settings: WorkerSettings,
+    ) -> None:
+        super().__init__(env, emit)
+        self._rooms = rooms
+        self._executor = executor
+        self._incarnation = incarnation
+        self._handlers = sorted(handlers)
+        self._queues = frozenset(settings.queues)
+        self._hold_limit = settings.hold_limit
+        self._lanes: dict[Lane, datetime] = {}
+        self._limited: set[str] = set()
+        self._fresh: set[Lane] = set()
+        self._prefetch = 0
+        self._expects_more = False
+        self._in_doubt: ClaimId | None = None
+        self._gathering: asyncio.TimerHandle | None = None
+        executor.on_room = self._on_room
+
+    def serves(self, queue: str) -> bool:
+        """Whether executions of this queue are for this worker."""
+        return not self._queues or queue in self._queues
+
+    def heed(self, hints: Hints) -> None:
+        """Something is ready in these lanes, from these instants on."""
+        for lane, run_at in hints.lanes.items():
+            if self.serves(lane[0]):
+                self.learn(lane, run_at)
+        if hints.look_everywhere:
+            self.wake()
+
+    def learn(self, lane: Lane, run_at: datetime) -> None:
+        """There is something in this lane: look at it from *run_at* on."""
+        self._fresh.add(lane)
+        known = self._lanes.get(lane)
+        self._lanes[lane] = run_at if known is None else min(known, run_at)
+        self._expects_more = True
+        self.wake()
+
+    def learn_all(self, lanes: dict[Lane, tuple[datetime, bool]]) -> None:
+        """What a sweep found: all lanes there are. Others are forgotten, unless a hint named them while the sweep went on."""
+        self._limited = {queue for (queue, _), (_, is_limited) in lanes.items() if is_limited}
+        self._lanes = {lane: at for lane, at in self._lanes.items() if lane in lanes or lane in self._fresh}
+        self._fresh.clear()
+        for lane, (run_at, _) in lanes.items():
+            if self.serves(lane[0]):
+                self.learn(lane, run_at)
+
+    async def tick(self) -> timedelta:
+        if self._in_doubt is not None:
+            await self._read_back()
+        wish = self._wish()
+        if not self._lanes or (wish.slots <= 0 and wish.holds <= 0):
+            return LONGEST_REST
+        claimed = 0
+        is_contended = False
+        for queue, lanes in self._grouped():
+            claims = await self._claim(self._wish(), queue, lanes)
+            claimed += len(claims.executions)
+            is_contended |= claims.is_contended
+        self._expects_more = claimed > 0 or is_contended
+        if claimed:
+            return AT_ONCE
+        return _CONTENDED if is_contended else LONGEST_REST
+
+    def _wish(self) -> ClaimWish:
+        executor = self._executor
+        self._resize_window()
+        slots = executor.free_slots + max(self._prefetch - executor.waiting, 0)
+        return ClaimWish(self._incarnation, self._handlers, slots, max(self._hold_limit - executor.held, 0))
+
+    def _resize_window(self) -> None:
+        """Grow while everything claimed was started at once; shrink when something waits for a slot."""
+        if self._executor.waiting > self._prefetch // 2:
+            self._prefetch //= 2
+
+    def _grouped(self) -> list[tuple[str | None, dict[Lane, datetime]]]:
+        """The lanes to claim from: those of limited queues one queue at a time, all others together."""
+        free = {lane: at for lane, at in self._lanes.items() if lane[0] not in self._limited}
+        groups: list[tuple[str | None, dict[Lane, datetime]]] = [(None, free)] if free else []
+        for queue in sorted(self._limited):
+            own = {lane: at for lane, at in self._lanes.items() if lane[0] == queue}
+            if own:
+                groups.append((queue, own))
+        return groups
+
+    async def _claim(self, wish: ClaimWish, queue: str | None, lanes: dict[Lane, datetime]) -> Claims:
+        claim_id = ClaimId(self.env.new_id())
+        asked_at = self.env.clock.now()
+        self._in_doubt = claim_id
+        if queue is None:
+            claims = await self._rooms.claim(wish, lanes, claim_id)
+        else:
+            claims = await self._rooms.claim_limited(wish, queue, lanes, claim_id)
+        self._in_doubt = None
+        self._advance(lanes, claims, wish, asked_at)
+        self._executor.accept(claims.executions)
+        return claims
+
+    async def _read_back(self) -> None:
+        """The reply to a claim was lost: whatever it gave us is ours, and nobody else will run it while we live."""
+        claim_id = self._in_doubt
+        assert claim_id is not None
+        claims = await self._rooms.read_back_claim(self._incarnation, claim_id)
+        self._in_doubt = None
+        self._executor.accept(claims)
+
+    def _advance(self, lanes: dict[Lane, datetime], claims: Claims, wish: ClaimWish, asked_at: datetime) -> None:
+        """Move each lane's bound to where this claim ended."""
+        due = [claimed for claimed in claims.executions if claimed.run_at <= asked_at]
+        is_full = len(due) >= wish.slots
+        if is_full and wish.slots > 0:
+            self._prefetch = min(max(2 * self._prefetch, wish.slots), _LARGEST_WINDOW)
+        elif not is_full and not claims.is_contended:
+            for lane, bound in lanes.items():
+                self._raise_bound(lane, bound, asked_at - _SLACK)
+        for claimed in due:
+            lane = (claimed.queue, claimed.priority)
+            self._raise_bound(lane, lanes.get(lane, claimed.run_at), claimed.run_at)
+
+    def _raise_bound(self, lane: Lane, asked_from: datetime, bound: datetime) -> None:
+        """Not if a hint has lowered it while the claim was under way."""
+        known = self._lanes.get(lane)
+        if known is not None and known >= asked_from:
+            self._lanes[lane] = max(known, bound)
+
+    def _on_room(self) -> None:
+        """A slot is free: claim at once if there is room for a good part of a batch, else gather a few more first."""
+        if not self._expects_more or self._gathering is not None:
+            return
+        if self._executor.waiting <= self._prefetch // 2 and self._prefetch > 0:
+            self.wake()
+        else:
+            self._gathering = asyncio.get_running_loop().call_later(_GATHER_SECONDS, self._gathered)
+
+    def _gathered(self) -> None:
+        self._gathering = None
+        self.wake()
+
+
+class Sweeper(Service):
+    """Finds what no hint announced: every second, all lanes that have something ready. Runs beside the claims, so that a slow sweep delays none."""
+
+    def __init__(self, env: Env, emit: Emit, rooms: RoomStore, claimer: Claimer) -> None:
+        super().__init__(env, emit)
+        self._rooms = rooms
+        self._claimer = claimer
+
+    async def tick(self) -> timedelta:
+        self._claimer.learn_all(await self._rooms.lanes())
+        return _SWEEP

@@ -1,0 +1,259 @@
+"""Holds, drops at the exact instant; one claimed execution becomes one outcome.
+
+What is not yet due is held, without a slot, until its instant has surely come by the database's clock. What is due waits for a slot: for a few
+milliseconds, because quick handlers free them that fast; what finds none by then is given back, uncounted, so that another worker can have it.
+Timers of an event loop fire up to a millisecond early, so the instant is checked again before the drop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+
+from timeball.current import Halt, RunContext, RunSink
+from timeball.domain.execution import (
+    Cancelled,
+    Claimed,
+    ErrorInfo,
+    Failed,
+    Finding,
+    NotDropped,
+    Outcome,
+    Released,
+)
+from timeball.domain.handler import Handler, HandlerSource, RunStyle
+from timeball.domain.ids import ExecutionId
+from timeball.engine.deadlines import DeadlineWheel
+from timeball.env import Env
+from timeball.runners.interface import Runner
+
+# How long something that is due may wait here for a slot.
+_PATIENCE_SECONDS = 0.02
+_SKIP = "skip:"
+
+
+class Executor:
+    """Runs what it is given in at most *slots* places, and hands every outcome over."""
+
+    def __init__(
+        self,
+        env: Env,
+        handlers: HandlerSource,
+        runners: Mapping[RunStyle, Runner],
+        slots: int,
+        hand_over: Callable[[Finding], None],
+        open_sink: Callable[[RunContext], RunSink],
+    ) -> None:
+        self._env = env
+        self._handlers = handlers
+        self._runners = runners
+        self._slots = slots
+        self._hand_over = hand_over
+        self._open_sink = open_sink
+        self._loop = asyncio.get_running_loop()
+        self._held: list[tuple[float, int, Claimed]] = []
+        self._order = 0
+        self._waiting: deque[tuple[Claimed, float]] = deque()
+        self._running: dict[ExecutionId, tuple[RunContext, asyncio.Task[None]]] = {}
+        self._stops: dict[ExecutionId, str] = {}
+        self._wheel = DeadlineWheel(env.clock)
+        self._drop_timer: asyncio.TimerHandle | None = None
+        self._patience_timer: asyncio.TimerHandle | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._is_closed = False
+        # Called whenever a place has become free.
+        self.on_room: Callable[[], None] = lambda: None
+
+    @property
+    def busy(self) -> int:
+        """How many places are taken, by those too that overran their timeout and cannot be ended."""
+        return len(self._running) + self._overrunning()
+
+    @property
+    def free_slots(self) -> int:
+        """How many more could run now."""
+        return max(self._slots - self.busy - len(self._waiting), 0)
+
+    @property
+    def waiting(self) -> int:
+        """How many are due here and have no slot yet."""
+        return len(self._waiting)
+
+    @property
+    def held(self) -> int:
+        """How many wait here for their instant."""
+        return len(self._held)
+
+    def _overrunning(self) -> int:
+        return sum(len(getattr(runner, "overrunning", ())) for runner in self._runners.values())
+
+    def accept(self, claims: Iterable[Claimed]) -> None:
+        """Take executions: those due wait for a slot, the others for their instant."""
+        now = self._env.clock.monotonic()
+        for claimed in claims:
+            if claimed.stop is not None:
+                self._stops[claimed.id] = claimed.stop
+            earliest = self._env.clock.earliest(claimed.run_at)
+            if earliest <= now:
+                self._waiting.append((claimed, now))
+            else:
+                self._order += 1
+                heapq.heappush(self._held, (earliest, self._order, claimed))
+        self._plan_drop()
+        self._fill()
+
+    # the drop
+
+    def _plan_drop(self) -> None:
+        if self._drop_timer is not None:
+            self._drop_timer.cancel()
+            self._drop_timer = None
+        if self._held:
+            delay = self._held[0][0] - self._env.clock.monotonic()
+            self._drop_timer = self._loop.call_later(max(delay, 0), self._drop)
+
+    def _drop(self) -> None:
+        self._drop_timer = None
+        now = self._env.clock.monotonic()
+        while self._held and self._held[0][0] <= now:
+            _, _, claimed = heapq.heappop(self._held)
+            self._waiting.append((claimed, now))
+        self._plan_drop()
+        self._fill()
+
+    def _fill(self) -> None:
+        """Start what waits, while there are slots; look again soon at what found none."""
+        waiting = self._waiting
+        while waiting and len(self._running) + self._overrunning() < self._slots:
+            claimed, _ = waiting.popleft()
+            self._start(claimed)
+        if waiting and self._patience_timer is None:
+            self._patience_timer = self._loop.call_later(_PATIENCE_SECONDS, self._lose_patience)
+
+    def _lose_patience(self) -> None:
+        self._patience_timer = None
+        now = self._env.clock.monotonic()
+        while self._waiting and now - self._waiting[0][1] >= _PATIENCE_SECONDS:
+            claimed, _ = self._waiting.popleft()
+            self._give_back(claimed)
+        self._fill()
+
+    def _give_back(self, claimed: Claimed) -> None:
+        self._stops.pop(claimed.id, None)
+        self._conclude(claimed, Released(), None)
+
+    # running
+
+    def _start(self, claimed: Claimed) -> None:
+        stop = self._stops.pop(claimed.id, None) if self._stops else None
+        if stop is not None:
+            self._conclude(claimed, _called_off(stop), None)
+            return
+        handler = self._handlers.find(claimed.handler)
+        if handler is None:
+            self._conclude(claimed, Failed(_unknown_handler(claimed), is_retryable=False), None)
+            return
+        context = RunContext(claimed, self._env.clock, self._open_sink)
+        task = self._loop.create_task(self._attempt(handler, context))
+        self._running[claimed.id] = (context, task)
+        self._idle.clear()
+        if claimed.timeout_ms is not None:
+            self._wheel.add(context, claimed.timeout_ms / 1000)
+
+    async def _attempt(self, handler: Handler, context: RunContext) -> None:
+        claimed = context.claimed
+        # The database said that the instant had come; our reading of its clock may lag behind by its uncertainty.
+        started_at = max(self._env.clock.now(), claimed.run_at)
+        outcome = await self._runners[handler.style].run(handler, context)
+        if self._is_closed:
+            return
+        self._wheel.remove(context)
+        self._running.pop(claimed.id, None)
+        self._conclude(claimed, outcome, started_at)
+        if not self._running:
+            self._idle.set()
+        self._fill()
+        self.on_room()
+
+    def _conclude(self, claimed: Claimed, outcome: Outcome, started_at: datetime | None) -> None:
+        finished_at = self._env.clock.now()
+        if started_at is not None:
+            finished_at = max(finished_at, started_at)
+        self._hand_over(Finding(claimed, outcome, started_at, finished_at))
+
+    # stopping
+
+    def stop_executions(self, stops: Mapping[ExecutionId, str]) -> None:
+        """Heed requests to stop: what runs is told so, what is held or waits will not be started."""
+        for execution_id, reason in stops.items():
+            running = self._running.get(execution_id)
+            if running is None:
+                self._stops[execution_id] = reason
+            elif not reason.startswith(_SKIP):
+                running[0].halt(Halt.CANCEL, reason)
+        self._call_off_held()
+
+    def _call_off_held(self) -> None:
+        for entry in [entry for entry in self._held if entry[2].id in self._stops]:
+            self._held.remove(entry)
+            claimed = entry[2]
+            self._conclude(claimed, _called_off(self._stops.pop(claimed.id)), None)
+        heapq.heapify(self._held)
+        known = {claimed.id for claimed, _ in self._waiting}
+        self._stops = {id_: reason for id_, reason in self._stops.items() if id_ in known}
+
+    def give_back_all(self) -> int:
+        """Give back everything that has not been started; returns how many that were."""
+        waiting = [claimed for claimed, _ in self._waiting] + [claimed for _, _, claimed in self._held]
+        self._waiting.clear()
+        self._held.clear()
+        for claimed in waiting:
+            self._give_back(claimed)
+        return len(waiting)
+
+    async def wait_idle(self, seconds: float) -> bool:
+        """Wait until nothing runs; False if something still does after that time."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def halt_all(self) -> None:
+        """Ask everything that runs to stop because this worker leaves; it will be given back uncounted."""
+        for context, _ in list(self._running.values()):
+            context.halt(Halt.SHUTDOWN, "the worker is leaving")
+
+    def unfinished(self) -> Sequence[Claimed]:
+        """What is still running."""
+        return [context.claimed for context, _ in self._running.values()]
+
+    def abandon(self) -> None:
+        """Cut everything off, and hand nothing over any more: this life has no claim to it."""
+        self._is_closed = True
+        self._waiting.clear()
+        self._held.clear()
+        for timer in (self._drop_timer, self._patience_timer):
+            if timer is not None:
+                timer.cancel()
+        for context, task in list(self._running.values()):
+            context.halt(Halt.SHUTDOWN, "the lease was lost")
+            task.cancel()
+        self._running.clear()
+        self._idle.set()
+
+
+def _called_off(reason: str) -> Outcome:
+    """A stop that came before the drop: a cancellation, or a pause or deletion of the job."""
+    if reason.startswith(_SKIP):
+        return NotDropped(reason.removeprefix(_SKIP))
+    return Cancelled(reason)
+
+
+def _unknown_handler(claimed: Claimed) -> ErrorInfo:
+    return ErrorInfo(type="UnknownHandler", message=f"this worker has no handler {claimed.handler}")

@@ -1,0 +1,166 @@
+"""Keeps this node's lease alive.
+
+The heart beats in a thread of its own, with its own event loop and its own connection: a handler that blocks the node's loop, or handlers that hold every
+pooled connection, do not cost the lease. A renewal is accepted only while the lease has not run out; zero rows end this life. So does the
+local deadline: the moment the last accepted renewal was sent, plus the lease, less a margin, on the monotonic clock. Past it the others
+may have given our work away, whether or not we can reach the database to hear of it. And so does another database in the place of the
+one we knew (a failover): what we hold may not exist there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+
+from timeball.clock import SystemClock
+from timeball.domain.events import Emit, LoopBlocked
+from timeball.domain.node import Node
+from timeball.env import Env
+from timeball.errors import StoreError
+from timeball.store.interface import Renewal, Store
+
+_MARGIN = timedelta(seconds=1)
+_RETRY_SECONDS = 0.5
+# How long the node's loop may stand still before that is reported, with the stack that holds it.
+_BLOCKED_SECONDS = 1.0
+_IDENTITY = "SELECT system_identifier::text || '/' || timeline_id FROM pg_control_system(), pg_control_checkpoint()"
+
+
+class Heartbeat:
+    """Renews the lease of one life until stopped, or until the life is over; then calls `on_lost`, once, from its thread."""
+
+    def __init__(self, env: Env, emit: Emit, store: Store, node: Node, on_lost: Callable[[str], None]) -> None:
+        self._env = env
+        self._emit = emit
+        self._store = store
+        self._node = node
+        self._on_lost = on_lost
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._deadline = 0.0
+        self._identity: str | None = None
+        self._node_thread = threading.get_ident()
+        self._turned_at = 0.0
+        self.busy: Callable[[], int] = lambda: 0
+        self.is_draining = False
+        self.is_lost = False
+        self.on_drain: Callable[[], None] = lambda: None
+
+    @property
+    def has_lease(self) -> bool:
+        """Whether this life may still touch what it holds."""
+        return not self.is_lost and self._env.clock.monotonic() < self._deadline
+
+    async def start(self) -> None:
+        """Register the node and begin to beat."""
+        sent = self._env.clock.monotonic()
+        await self._store.nodes.register(self._node)
+        self._extend(sent)
+        self._turned_at = sent
+        self._node_thread = threading.get_ident()
+        self._thread = threading.Thread(target=self._beat_in_thread, name=f"heartbeat-{self._node.kind}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop beating; the node's row stays until somebody removes it."""
+        self._stop.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout=5)
+
+    def loop_turned(self) -> None:
+        """Called on the node's loop, every now and then: it turns."""
+        self._turned_at = self._env.clock.monotonic()
+
+    def _extend(self, sent: float) -> None:
+        self._deadline = sent + (self._node.lease.span - _MARGIN).total_seconds()
+
+    def _beat_in_thread(self) -> None:
+        asyncio.run(self._beat())
+
+    async def _beat(self) -> None:
+        connection: Any = None
+        next_renewal = self._env.clock.monotonic() + self._node.lease.interval.total_seconds()
+        while not self._stop.is_set() and not self.is_lost:
+            await asyncio.to_thread(self._stop.wait, 0.25)
+            self._watch_loop()
+            self._watch_deadline()
+            if self._stop.is_set() or self.is_lost or self._env.clock.monotonic() < next_renewal:
+                continue
+            connection = await self._renew(connection)
+            pause = self._node.lease.interval.total_seconds() if connection is not None else _RETRY_SECONDS
+            next_renewal = self._env.clock.monotonic() + pause
+        if connection is not None:
+            await _close(connection)
+
+    async def _renew(self, connection: Any) -> Any:
+        """One renewal; returns the connection to keep, or None when it is broken."""
+        sent = self._env.clock.monotonic()
+        limit = max(self._deadline - sent, 0.1)
+        try:
+            async with asyncio.timeout(limit):
+                if connection is None:
+                    connection = await self._store.database.connect()
+                    await self._check_identity(connection)
+                renewal = await self._store.nodes.renew(self._node.incarnation, self.busy(), connection)
+        except (StoreError, TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            if connection is not None:
+                await _close(connection)
+            return None
+        self._accept(renewal, sent)
+        return connection
+
+    def _accept(self, renewal: Renewal | None, sent: float) -> None:
+        if self._stop.is_set():
+            return
+        if renewal is None:
+            self._lose("the lease had run out, or the node was buried")
+            return
+        self._extend(sent)
+        if isinstance(self._env.clock, SystemClock):
+            self._env.clock.learn(renewal.reading)
+        if renewal.is_draining and not self.is_draining:
+            self.is_draining = True
+            self.on_drain()
+
+    async def _check_identity(self, connection: Any) -> None:
+        try:
+            identity = await connection.fetchval(_IDENTITY)
+        except asyncpg.InsufficientPrivilegeError:
+            return
+        if self._identity is not None and identity != self._identity:
+            self._lose("the database is another one, or was restored or promoted")
+        self._identity = identity
+
+    def _watch_deadline(self) -> None:
+        if not self._stop.is_set() and not self.is_lost and self._env.clock.monotonic() >= self._deadline:
+            self._lose("no renewal was accepted in time")
+
+    def _lose(self, reason: str) -> None:
+        if not self.is_lost:
+            self.is_lost = True
+            self._on_lost(reason)
+
+    def _watch_loop(self) -> None:
+        """Say so when the node's loop stands still, with the line it stands at."""
+        still_for = self._env.clock.monotonic() - self._turned_at
+        if still_for < _BLOCKED_SECONDS:
+            return
+        frame = sys._current_frames().get(self._node_thread)
+        stack = "".join(traceback.format_stack(frame)) if frame is not None else None
+        self._emit(LoopBlocked(timedelta(seconds=still_for), stack))
+        # Once per block, and again only after the same time once more.
+        self._turned_at = self._env.clock.monotonic() + 10 * _BLOCKED_SECONDS
+
+
+async def _close(connection: Any) -> None:
+    try:
+        await connection.close(timeout=1)
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        connection.terminate()

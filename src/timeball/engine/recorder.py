@@ -1,0 +1,145 @@
+"""Outcomes become rows, in batches.
+
+While one batch is being written the next one gathers, so the batches grow with the load by themselves. An outcome leaves memory only when the
+database has taken or refused it. When the reply to a commit is lost, the same batch is written again: every write is keyed by its
+claim, so the second one finds nothing to do, and what it then calls stale is looked up before it is believed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+from timeball.domain.events import AttemptFailed, Emit, OutcomeRefused, SucceededInBatch
+from timeball.domain.execution import Finding, Released, Succeeded
+from timeball.domain.lifecycle import Finish, Transition, decide
+from timeball.engine.service import AT_ONCE, LONGEST_REST, Service
+from timeball.env import Env
+from timeball.errors import StoreError
+from timeball.store.interface import RoomStore
+
+_BATCH = 1_000
+_REPORT_SECONDS = 1.0
+_ZERO = timedelta(0)
+
+
+class Recorder(Service):
+    """Writes the outcomes it is handed, and tells of those that were refused."""
+
+    def __init__(
+        self, env: Env, emit: Emit, rooms: RoomStore, on_recorded: Callable[[int], None] = lambda _: None
+    ) -> None:
+        super().__init__(env, emit)
+        self._rooms = rooms
+        self._on_recorded = on_recorded
+        self._waiting: list[Finding] = []
+        self._in_doubt: list[Finding] = []
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._succeeded = 0
+        self._worst = _ZERO
+        self._next_report = 0.0
+
+    def hand_over(self, finding: Finding) -> None:
+        """Take an outcome; it will be written soon."""
+        self._waiting.append(finding)
+        self._idle.clear()
+        self.wake()
+
+    def forget_all(self) -> None:
+        """Drop what has not been written: this life is over, and none of it would be accepted."""
+        self._waiting.clear()
+        self._in_doubt.clear()
+        self._idle.set()
+
+    async def flush(self) -> None:
+        """Wait until everything handed over has been written."""
+        await self._idle.wait()
+
+    async def tick(self) -> timedelta:
+        batch, was_tried = (self._in_doubt, True) if self._in_doubt else (self._waiting[:_BATCH], False)
+        if not batch:
+            self._idle.set()
+            self._report_successes()
+            return LONGEST_REST
+        if not was_tried:
+            del self._waiting[:_BATCH]
+            self._in_doubt = batch
+        await self._record(batch, was_tried=was_tried)
+        self._in_doubt = []
+        self._on_recorded(len(batch))
+        return AT_ONCE
+
+    async def _record(self, batch: Sequence[Finding], *, was_tried: bool) -> None:
+        succeeded = [finding for finding in batch if isinstance(finding.outcome, Succeeded)]
+        others = [finding for finding in batch if not isinstance(finding.outcome, Succeeded)]
+        refused = await self._rooms.finish_succeeded(succeeded) if succeeded else []
+        if others:
+            refused = refused + await self._record_others(others)
+        if refused and was_tried:
+            refused = await self._rooms.not_yet_recorded(refused)
+        for finding in refused:
+            claimed = finding.claimed
+            self.emit(OutcomeRefused(claimed.id, claimed.handler, claimed.fence))
+        self._count_successes(succeeded)
+
+    async def _record_others(self, findings: Sequence[Finding]) -> list[Finding]:
+        standings = await self._rooms.standings([finding.claimed for finding in findings])
+        moves: list[tuple[Finding, Transition]] = []
+        refused: list[Finding] = []
+        for finding in findings:
+            standing = standings.get(finding.claimed.id)
+            if standing is None:
+                refused.append(finding)
+            else:
+                moves.append(
+                    (finding, decide(standing, finding.outcome, finding.finished_at, self.env.random.random()))
+                )
+        if moves:
+            refused += await self._rooms.record_transitions(moves)
+            self._tell(moves)
+        return refused
+
+    def _tell(self, moves: Sequence[tuple[Finding, Transition]]) -> None:
+        for finding, transition in moves:
+            if not isinstance(finding.outcome, Released):
+                self.emit(_failure(finding, transition))
+
+    def _count_successes(self, findings: Sequence[Finding]) -> None:
+        self._succeeded += len(findings)
+        for finding in findings:
+            if finding.started_at is not None:
+                self._worst = max(self._worst, finding.started_at - finding.claimed.scheduled_for)
+        if self.env.clock.monotonic() >= self._next_report:
+            self._report_successes()
+
+    def _report_successes(self) -> None:
+        if self._succeeded:
+            self.emit(SucceededInBatch(self._succeeded, self._worst))
+            self._succeeded, self._worst = 0, _ZERO
+            self._next_report = self.env.clock.monotonic() + _REPORT_SECONDS
+
+
+def _failure(finding: Finding, transition: Transition) -> AttemptFailed:
+    claimed = finding.claimed
+    becomes = transition.state.value if isinstance(transition, Finish) else type(transition).__name__.lower()
+    error = transition.error
+    return AttemptFailed(
+        claimed.id,
+        claimed.handler,
+        claimed.attempt,
+        type(finding.outcome).__name__.lower(),
+        {"wait": "retrying", "requeue": "queued"}.get(becomes, becomes),
+        None if error is None else f"{error.type}: {error.message}",
+    )
+
+
+async def record_at_once(env: Env, emit: Emit, rooms: RoomStore, findings: Sequence[Finding]) -> bool:
+    """Write outcomes outside of any loop (the reaper, a leaving worker); False if the database could not be reached."""
+    recorder = Recorder(env, emit, rooms)
+    try:
+        await recorder._record(findings, was_tried=False)
+    except StoreError:
+        return False
+    return True

@@ -1,0 +1,91 @@
+"""A loop with one duty.
+
+A service does one round in `tick()` and says how long to rest; here are the waiting, the waking, the errors and the stopping. Every rest
+is at most a second: no hint is ever needed for progress.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from datetime import timedelta
+
+from timeball.domain.events import Emit, ServiceFailed, ServiceRecovered
+from timeball.env import Env
+from timeball.errors import LeaseLost, StoreUnavailable
+
+AT_ONCE = timedelta(0)
+LONGEST_REST = timedelta(seconds=1)
+_FIRST_PAUSE = 0.1
+_LONGEST_PAUSE = 5.0
+
+
+class Service:
+    """Runs `tick` again and again until stopped; an error pauses it, and does not end it."""
+
+    def __init__(self, env: Env, emit: Emit) -> None:
+        self.env = env
+        self.emit = emit
+        self._woken = asyncio.Event()
+        self._failures = 0
+        self.is_stopping = False
+
+    @property
+    def name(self) -> str:
+        """What logs call this service."""
+        return type(self).__name__.lower()
+
+    async def tick(self) -> timedelta:
+        """Do one round, and say how long to rest before the next."""
+        raise NotImplementedError  # pragma: no cover
+
+    def wake(self) -> None:
+        """End the present rest, or skip the next one."""
+        self._woken.set()
+
+    def stop(self) -> None:
+        """Let the present round be the last."""
+        self.is_stopping = True
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Tick until stopped."""
+        while not self.is_stopping:
+            self._woken.clear()
+            rest = await self._one_round()
+            if not self.is_stopping:
+                await self._rest(min(rest, LONGEST_REST) if self._failures == 0 else rest)
+
+    async def _one_round(self) -> timedelta:
+        try:
+            rest = await self.tick()
+        except LeaseLost:
+            # The supervisor ends this life; there is nothing to repeat.
+            self.is_stopping = True
+            return AT_ONCE
+        except Exception as error:
+            return self._after_error(error)
+        if self._failures:
+            self.emit(ServiceRecovered(self.name, self._failures))
+            self._failures = 0
+        return rest
+
+    def _after_error(self, error: Exception) -> timedelta:
+        self._failures += 1
+        longest = min(_FIRST_PAUSE * 2 ** min(self._failures - 1, 10), _LONGEST_PAUSE)
+        pause = timedelta(seconds=longest * (0.5 + self.env.random.random() / 2))
+        # An unreachable database is bad enough news without a stack.
+        trace = None if isinstance(error, StoreUnavailable) else traceback.format_exc()
+        self.emit(ServiceFailed(self.name, f"{type(error).__name__}: {error}", pause, trace))
+        return pause
+
+    async def _rest(self, rest: timedelta) -> None:
+        if rest <= AT_ONCE:
+            # Even a service that is never done lets the others have a turn.
+            await asyncio.sleep(0)
+            return
+        try:
+            async with asyncio.timeout(rest.total_seconds()):
+                await self._woken.wait()
+        except TimeoutError:
+            return

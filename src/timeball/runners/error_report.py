@@ -1,0 +1,144 @@
+"""What went wrong, told for people: type, message, traceback, the frame to look at, and a fingerprint.
+
+Frames of Timeball's own machinery are left out; they are the same every time. The frame to look at is the innermost one
+of the user's own code: neither of Python's library nor of an installed package, unless there is nothing else.
+The fingerprint names the kind of error and the place, not the line nor the data in the message, so that the same
+failure has the same fingerprint on every machine and after an edit elsewhere in the file.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from traceback import StackSummary, TracebackException, walk_stack, walk_tb
+from types import FrameType
+
+from timeball.domain.execution import ErrorInfo
+from timeball.domain.log_buffer import shorten
+from timeball.domain.text import clean
+
+MAX_MESSAGE = 4_000
+MAX_TRACEBACK = 16_000
+
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep
+_BUILT_IN = os.path.join(_PACKAGE, "handlers", "")
+_BINDING = os.path.join(_BUILT_IN, "binding.py")
+_INSTALLED = tuple(os.path.join(sysconfig.get_path(kind), "") for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
+
+
+def describe(error: BaseException) -> ErrorInfo:
+    """An error that a handler raised."""
+    return _report(
+        _type_name(type(error)),
+        _message_of(error),
+        _Place.innermost(walk_tb(error.__traceback__)),
+        _traceback_of(error),
+    )
+
+
+def describe_interruption(kind: str, message: str, frame: FrameType | None) -> ErrorInfo:
+    """Something that befell a handler from outside, while it was at *frame* (or nobody knows where)."""
+    if frame is None:
+        return _report(kind, message, None, None)
+    stack = list(walk_stack(frame))[::-1]
+    lines = _without_machinery(StackSummary.extract(iter(stack))).format()
+    return _report(kind, message, _Place.innermost(stack), "".join(["Stack (most recent call last):\n", *lines]))
+
+
+def describe_death(kind: str, message: str, handler: str) -> ErrorInfo:
+    """The end of a child process, of which no more is known than how it ended."""
+    return ErrorInfo(type=kind, message=shorten(clean(message), MAX_MESSAGE), fingerprint=_fingerprint(kind, handler))
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a frame stands."""
+
+    filename: str
+    line: int
+    module: str
+    function: str
+
+    @classmethod
+    def innermost(cls, frames: Iterable[tuple[FrameType, int]]) -> _Place | None:
+        """The last frame of the user's code; failing that, the last of anybody's but ours."""
+        places = [cls.of(frame, line) for frame, line in frames if not _is_machinery(frame.f_code.co_filename)]
+        users = [place for place in places if place.is_users]
+        return next(reversed(users or places), None)
+
+    @classmethod
+    def of(cls, frame: FrameType, line: int) -> _Place:
+        function = frame.f_code.co_qualname.rpartition("<locals>.")[2]
+        return cls(frame.f_code.co_filename, line, str(frame.f_globals.get("__name__", "")), function)
+
+    @property
+    def is_users(self) -> bool:
+        return not self.filename.startswith((*_INSTALLED, "<"))
+
+    def __str__(self) -> str:
+        return f"{_short_path(self.filename)}:{self.line} in {self.function}"
+
+
+def _report(kind: str, message: str, place: _Place | None, traceback: str | None) -> ErrorInfo:
+    return ErrorInfo(
+        type=kind,
+        message=shorten(clean(message), MAX_MESSAGE),
+        traceback=None if traceback is None else shorten(clean(traceback), MAX_TRACEBACK),
+        top_frame=None if place is None else clean(str(place)),
+        fingerprint=_fingerprint(kind, "" if place is None else f"{place.module}:{place.function}"),
+    )
+
+
+def _fingerprint(kind: str, place: str) -> str:
+    return blake2b(f"{kind}|{place}".encode("utf-8", "replace"), digest_size=6).hexdigest()
+
+
+def _type_name(kind: type[BaseException]) -> str:
+    name = kind.__qualname__.rpartition("<locals>.")[2]
+    return name if kind.__module__ == "builtins" else f"{kind.__module__}.{name}"
+
+
+def _message_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as failure:
+        return f"<its text cannot be had: {type(failure).__name__}>"
+
+
+def _traceback_of(error: BaseException) -> str:
+    report = TracebackException.from_exception(error, compact=True)
+    _strip(report)
+    return "".join(report.format())
+
+
+def _strip(report: TracebackException) -> None:
+    report.stack = _without_machinery(report.stack)
+    for inner in (report.__cause__, report.__context__, *(report.exceptions or ())):
+        if inner is not None:
+            _strip(inner)
+
+
+def _without_machinery(stack: StackSummary) -> StackSummary:
+    """The stack from the first frame on that is not ours."""
+    first = next((index for index, frame in enumerate(stack) if not _is_machinery(frame.filename)), len(stack))
+    return StackSummary.from_list(stack[first:])
+
+
+def _is_machinery(filename: str) -> bool:
+    is_ours = filename.startswith(_PACKAGE)
+    is_built_in_handler = filename.startswith(_BUILT_IN) and filename != _BINDING
+    return is_ours and not is_built_in_handler
+
+
+def _short_path(filename: str) -> str:
+    """A path below the working directory, or below a place Python imports from, relative to it."""
+    bases = [os.curdir] if filename.startswith(_INSTALLED) else [os.getcwd(), os.curdir]
+    for base in [*bases, *sorted(sys.path, key=len, reverse=True)]:
+        if base and filename.startswith(os.path.join(base, "")):
+            return filename[len(os.path.join(base, "")) :]
+    return filename

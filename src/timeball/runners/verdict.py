@@ -1,0 +1,108 @@
+"""From what a handler did to an outcome: pure functions, the same for all runners.
+
+An attempt that was halted has two stories: what the handler did, and what it was asked for. The handler's own counts
+as long as it cannot have known (a thread that ends a moment after its timeout, without having looked at `current.cancelled`);
+once it knew, whatever it returns or raises is taken for stopping, and the halt decides. So a handler that leaves its
+loop early because the worker is going away is run again, and not taken for done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, assert_never
+
+from timeball.current import Halt, RunContext
+from timeball.domain.execution import (
+    Cancelled,
+    ErrorInfo,
+    Failed,
+    Lost,
+    Outcome,
+    Released,
+    Snoozed,
+    Succeeded,
+    TimedOut,
+)
+from timeball.domain.handler import PayloadMismatch
+from timeball.domain.json_values import encode_result
+from timeball.domain.spans import show_span
+from timeball.domain.text import clean
+from timeball.outcomes import Cancel, ControlWord, Retry, Snooze
+from timeball.runners.error_report import describe, describe_interruption
+
+SUCCEEDED = Succeeded()
+TIMED_OUT = "TimedOut"
+
+
+def outcome_of_return(value: Any) -> Outcome:
+    """The outcome of a handler that returned."""
+    if value is None:
+        return SUCCEEDED
+    if isinstance(value, ControlWord):
+        return _outcome_of_word(value)
+    return Succeeded(encode_result(value))
+
+
+def outcome_of_error(error: BaseException, no_retry: tuple[type[BaseException], ...] = ()) -> Outcome:
+    """The outcome of a handler that raised; errors of the kinds in *no_retry* are not tried again."""
+    if isinstance(error, ControlWord):
+        return _outcome_of_word(error)
+    is_hopeless = isinstance(error, PayloadMismatch) or isinstance(error, no_retry)
+    return Failed(describe(error), is_retryable=not is_hopeless)
+
+
+def outcome_of_halt(context: RunContext, error: ErrorInfo | None = None) -> Outcome:
+    """The outcome of an attempt that ended because it was told to; *error* says where it was."""
+    match context.halted:
+        case Halt.TIMEOUT:
+            return TimedOut(_timeout_error(context, error))
+        case Halt.CANCEL:
+            return Cancelled(clean(context.halt_reason or "cancelled"))
+        case Halt.SHUTDOWN:
+            return Released()
+        case None:
+            raise ValueError("the attempt was not halted")
+        case _:
+            assert_never(context.halted)
+
+
+def settle(context: RunContext, outcome: Outcome) -> Outcome:
+    """The outcome that counts, when the attempt may have been halted before it ended."""
+    if context.halted is None:
+        return outcome
+    if context.has_noticed:
+        return outcome_of_halt(context, _error_of(outcome))
+    if context.halted is Halt.CANCEL and not isinstance(outcome, Succeeded):
+        return outcome_of_halt(context)
+    return outcome
+
+
+def _outcome_of_word(word: ControlWord) -> Outcome:
+    match word:
+        case Snooze(delay=delay):
+            return Snoozed(delay)
+        case Cancel(reason=reason):
+            return Cancelled(clean(reason))
+        case Retry(after=after):
+            return Failed(_reason_to_retry(word), retry_after=after)
+        case _:
+            return Failed(describe(word))
+
+
+def _reason_to_retry(word: Retry) -> ErrorInfo:
+    cause = word.__cause__ or (None if word.__suppress_context__ else word.__context__)
+    return replace(describe(word), type="Retry") if cause is None else describe(cause)
+
+
+def _error_of(outcome: Outcome) -> ErrorInfo | None:
+    return outcome.error if isinstance(outcome, Failed | TimedOut | Lost) else None
+
+
+def _timeout_error(context: RunContext, error: ErrorInfo | None) -> ErrorInfo:
+    allowed = context.claimed.timeout_ms
+    limit = "its timeout" if allowed is None else f"its timeout of {show_span(timedelta(milliseconds=allowed))}"
+    message = f"ran past {limit}"
+    if error is None:
+        return describe_interruption(TIMED_OUT, message, None)
+    return replace(error, type=TIMED_OUT, message=message)

@@ -1,0 +1,144 @@
+"""Settings: read once, checked once, handed to each part as its own section.
+
+Defaults, then a file (`timeball.toml`), then the environment (`TIMEBALL_...`), then flags. All problems are reported together.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from timeball.domain.node import Lease
+from timeball.errors import SettingsError
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SchedulerSettings(_Section):
+    """How a scheduler looks ahead and hoists."""
+
+    lease_seconds: float = Field(
+        default=10, gt=0, description="How long a scheduler is believed alive after a renewal."
+    )
+    renew_seconds: float = Field(default=3, gt=0, description="How often a scheduler renews its lease.")
+    hoist_window_ms: int = Field(
+        default=500, ge=1, le=10_000, description="How long before its time an execution is hoisted."
+    )
+    look_ahead_seconds: float = Field(default=3, ge=2, le=60, description="How far ahead a scheduler reads.")
+    batch: int = Field(default=1_000, ge=1, le=10_000, description="The most rows one hoist moves.")
+    page: int = Field(default=2_000, ge=1, le=50_000, description="The most rows of a shard that one reading takes.")
+    definitions: int = Field(default=100_000, ge=100, description="How many job definitions are kept in memory.")
+
+    @property
+    def lease(self) -> Lease:
+        return Lease(span=timedelta(seconds=self.lease_seconds), interval=timedelta(seconds=self.renew_seconds))
+
+    @property
+    def hoist_window(self) -> timedelta:
+        return timedelta(milliseconds=self.hoist_window_ms)
+
+    @property
+    def look_ahead(self) -> timedelta:
+        return timedelta(seconds=self.look_ahead_seconds)
+
+
+class WorkerSettings(_Section):
+    """How a worker claims, runs and leaves."""
+
+    slots: int = Field(default=20, ge=1, le=10_000, description="How many executions a worker runs together.")
+    hold_limit: int = Field(
+        default=500, ge=0, le=10_000, description="How many executions a worker holds for their instant."
+    )
+    queues: tuple[str, ...] = Field(default=(), description="The queues a worker serves; none named means all.")
+    lease_seconds: float = Field(default=15, gt=0, description="How long a worker is believed alive after a renewal.")
+    renew_seconds: float = Field(default=5, gt=0, description="How often a worker renews its lease.")
+    grace_seconds: float = Field(default=30, ge=0, description="How long a leaving worker waits for what it runs.")
+
+    @property
+    def lease(self) -> Lease:
+        return Lease(span=timedelta(seconds=self.lease_seconds), interval=timedelta(seconds=self.renew_seconds))
+
+    @property
+    def grace(self) -> timedelta:
+        return timedelta(seconds=self.grace_seconds)
+
+
+class HousekeepingSettings(_Section):
+    """How the dead are reaped and the past is trimmed."""
+
+    reap_seconds: float = Field(default=2, gt=0, le=60, description="How often the reaper looks for the dead.")
+    keep_days: int = Field(default=30, ge=1, description="How many days of history are kept.")
+    days_ahead: int = Field(default=7, ge=1, le=60, description="For how many days ahead partitions are made.")
+
+
+class Settings(BaseSettings):
+    """All settings of a process."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="TIMEBALL_",
+        env_nested_delimiter="__",
+        frozen=True,
+        extra="ignore",
+        toml_file="timeball.toml",
+    )
+
+    host: str = Field(default="127.0.0.1", description="The address the API listens on.")
+    port: int = Field(default=8080, ge=0, le=65535, description="The port the API listens on.")
+    data_dir: Path = Field(default=Path(".timeball"), description="Where the embedded PostgreSQL and files live.")
+    database_url: str | None = Field(default=None, description="PostgreSQL to use; none means the embedded one.")
+    database_pool: int = Field(
+        default=8, ge=2, le=200, description="The most connections a process opens, besides three of its own."
+    )
+    behind_pgbouncer: bool = Field(
+        default=False, description="Whether the database is reached through PgBouncer in transaction mode."
+    )
+    migrate: bool = Field(default=True, description="Whether a starting process brings the schema up to date.")
+    shards: int = Field(default=64, ge=1, le=1024, description="Into how many slices a new database cuts the schedule.")
+    log_format: str = Field(
+        default="auto", pattern="^(auto|text|json)$", description="How log lines look: auto is text in a terminal."
+    )
+    log_level: str = Field(
+        default="info", pattern="^(debug|info|warning|error)$", description="The least level that is logged."
+    )
+    scheduler: SchedulerSettings = SchedulerSettings()
+    worker: WorkerSettings = WorkerSettings()
+    housekeeping: HousekeepingSettings = HousekeepingSettings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+
+def load_settings(**given: Any) -> Settings:
+    """Read the settings; SettingsError lists every problem at once, with where it comes from."""
+    try:
+        settings = Settings(**given)
+    except ValidationError as error:
+        raise SettingsError([_problem(item) for item in error.errors()]) from None
+    problems: list[str] = []
+    for section in (settings.scheduler, settings.worker):
+        try:
+            _ = section.lease
+        except SettingsError as error:
+            problems.extend(f"{type(section).__name__}: {problem}" for problem in error.problems)
+    if problems:
+        raise SettingsError(problems)
+    return settings
+
+
+def _problem(item: Any) -> str:
+    path = "__".join(str(part).upper() for part in item["loc"])
+    return f"TIMEBALL_{path} is {item.get('input')!r}: {item['msg']}"

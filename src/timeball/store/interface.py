@@ -1,0 +1,36 @@
+"""The store as the engine sees it: domain verbs, in four groups.
+
+There is one implementation, on PostgreSQL; this is the seam behind which it stays.
+"""
+
+from __future__ import annotations
+
+from timeball.store.history import History as HistoryStore
+from timeball.store.history import LogLine
+from timeball.store.jobs import AuditEntry, Created, Opening, Request
+from timeball.store.jobs import Jobs as JobStore
+from timeball.store.nodes import Nodes as NodeStore
+from timeball.store.nodes import Renewal, ShardRow
+from timeball.store.postgres import Store
+from timeball.store.rooms import PARKED_AT, Claims, ClaimWish, Orphan, Ownership
+from timeball.store.rooms import Rooms as RoomStore
+
+__all__ = [
+    "PARKED_AT",
+    "AuditEntry",
+    "ClaimWish",
+    "Claims",
+    "Created",
+    "HistoryStore",
+    "JobStore",
+    "LogLine",
+    "NodeStore",
+    "Opening",
+    "Orphan",
+    "Ownership",
+    "Renewal",
+    "Request",
+    "RoomStore",
+    "ShardRow",
+    "Store",
+]
