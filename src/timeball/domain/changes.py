@@ -1,10 +1,12 @@
 """What an edit, a pause, a resumption or a deletion does to a job and its pending occurrence.
 
-Each is a pure function from what was found (`JobSnapshot`) to what is to be written (`JobChange`). The store reads the one and writes the
-other in a single transaction, and repeats both when a scheduler was quicker. So a change and a hoist, in any order, leave exactly one truth.
+Each is a pure function from what was found (`JobSnapshot`) to what is to be written (`JobChange`). The store reads the
+one and writes the other in a single transaction, and repeats both when a scheduler was quicker. So a change and a
+hoist, in any order, leave exactly one truth.
 
-The ledger's rules: everything a job owed up to its watermark is recorded. An edit answers for what comes after *now* and after whatever has been hoisted already; what
-the old version still owed by then is recorded as skipped. A pause keeps the watermark in `paused_from`; the resumption records what fell into the pause.
+The ledger's rules: everything a job owed up to its watermark is recorded. An edit answers for what comes after *now*
+and after whatever has been hoisted already; what the old version still owed by then is recorded as skipped. A pause
+keeps the watermark in `paused_from`; the resumption records what fell into the pause.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Free slots become claimed executions.
 
-A claim reads lanes, each a (queue, priority), from the instant where the last claim of it ended: dead rows behind that bound, which a foreign long transaction
-keeps vacuum from removing, are not visited again. A hint lowers the bound; a full sweep every second finds whatever a lost hint
-would strand.
+A claim reads lanes, each a (queue, priority), from the instant where the last claim of it ended: dead rows behind that
+bound, which a foreign long transaction keeps vacuum from removing, are not visited again. A hint lowers the bound; a
+full sweep every second finds whatever a lost hint would strand.
 
-Quick handlers empty their slots faster than a claim can fill them, so the claimer asks for more than there are free slots: a window that doubles while
-everything claimed is started at once, and shrinks to nothing when something had to wait.
+Quick handlers empty their slots faster than a claim can fill them, so the claimer asks for more than there are free
+slots: a window that doubles while everything claimed is started at once, and shrinks when something had to wait.
 """
 
 from __future__ import annotations
@@ -183,7 +183,10 @@ class Claimer(Service):
 
 
 class Sweeper(Service):
-    """Finds what no hint announced: every second, all lanes that have something ready. Runs beside the claims, so that a slow sweep delays none."""
+    """Finds what no hint announced: every second, all lanes that have something ready.
+
+    Runs beside the claims, so that a slow sweep delays none.
+    """
 
     def __init__(self, env: Env, emit: Emit, rooms: RoomStore, claimer: Claimer) -> None:
         super().__init__(env, emit)

@@ -1,10 +1,11 @@
 """Keeps this node's lease alive.
 
-The heart beats in a thread of its own, with its own event loop and its own connection: a handler that blocks the node's loop, or handlers that hold every
-pooled connection, do not cost the lease. A renewal is accepted only while the lease has not run out; zero rows end this life. So does the
-local deadline: the moment the last accepted renewal was sent, plus the lease, less a margin, on the monotonic clock. Past it the others
-may have given our work away, whether or not we can reach the database to hear of it. And so does another database in the place of the
-one we knew (a failover): what we hold may not exist there.
+The heart beats in a thread of its own, with its own event loop and its own connection: a handler that blocks the node's
+loop, or handlers that hold every pooled connection, do not cost the lease. A renewal is accepted only while the lease
+has not run out; zero rows end this life. So does the local deadline: the moment the last accepted renewal was sent,
+plus the lease, less a margin, on the monotonic clock. Past it the others may have given our work away, whether or not
+we can reach the database to hear of it. And so does another database in the place of the one we knew (a failover):
+what we hold may not exist there.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from timeball.store.interface import Renewal, Store
 
 _MARGIN = timedelta(seconds=1)
 _RETRY_SECONDS = 0.5
+_LOOK_SECONDS = 0.25
 # How long the node's loop may stand still before that is reported, with the stack that holds it.
 _BLOCKED_SECONDS = 1.0
 _IDENTITY = "SELECT system_identifier::text || '/' || timeline_id FROM pg_control_system(), pg_control_checkpoint()"
@@ -51,7 +53,7 @@ class Heartbeat:
         self.busy: Callable[[], int] = lambda: 0
         self.is_draining = False
         self.is_lost = False
-        self.on_drain: Callable[[], None] = lambda: None
+        self.on_drain: Callable[[], object] = lambda: None
 
     @property
     def has_lease(self) -> bool:
@@ -88,7 +90,8 @@ class Heartbeat:
         connection: Any = None
         next_renewal = self._env.clock.monotonic() + self._node.lease.interval.total_seconds()
         while not self._stop.is_set() and not self.is_lost:
-            await asyncio.to_thread(self._stop.wait, 0.25)
+            # Blocking is right here: nothing else lives in this thread's loop.
+            self._stop.wait(_LOOK_SECONDS)
             self._watch_loop()
             self._watch_deadline()
             if self._stop.is_set() or self.is_lost or self._env.clock.monotonic() < next_renewal:

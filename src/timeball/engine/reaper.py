@@ -1,8 +1,9 @@
 """What the dead held becomes lost outcomes.
 
-First the node whose lease has passed loses its row; only then, in a later statement, is what it held reaped. A renewal and a burial touch the same
-row, so one of them wins; a claim that the dead node commits later stands without a node, and the next sweep finds it. Limits are ignored here: what
-is reaped frees a place, it never takes one. What was freed and not handed on, because whoever freed it died, is handed on here.
+First the node whose lease has passed loses its row; only then, in a later statement, is what it held reaped. A renewal
+and a burial touch the same row, so one of them wins; a claim that the dead node commits later stands without a node,
+and the next sweep finds it. Limits are ignored here: what is reaped frees a place, it never takes one. What was freed
+and not handed on, because whoever freed it died, is handed on here.
 """
 
 from __future__ import annotations

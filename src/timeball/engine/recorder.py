@@ -1,8 +1,9 @@
 """Outcomes become rows, in batches.
 
-While one batch is being written the next one gathers, so the batches grow with the load by themselves. An outcome leaves memory only when the
-database has taken or refused it. When the reply to a commit is lost, the same batch is written again: every write is keyed by its
-claim, so the second one finds nothing to do, and what it then calls stale is looked up before it is believed.
+While one batch is being written the next one gathers, so the batches grow with the load by themselves. An outcome
+leaves memory only when the database has taken or refused it. When the reply to a commit is lost, the same batch is
+written again: every write is keyed by its claim, so the second one finds nothing to do, and what it then calls stale
+is looked up before it is believed.
 """
 
 from __future__ import annotations

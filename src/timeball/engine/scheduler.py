@@ -1,8 +1,9 @@
 """Hoists executions just before their time.
 
-The scheduler reads the next moments of its shards into a heap, once a second and whenever a hint says so. What falls due within the hoist window is
-planned (`domain.occurrences.plan`) and moved in batches, each move guarded by the row itself. The following occurrence of a job that was
-hoisted is known without reading it, and goes into the heap at once. Nothing in memory is truth: a row that is gone or changed is simply not moved.
+The scheduler reads the next moments of its shards into a heap, once a second and whenever a hint says so. What falls
+due within the hoist window is planned (`domain.occurrences.plan`) and moved in batches, each move guarded by the row
+itself. The following occurrence of a job that was hoisted is known without reading it, and goes into the heap at once.
+Nothing in memory is truth: a row that is gone or changed is simply not moved.
 """
 
 from __future__ import annotations

@@ -1,0 +1,55 @@
+"""The life of a scheduler: its share of the shards, hoisting, and the housekeeping."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from timeball.domain.events import Emit
+from timeball.domain.hints import Hints
+from timeball.domain.node import Node
+from timeball.engine.janitor import Janitor
+from timeball.engine.life import Life
+from timeball.engine.reaper import Reaper
+from timeball.engine.scheduler import Scheduler
+from timeball.engine.service import Service
+from timeball.engine.shards import ShardKeeper
+from timeball.env import Env
+from timeball.settings import HousekeepingSettings, SchedulerSettings
+from timeball.store.interface import Store
+
+
+class SchedulerLife(Life):
+    """Owns shards, hoists what falls due in them, and keeps house if the first shard is its own."""
+
+    def __init__(
+        self,
+        env: Env,
+        emit: Emit,
+        store: Store,
+        node: Node,
+        settings: SchedulerSettings,
+        housekeeping: HousekeepingSettings,
+    ) -> None:
+        super().__init__(env, emit, store, node)
+        self.keeper = ShardKeeper(env, emit, store.nodes, node.incarnation, self._on_shards)
+        self.scheduler = Scheduler(env, emit, store.rooms, store.jobs, self.keeper, settings)
+        self.reaper = Reaper(env, emit, store.nodes, store.rooms, housekeeping, lambda: self.keeper.is_housekeeper)
+        self.janitor = Janitor(env, emit, store.history, housekeeping, lambda: self.keeper.is_housekeeper)
+
+    def services(self) -> Sequence[Service]:
+        return (self.keeper, self.scheduler, self.reaper, self.janitor)
+
+    def heed(self, hints: Hints) -> None:
+        self.scheduler.heed(hints)
+        if hints.nodes_changed:
+            self.keeper.wake()
+
+    def _on_shards(self) -> None:
+        self.scheduler.reload()
+        self.janitor.wake()
+
+    async def wind_down(self) -> int:
+        """Hoist nothing more; the shards are released together with the node's row."""
+        self.scheduler.stop()
+        self.keeper.stop()
+        return 0

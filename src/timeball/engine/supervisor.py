@@ -1,0 +1,91 @@
+"""Which lives run here, that they begin again when lost, and the order of stopping: workers first, schedulers last."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+from timeball.domain.events import Emit, ServiceFailed
+from timeball.engine.life import Life
+from timeball.engine.worker_life import WorkerLife
+from timeball.env import Env
+from timeball.errors import StoreError
+
+_FIRST_PAUSE = 0.2
+_LONGEST_PAUSE = 5.0
+
+MakeLife = Callable[[], Life]
+
+
+class Supervisor:
+    """Runs nodes of this process until it is told to stop."""
+
+    def __init__(self, env: Env, emit: Emit, workers: Sequence[MakeLife], schedulers: Sequence[MakeLife]) -> None:
+        self._env = env
+        self._emit = emit
+        self._workers = [_Node(env, emit, make) for make in workers]
+        self._schedulers = [_Node(env, emit, make) for make in schedulers]
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Leave in good order; asked a second time, leave at once."""
+        if self._stopping.is_set():
+            for node in self._workers:
+                node.hurry()
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Run all nodes; returns when they have left."""
+        workers = [asyncio.ensure_future(node.run()) for node in self._workers]
+        schedulers = [asyncio.ensure_future(node.run()) for node in self._schedulers]
+        await self._stopping.wait()
+        for node in self._workers:
+            node.stop()
+        await asyncio.gather(*workers)
+        for node in self._schedulers:
+            node.stop()
+        await asyncio.gather(*schedulers)
+
+
+class _Node:
+    """One node through all its lives."""
+
+    def __init__(self, env: Env, emit: Emit, make_life: MakeLife) -> None:
+        self._env = env
+        self._emit = emit
+        self._make_life = make_life
+        self._life: Life | None = None
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._life is not None:
+            self._life.end()
+
+    def hurry(self) -> None:
+        if isinstance(self._life, WorkerLife):
+            self._life.hurry()
+
+    async def run(self) -> None:
+        """Begin a new life whenever one was lost, until stopped or asked to drain."""
+        pause = _FIRST_PAUSE
+        while not self._stopping.is_set():
+            try:
+                self._life = self._make_life()
+                was_lost = await self._life.run()
+            except StoreError as error:
+                self._emit(ServiceFailed("node", f"{type(error).__name__}: {error}", timedelta(seconds=pause)))
+                await self._wait(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+                continue
+            pause = _FIRST_PAUSE
+            if not was_lost:
+                return
+
+    async def _wait(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        except TimeoutError:
+            return

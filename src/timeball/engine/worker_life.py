@@ -1,0 +1,128 @@
+"""The life of a worker: claim, run, record; and how it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+from timeball.domain.events import Draining, Emit
+from timeball.domain.handler import HandlerSource, RunStyle
+from timeball.domain.hints import Hints
+from timeball.domain.node import Node
+from timeball.engine.claimer import Claimer, Sweeper
+from timeball.engine.executor import Executor
+from timeball.engine.journal import Journal
+from timeball.engine.life import Life
+from timeball.engine.recorder import Recorder
+from timeball.engine.service import Service
+from timeball.env import Env
+from timeball.runners.interface import Runner
+from timeball.settings import WorkerSettings
+from timeball.store.interface import RoomStore, Store
+
+# The last part of the grace is kept for ending what would not end by itself, and for writing that down.
+_LAST_SECONDS = 5.0
+_STOP_POLL = timedelta(seconds=1)
+
+
+class StopWatch(Service):
+    """Hears which executions are to stop: when hinted, and by a look every second."""
+
+    def __init__(self, env: Env, emit: Emit, rooms: RoomStore, node: Node, executor: Executor) -> None:
+        super().__init__(env, emit)
+        self._rooms = rooms
+        self._node = node
+        self._executor = executor
+
+    async def tick(self) -> timedelta:
+        if self._executor.busy or self._executor.held or self._executor.waiting:
+            stops = await self._rooms.stops(self._node.incarnation)
+            if stops:
+                self._executor.stop_executions(stops)
+        return _STOP_POLL
+
+
+class WorkerLife(Life):
+    """Claims executions, runs them, records their outcomes."""
+
+    def __init__(
+        self,
+        env: Env,
+        emit: Emit,
+        store: Store,
+        node: Node,
+        settings: WorkerSettings,
+        handlers: HandlerSource,
+        runners: Mapping[RunStyle, Runner],
+    ) -> None:
+        super().__init__(env, emit, store, node)
+        self._settings = settings
+        self._hurry = asyncio.Event()
+        self.recorder = Recorder(env, emit, store.rooms)
+        self.journal = Journal(env, emit, store.rooms, store.history)
+        self.executor = Executor(
+            env, handlers, runners, settings.slots, self.recorder.hand_over, self.journal.open_sink
+        )
+        self.claimer = Claimer(env, emit, store.rooms, self.executor, node.incarnation, node.handlers, settings)
+        self.sweeper = Sweeper(env, emit, store.rooms, self.claimer)
+        self.stop_watch = StopWatch(env, emit, store.rooms, node, self.executor)
+        self.heartbeat.busy = lambda: self.executor.busy
+
+    def services(self) -> Sequence[Service]:
+        return (self.recorder, self.journal, self.stop_watch, self.sweeper, self.claimer)
+
+    def heed(self, hints: Hints) -> None:
+        self.claimer.heed(hints)
+        if hints.look_everywhere:
+            self.sweeper.wake()
+        if self.node.incarnation in hints.holders:
+            self.stop_watch.wake()
+
+    def hurry(self) -> None:
+        """Do not wait for what runs."""
+        self._hurry.set()
+
+    async def drop(self, reason: str) -> None:
+        self.executor.abandon()
+        self.recorder.forget_all()
+        await super().drop(reason)
+
+    async def wind_down(self) -> int:
+        """Take nothing more, give back what has not begun, wait for the rest; in the end, stop it and give it back."""
+        self.claimer.stop()
+        self.sweeper.stop()
+        # A claim that is under way must not bring anything in behind our back.
+        await self._finish_claim()
+        given_back = self.executor.give_back_all()
+        if self.executor.busy:
+            self.emit(Draining(self.executor.busy, self._settings.grace))
+        await self._wait_for_running()
+        given_back += len(self.executor.unfinished())
+        self.executor.halt_all()
+        await self.executor.wait_idle(_LAST_SECONDS - 1)
+        await self._flush()
+        return given_back
+
+    async def _finish_claim(self) -> None:
+        for task in self._tasks:
+            if task.get_name() == self.claimer.name:
+                await asyncio.wait([task], timeout=_LAST_SECONDS)
+
+    async def _wait_for_running(self) -> None:
+        patience = max(self._settings.grace_seconds - _LAST_SECONDS, 0)
+        idle = asyncio.ensure_future(self.executor.wait_idle(patience))
+        hurry = asyncio.ensure_future(self._hurry.wait())
+        await asyncio.wait((idle, hurry), return_when=asyncio.FIRST_COMPLETED)
+        for waiter in (idle, hurry):
+            waiter.cancel()
+        await asyncio.gather(idle, hurry, return_exceptions=True)
+
+    async def _flush(self) -> None:
+        try:
+            async with asyncio.timeout(_LAST_SECONDS):
+                await self.recorder.flush()
+                await self.journal.flush()
+        except TimeoutError:
+            # The database does not answer: the lease will run out, and the reaper will find what we held.
+            return
