@@ -37,7 +37,7 @@ bench: dev-packages services ## the benchmarks (ARGS="drain" for one)
 	@$(BIN)/python -m bench $(ARGS)
 
 soak: dev-packages services ## the system tests with random faults, for long (MINUTES=60)
-	@TIMEBALL_SOAK_MINUTES=$(or $(MINUTES),60) $(BIN)/python -m pytest --timeout 0 tests/system $(ARGS)
+	@SOAK_MINUTES=$(or $(MINUTES),60) $(BIN)/python -m pytest --timeout 0 tests/system $(ARGS)
 
 lock: dev-packages ## choose and lock the versions of all packages anew
 	@$(BIN)/python -m pip install --quiet uv

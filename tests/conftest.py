@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import pytest
 
 from tests.servers import PgBouncer, PostgresServer, Servers, ServiceMissing, give_up_on, running_servers
+from timeball.env import Env
+from timeball.store.database import Database
+from timeball.store.migrate import migrate
+from timeball.store.postgres import DEFAULT_SHARDS, Store
+from timeball.testing import VirtualClock
+
+
+def pytest_configure() -> None:
+    """Forget the settings of whoever runs the tests: no test may reach a database of theirs."""
+    for name in [name for name in os.environ if name.startswith("TIMEBALL_")]:
+        del os.environ[name]
 
 
 @pytest.fixture(scope="session")
@@ -34,3 +50,84 @@ def pgbouncer(servers: Servers) -> PgBouncer:
     except ServiceMissing as error:
         give_up_on(error)
         raise
+
+
+@dataclass(frozen=True)
+class FreshDatabase:
+    """A migrated, empty database of one test, and how to get there."""
+
+    server: PostgresServer
+    name: str
+    dsn: str
+    behind_pgbouncer: bool = False
+
+
+@pytest.fixture(scope="session")
+def template_of() -> Callable[[PostgresServer], str]:
+    """The migrated database of a server that those of the tests are copied from, made when first asked for."""
+    made: dict[str, str] = {}
+
+    def template(server: PostgresServer) -> str:
+        if server.host not in made:
+            name = server.create_database()
+            with ThreadPoolExecutor(1) as aside:  # the loop of the test is none of our business
+                aside.submit(lambda: asyncio.run(_migrate(server.dsn(name)))).result()
+            made[server.host] = name
+        return made[server.host]
+
+    return template
+
+
+async def _migrate(dsn: str) -> None:
+    await migrate(Database(dsn, Env()), shards=DEFAULT_SHARDS)
+
+
+@pytest.fixture(params=["pg15", "pg18", "pgbouncer"])
+def fresh_database(
+    request: pytest.FixtureRequest, servers: Servers, template_of: Callable[[PostgresServer], str]
+) -> Iterator[FreshDatabase]:
+    """A database of the test's own on each kind of server; some tests choose theirs (`indirect`)."""
+    through_pgbouncer = request.param == "pgbouncer"
+    try:
+        server = servers.postgres("pg15" if through_pgbouncer else request.param)
+        front = servers.pgbouncer("pg15") if through_pgbouncer else server
+    except ServiceMissing as error:
+        give_up_on(error)
+        raise
+    name = server.create_database(template_of(server))
+    yield FreshDatabase(server, name, front.dsn(name), through_pgbouncer)
+    server.drop_database(name)
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    """The time of the test: it stands still until the test moves it."""
+    return VirtualClock()
+
+
+@pytest.fixture
+def env(clock: VirtualClock) -> Env:
+    """Virtual time, and the same ids in every run."""
+    return Env(clock, random.Random(1833))  # the year of the first time ball at Greenwich
+
+
+@pytest.fixture
+async def open_store(fresh_database: FreshDatabase, env: Env) -> AsyncIterator[Callable[..., Awaitable[Store]]]:
+    """Opens stores on the test's database: as many as it wants, each with connections of its own."""
+    opened: list[Store] = []
+
+    async def open_another(env: Env = env) -> Store:
+        store = Store(fresh_database.dsn, env, behind_pgbouncer=fresh_database.behind_pgbouncer)
+        opened.append(store)
+        await store.open(migrates=False)
+        return store
+
+    yield open_another
+    for store in opened:
+        await store.close()
+
+
+@pytest.fixture
+async def store(open_store: Callable[..., Awaitable[Store]]) -> Store:
+    """A store on an empty database."""
+    return await open_store()

@@ -7,6 +7,7 @@ fields of the expression. No cronsim, no stretches, no algebra.
 from __future__ import annotations
 
 import calendar
+import io
 import struct
 from collections import defaultdict
 from collections.abc import Iterator
@@ -110,6 +111,15 @@ def recorded_changes(name: str) -> list[Change]:
     types = start + 9 * times_count
     offsets = [struct.unpack(">l", data[types + 6 * i : types + 6 * i + 4])[0] for i in range(types_count)]
     return list(_changes(times, [offsets[index] for index in indices], offsets[0]))
+
+
+def made_up_zone(change: datetime, before: int, after: int) -> ZoneInfo:
+    """A zone with a single change of offset (RFC 8536, version 2)."""
+    first = b"TZif2" + bytes(15) + struct.pack(">6l", 0, 0, 0, 0, 1, 4) + struct.pack(">lbb", before, 0, 0) + b"AAA\0"
+    second = b"TZif2" + bytes(15) + struct.pack(">6l", 0, 0, 0, 1, 2, 4)
+    second += struct.pack(">qb", int(change.timestamp()), 1)
+    second += struct.pack(">lbb", before, 0, 0) + struct.pack(">lbb", after, 0, 0) + b"AAA\0"
+    return ZoneInfo.from_file(io.BytesIO(first + second + b"\n\n"), key="Test")
 
 
 def _block_size(header: bytes, width: int) -> int:

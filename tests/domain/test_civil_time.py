@@ -10,8 +10,10 @@ import tzdata
 
 from tests.domain import oracle
 from tests.domain.oracle import utc, wall
+from timeball.domain import civil_time
 from timeball.domain.civil_time import (
     Reading,
+    changes_between,
     first_instant,
     load_zone,
     offset_at,
@@ -27,18 +29,11 @@ from timeball.errors import ScheduleError, UnknownTimezone
 HOUR = timedelta(hours=1)
 
 
-def found_changes(name: str, first_year: int, last_year: int) -> list[oracle.Change]:
-    stretches = [s for year in range(first_year, last_year + 1) for s in stretches_of_year(name, year)]
-    return [
-        oracle.Change(there.start, here.offset, there.offset)
-        for here, there in pairwise(stretches)
-        if here.offset != there.offset
-    ]
-
-
 def test_every_change_of_every_zone_is_found():
     for name in oracle.distinct_zones():
-        assert found_changes(name, 1970, 2037) == oracle.changes(name), name
+        found = changes_between(load_zone(name), utc(1970, 1, 1), utc(2038, 1, 1))
+
+        assert [oracle.Change(c.at, c.before, c.after) for c in found] == oracle.changes(name), name
 
 
 @pytest.mark.parametrize("year", [2012, 2025, 2037, 2199])
@@ -87,6 +82,22 @@ def test_half_an_hour_and_a_whole_day_are_gaps_too():
 
     assert [s.gap for s in half] == [HOUR / 2]
     assert [(s.start, s.gap) for s in day] == [(utc(2011, 12, 30, 10), timedelta(days=1))]
+
+
+@pytest.mark.parametrize("minutes", [-30, 0, 30])
+def test_a_change_at_new_year_is_seen_from_both_years(minutes: int, monkeypatch: pytest.MonkeyPatch):
+    change = utc(2030, 1, 1) + timedelta(minutes=minutes)
+    there, back = f"Test/There{minutes}", f"Test/Back{minutes}"
+    zones = {there: oracle.made_up_zone(change, 0, 3600), back: oracle.made_up_zone(change, 3600, 0)}
+    monkeypatch.setattr(civil_time, "load_zone", zones.__getitem__)
+
+    gaps = [s for year in (2029, 2030) for s in stretches_of_year(there, year) if s.gap]
+    repeats = [s for year in (2029, 2030) for s in stretches_of_year(back, year) if s.reading is not Reading.ONCE]
+
+    assert [(s.start, s.gap) for s in gaps] == [(change, HOUR)]
+    assert sum((s.end - s.start for s in repeats if s.reading is Reading.FIRST), HOUR * 0) == HOUR
+    assert sum((s.end - s.start for s in repeats if s.reading is Reading.SECOND), HOUR * 0) == HOUR
+    assert (repeats[0].start, repeats[-1].end) == (change - HOUR, change + HOUR)
 
 
 def test_walking_back_passes_the_same_stretches():

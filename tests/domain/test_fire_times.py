@@ -204,6 +204,13 @@ def test_both_passes_of_a_repeat_come_in_order():
     assert found == [utc(2024, 10, 27, 0) + n * 30 * MINUTE for n in range(4)]
 
 
+def test_the_second_pass_is_not_leapt_over_from_within_the_first():
+    schedule = cron("30 2 27 10 *", on_repeat="both")
+
+    assert schedule.next_after(utc(2024, 10, 27, 0, 45)) == utc(2024, 10, 27, 1, 30)
+    assert schedule.last_at_or_before(utc(2024, 10, 27, 1, 15)) == utc(2024, 10, 27, 0, 30)
+
+
 def test_a_day_that_never_was_runs_when_the_next_one_begins():
     found = instants(cron("0 9 * * *", "Pacific/Apia"), utc(2011, 12, 29, 12), utc(2011, 12, 31))
 

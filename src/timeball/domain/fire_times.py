@@ -133,7 +133,7 @@ class CronLine:
                     yield stretch.instant(wall)
                 if beyond is None:
                     return None
-            if stretch.start <= until and (jumped := self._jumped_over(stretch)) and jumped.is_due:
+            if (jumped := self._jumped_over(stretch)) and jumped.is_due:
                 yield jumped.at
             leap = _leap(stretch, beyond) if beyond is not None else None
             if leap is not None:

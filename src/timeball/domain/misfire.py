@@ -67,6 +67,7 @@ class SkipReason(StrEnum):
     UNIQUE_KEY = "unique_key"
     EDITED = "edited"
     DELETED = "deleted"
+    CANCELLED = "cancelled"
     ENDED = "ended"
     CLOCK_GAP = "clock_gap"
 

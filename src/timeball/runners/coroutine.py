@@ -9,7 +9,7 @@ from typing import Any
 from timeball.current import RUNNING, RunContext, end_forked_copy
 from timeball.domain.execution import Outcome
 from timeball.domain.handler import Handler
-from timeball.runners.verdict import outcome_of_error, outcome_of_return, settle
+from timeball.runners.verdict import outcome_of_error, outcome_of_halt, outcome_of_return, settle
 
 
 def invoke(handler: Handler, payload: str) -> Any:
@@ -29,6 +29,8 @@ class CoroutineRunner:
 
     async def run(self, handler: Handler, context: RunContext) -> Outcome:
         """Await the handler. A halt cancels what it awaits; one that swallows that keeps its slot until it returns."""
+        if context.halted is not None:
+            return outcome_of_halt(context)
         task = asyncio.current_task()
         assert task is not None
         token = RUNNING.set(context)

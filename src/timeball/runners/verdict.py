@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from types import CoroutineType
 from typing import Any, assert_never
 
 from timeball.current import Halt, RunContext
@@ -41,6 +42,9 @@ def outcome_of_return(value: Any) -> Outcome:
         return SUCCEEDED
     if isinstance(value, ControlWord):
         return _outcome_of_word(value)
+    if isinstance(value, CoroutineType):
+        value.close()
+        return Failed(_never_awaited(value.__qualname__), is_retryable=False)
     return Succeeded(encode_result(value))
 
 
@@ -93,6 +97,11 @@ def _outcome_of_word(word: ControlWord) -> Outcome:
 def _reason_to_retry(word: Retry) -> ErrorInfo:
     cause = word.__cause__ or (None if word.__suppress_context__ else word.__context__)
     return replace(describe(word), type="Retry") if cause is None else describe(cause)
+
+
+def _never_awaited(name: str) -> ErrorInfo:
+    message = f"the handler returned the coroutine {name} without awaiting it; declare the handler with async def"
+    return describe_interruption("TypeError", message, None)
 
 
 def _error_of(outcome: Outcome) -> ErrorInfo | None:

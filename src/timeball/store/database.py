@@ -1,7 +1,8 @@
 """Connections to PostgreSQL, and the one place where a driver's error becomes one of ours.
 
 Statements are run by name. `:now` is filled in from the clock: None in production, so that the database's own clock
-decides, and a value only when a test moves the time. Statements that met a deadlock are repeated: each is one transaction, so nothing of it was done.
+decides, and a value only when a test moves the time. Statements that met a deadlock are repeated: each is one
+transaction, so nothing of it was done.
 """
 
 from __future__ import annotations

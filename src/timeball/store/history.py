@@ -40,6 +40,11 @@ class History:
         row = await self._database.fetch_row("find_execution", id=execution_id)
         return None if row is None else execution_from(row)
 
+    async def payload_override(self, execution_id: ExecutionId) -> str | None:
+        """The payload an execution was given of its own, as JSON text; None if it ran with its job's."""
+        found: str | None = await self._database.fetch_value("payload_override", id=execution_id)
+        return found
+
     async def of_job(self, job_id: JobId, limit: int = 100, before: ExecutionId | None = None) -> list[Execution]:
         """The executions of a job, newest first."""
         rows = await self._database.fetch("executions_of_job", job_id=job_id, before=before or _LAST_ID, limit=limit)

@@ -8,6 +8,13 @@ WHERE id = :id
 ORDER BY finished_at NULLS FIRST
 LIMIT 1;
 
+-- name: payload_override
+-- The payload an execution was given of its own, if any.
+SELECT payload::text
+FROM timeball.execution
+WHERE id = :id
+LIMIT 1;
+
 -- name: executions_of_job
 SELECT *, result::text AS result_text
 FROM timeball.execution

@@ -232,10 +232,10 @@ INSERT INTO timeball.skip_range (id, job_id, version, tzdata, first_at, last_at,
 VALUES (:id, :job_id, :version, :tzdata, :first_at, :last_at, :occurrences, :reason, coalesce(:now, now()));
 
 -- name: record_skipped
--- One occurrence that was not run, as a skipped execution.
+-- One occurrence that was not run, as a skipped execution; or as a cancelled one, if a person called it off.
 INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, finished_at, attempts, lost, fence, tzdata, reason)
-VALUES (:id, :job_id, 'skipped', 'schedule', :version, :queue, :priority, :handler, :scheduled_for,
-        greatest(coalesce(:now, now()), :scheduled_for), 0, 0, 0, :tzdata, :reason);
+VALUES (:id, :job_id, CASE WHEN :reason::text = 'cancelled' THEN 'cancelled' ELSE 'skipped' END, 'schedule', :version, :queue, :priority, :handler, :scheduled_for,
+        greatest(coalesce(:now, now()), :scheduled_for), 0, 0, 0, :tzdata, :reason::text);
 
 -- name: withdraw_waiting
 -- A pause: scheduled executions that wait and were never tried are recorded as skipped; all other waiting ones are parked in due.

@@ -1,0 +1,136 @@
+"""`timeball`: the tree of commands. Everything heavy is imported by the command that needs it, so that `--help` is quick."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from timeball.errors import InvalidInput, NotFound, SettingsError, TimeballError
+from timeball.version import __version__
+
+app = typer.Typer(
+    name="timeball",
+    help="Jobs at their exact time, on one machine or many.\n\n"
+    "Examples:\n\n"
+    "  timeball up                      everything on this machine\n\n"
+    "  timeball up app:tb               the same, with the handlers of your program\n\n"
+    "  timeball worker app:tb --slots 50 --queue mail\n\n"
+    "  timeball verify                  prove that nothing was lost",
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+)
+database = typer.Typer(name="db", help="The database: its schema.", rich_markup_mode=None, no_args_is_help=True)
+app.add_typer(database)
+
+AppReference = Annotated[
+    str | None, typer.Argument(metavar="[APP]", help="Where your handlers are: module:attribute, such as app:tb.")
+]
+Slots = Annotated[int | None, typer.Option(help="How many executions run together.", min=1)]
+Queues = Annotated[list[str] | None, typer.Option("--queue", help="A queue to serve; repeat for more. None means all.")]
+Processes = Annotated[int, typer.Option(help="How many worker processes to run.", min=1, max=256)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"timeball {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Jobs at their exact time, on one machine or many."""
+
+
+@app.command()
+def up(reference: AppReference = None, slots: Slots = None, queue: Queues = None) -> None:
+    """Run everything on this machine: scheduler, worker and, without a database of your own, the embedded PostgreSQL."""
+    from timeball.cli.nodes import run_nodes
+
+    run_nodes(reference, slots=slots, queues=queue, with_scheduler=True, with_worker=True, is_up=True)
+
+
+@app.command()
+def scheduler() -> None:
+    """Run a scheduler. Any number may run; they share the schedule among themselves."""
+    from timeball.cli.nodes import run_nodes
+
+    run_nodes(None, with_scheduler=True)
+
+
+@app.command()
+def worker(reference: AppReference = None, slots: Slots = None, queue: Queues = None, processes: Processes = 1) -> None:
+    """Run a worker. Any number may run, on any number of machines."""
+    from timeball.cli.nodes import run_nodes, run_processes
+
+    if processes > 1:
+        run_processes(processes)
+    run_nodes(reference, slots=slots, queues=queue, with_worker=True)
+
+
+@app.command()
+def verify(as_json: AsJson = False) -> None:
+    """Read the database and check every promise over its whole history; exit code 1 if one is broken."""
+    from timeball.cli.database import run_verify
+
+    raise typer.Exit(run_verify(as_json=as_json))
+
+
+@app.command()
+def check(reference: AppReference = None) -> None:
+    """Check settings, program and database without starting anything."""
+    from timeball.cli.database import run_check
+
+    raise typer.Exit(run_check(reference))
+
+
+@app.command("next")
+def next_times(
+    schedule: Annotated[str, typer.Argument(help='A cron expression, such as "30 2 * * *".')],
+    tz: Annotated[str, typer.Option("--tz", help="An IANA time zone.")] = "UTC",
+    count: Annotated[int, typer.Option("-n", "--count", min=1, max=1000, help="How many.")] = 10,
+    on_gap: Annotated[str, typer.Option(help="When the clock skips the time: next_valid or skip.")] = "next_valid",
+    on_repeat: Annotated[str, typer.Option(help="When it happens twice: first, second or both.")] = "first",
+    after: Annotated[str | None, typer.Option(help="From this instant on (ISO 8601); none means now.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show when a schedule would fire, with the clock changes marked. Needs no server."""
+    from timeball.cli.schedules import show_next
+
+    show_next(schedule, tz, count, on_gap=on_gap, on_repeat=on_repeat, after=after, as_json=as_json)
+
+
+@database.command("migrate")
+def migrate() -> None:
+    """Bring the schema up to date."""
+    from timeball.cli.database import run_migrate
+
+    run_migrate()
+
+
+def main() -> None:
+    """The entry point: our errors are told in three lines, without a stack."""
+    # The program may lie in the folder one is in.
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        app()
+    except TimeballError as error:
+        _explain(error)
+
+
+def _explain(error: TimeballError) -> NoReturn:
+    sys.stderr.write(f"timeball: {error}\n")
+    if error.hint:
+        sys.stderr.write(f"  {error.hint}\n")
+    if isinstance(error, SettingsError):
+        sys.stderr.write("  change the variables named above, or timeball.toml\n")
+    sys.exit(2 if isinstance(error, InvalidInput) else 3 if isinstance(error, NotFound) else 1)

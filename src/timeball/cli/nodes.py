@@ -1,0 +1,137 @@
+"""Running nodes from the command line: signals, several processes, the greeting."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from typing import Any, NoReturn
+
+from timeball.engine.supervisor import Supervisor
+from timeball.handlers.registry import Registry
+from timeball.settings import Settings, load_settings
+from timeball.telemetry.logs import logging_emit
+from timeball.wiring import Parts, make_supervisor, opened
+
+
+def run_nodes(
+    reference: str | None,
+    *,
+    slots: int | None = None,
+    queues: list[str] | None = None,
+    with_scheduler: bool = False,
+    with_worker: bool = False,
+    is_up: bool = False,
+) -> None:
+    """Run nodes here until a signal ends them."""
+    settings = _settings(slots, queues)
+    program = _load(reference)
+    main = _run(settings, reference, program, with_scheduler=with_scheduler, with_worker=with_worker, is_up=is_up)
+    _run_on_best_loop(main)
+
+
+def _settings(slots: int | None, queues: list[str] | None) -> Settings:
+    settings = load_settings()
+    given: dict[str, Any] = {}
+    if slots is not None:
+        given["slots"] = slots
+    if queues:
+        given["queues"] = tuple(queues)
+    if not given:
+        return settings
+    return settings.model_copy(update={"worker": settings.worker.model_copy(update=given)})
+
+
+def _load(reference: str | None) -> Any:
+    if reference is None:
+        return None
+    from timeball.loading import load_app
+
+    return load_app(reference)
+
+
+def _run_on_best_loop(main: Any) -> None:
+    try:
+        import uvloop
+    except ImportError:  # no uvloop on this platform: slower, and right all the same
+        asyncio.run(main)
+        return
+    uvloop.run(main)
+
+
+async def _run(
+    settings: Settings, reference: str | None, program: Any, *, with_scheduler: bool, with_worker: bool, is_up: bool
+) -> None:
+    emit = logging_emit(settings.log_format, settings.log_level)
+    async with opened(settings) as parts:
+        registry = Registry() if program is None else program.registry
+        if program is not None and with_worker:
+            await program.declare_with(parts.commands)
+        supervisor = make_supervisor(
+            parts,
+            emit,
+            registry=registry,
+            app_reference=reference,
+            with_scheduler=with_scheduler,
+            with_worker=with_worker,
+        )
+        _heed_signals(supervisor)
+        if is_up:
+            _greet(parts)
+        await supervisor.run()
+
+
+def _heed_signals(supervisor: Supervisor) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, supervisor.stop)
+
+
+def _greet(parts: Parts) -> None:
+    settings = parts.settings
+    where = (
+        "the embedded PostgreSQL in " + str(settings.data_dir) if settings.database_url is None else "your PostgreSQL"
+    )
+    sys.stderr.write(f"\n  Timeball is up on {where}. Ctrl-C stops it; again, at once.\n")
+    if settings.database_url is None:
+        sys.stderr.write(f"  Other programs reach it with: TIMEBALL_DATABASE_URL='{parts.store.database.dsn}'\n\n")
+    sys.stderr.flush()
+
+
+def run_processes(number: int) -> NoReturn:
+    """Run so many worker processes with the same arguments, and stop them together."""
+    arguments = _without_processes(sys.argv[1:])
+    children = [subprocess.Popen([sys.executable, "-m", "timeball", *arguments]) for _ in range(number)]
+
+    def pass_on(received: int, _frame: object) -> None:
+        for child in children:
+            if child.poll() is None:
+                child.send_signal(received)
+
+    for number_ in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number_, pass_on)
+    codes = [_wait(child) for child in children]
+    os._exit(max(abs(code) for code in codes))
+
+
+def _wait(child: subprocess.Popen[bytes]) -> int:
+    while True:
+        try:
+            return child.wait()
+        except KeyboardInterrupt:
+            continue
+
+
+def _without_processes(arguments: list[str]) -> list[str]:
+    kept: list[str] = []
+    skips_next = False
+    for argument in arguments:
+        if skips_next:
+            skips_next = False
+        elif argument == "--processes":
+            skips_next = True
+        elif not argument.startswith("--processes="):
+            kept.append(argument)
+    return kept

@@ -1,0 +1,392 @@
+"""The ledger: whether every occurrence of a job is recorded, and recorded once.
+
+A job's versions say which instants there should be: version n answers for the instants of its own rule in (after, until], and the spans follow one
+another without a gap. The database says what there is: executions, and ranges of skipped occurrences. `JobLedger` is given both in the order of
+time and walks them side by side, like two sorted lists; it holds no more than one of each in memory.
+
+    the rule      |    |    |    |    |    |    |    |    |
+    the records   x    x    [----------]    x         x    x    x
+                                                 ^hole         ^phantom
+
+Nothing is walked through that was skipped or lost as a whole: inside a range and inside a hole only the edges are looked for. How far the records must reach
+is told by the `Outlook`: to the pending occurrence, to the beginning of a pause, or to the end of the rule. What is older than the history that
+is kept is no longer expected, and a job that has used up `max_executions` owes nothing more.
+
+A one-off keeps to other rules: its one instant may have passed when it was set ("a past instant runs now"), and it stays owed when
+another field is edited, so it is matched by its instant alone, whatever version is cited.
+
+An instant that was computed by other time-zone data than ours cannot be judged. It is counted as not checkable, unless our data agree with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from itertools import pairwise
+from typing import NamedTuple
+from uuid import UUID
+
+from timeball.domain.ids import show, show_execution
+from timeball.domain.instants import MICROSECOND, stamp
+from timeball.domain.schedule import Cron, Every, Manual, Occurrence, Once, Schedule
+
+
+class Promise(StrEnum):
+    """The promises of RELIABILITY.md that a ledger can break."""
+
+    RECORDED_ONCE = "S1"
+    NO_PHANTOM = "S2"
+    WATERMARK = "S3"
+    BOUNDED = "S7"
+
+
+class Entry(NamedTuple):
+    """One record: an execution of origin `schedule`, or a range of skipped occurrences. A tuple: millions are read."""
+
+    id: UUID
+    first: datetime
+    last: datetime
+    version: int
+    tzdata: str | None
+    is_range: bool
+    # How many occurrences a range says it holds.
+    occurrences: int | None
+    # Whether it was to run, and so counts towards `max_executions`.
+    is_used: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """The instants one version of a job answers for: those of its rule in (after, until]; without *until*, from now on."""
+
+    version: int
+    rule: Schedule
+    after: datetime
+    until: datetime | None
+    max_executions: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pending:
+    """The occurrence of a job that waits in `due`."""
+
+    id: UUID
+    scheduled_for: datetime
+    tzdata: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """How far the records of a job must reach."""
+
+    pending: Pending | None = None
+    is_deleted: bool = False
+    # The watermark of a paused job.
+    paused_from: datetime | None = None
+    # Nothing up to here is expected any more: its history was dropped.
+    history_from: datetime | None = None
+    # The time-zone data in use here.
+    tzdata: str
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    """A promise that is broken: why, at which instant, and by which records."""
+
+    promise: Promise
+    why: str
+    at: datetime
+    version: int | None = None
+    records: tuple[str, ...] = ()
+
+
+class JobLedger:
+    """The account of one job. `enter` its records by (first, last), then `close`; what is wrong is handed to *report*."""
+
+    __slots__ = (
+        "_answered",
+        "_by_version",
+        "_index",
+        "_line",
+        "_outlook",
+        "_previous",
+        "_report",
+        "_span",
+        "_spans",
+        "_used",
+        "_used_by",
+        "checked",
+        "not_checkable",
+    )
+
+    def __init__(self, spans: Sequence[Span], outlook: Outlook, report: Callable[[Flaw], None]) -> None:
+        self.checked = 0
+        self.not_checkable = 0
+        self._spans = spans
+        self._by_version = {span.version: span for span in spans}
+        self._outlook = outlook
+        self._report = report
+        self._previous: Entry | None = None
+        self._used = 0
+        self._used_by: dict[int, int] = {}
+        # The instants of one-offs, and whether they have been met.
+        self._answered = {span.rule.scheduled_at: False for span in spans if isinstance(span.rule, Once)}
+        self._index = -1
+        self._span: Span | None = None
+        self._line = Line(Manual(), datetime.min)
+        self._check_spans()
+        self._open_next()
+
+    def enter(self, entry: Entry) -> None:
+        """Take the next record into account."""
+        previous = self._previous
+        if previous is not None and entry.first <= previous.last:
+            self._enter_double(entry, previous)
+            return
+        self._count(entry)
+        is_named = self._cover(entry)
+        self._previous = entry
+        span, cited = self._span, self._by_version.get(entry.version)
+        if cited is span is not None and is_named:
+            return
+        if cited is None:
+            self._phantom(entry, f"cites version {entry.version}, which does not exist")
+        elif isinstance(cited.rule, Once):
+            if entry.is_range or entry.first != cited.rule.scheduled_at:
+                self._phantom(entry, f"is not at {stamp(cited.rule.scheduled_at)}, the one instant of its version")
+        elif span is None or entry.first <= span.after:
+            self._phantom(entry, "is at an instant for which no version answers")
+        elif cited is not span:
+            self._phantom(entry, f"cites version {entry.version}, but version {span.version} answers for its instant")
+        elif self._is_sure(entry.tzdata):
+            self._phantom(entry, "is not at an instant of its version's schedule")
+        else:
+            self.not_checkable += 1
+
+    def close(self) -> None:
+        """Say what is missing at the end."""
+        while self._span is not None and self._span.until is not None:
+            self._close_span(self._span.until)
+        if self._span is not None:
+            self._close_open_span(self._span)
+        self._check_one_offs()
+        for span in self._spans:
+            if span.max_executions is not None and self._used_by.get(span.version, 0) > span.max_executions:
+                why = f"{self._used_by[span.version]} executions were to run, max_executions is {span.max_executions}"
+                self._report(Flaw(Promise.BOUNDED, why, span.after, span.version))
+
+    # records
+
+    def _enter_double(self, entry: Entry, previous: Entry) -> None:
+        # One execution in two rooms is another promise's business.
+        if entry.id != previous.id:
+            why = "an occurrence is recorded twice"
+            self._report(Flaw(Promise.RECORDED_ONCE, why, entry.first, entry.version, (_name(previous), _name(entry))))
+        if entry.last > previous.last:
+            self._previous = entry
+            self._line.seek(entry.last)
+
+    def _count(self, entry: Entry) -> None:
+        if entry.first in self._answered:
+            self._answered[entry.first] = True
+        if entry.is_used:
+            self._used += 1
+            self._used_by[entry.version] = self._used_by.get(entry.version, 0) + 1
+        self.checked += 1 if not entry.is_range else entry.occurrences or 1
+
+    def _cover(self, entry: Entry) -> bool:
+        """Go on to the instant of a record, and past it; whether the schedule names that instant."""
+        first = entry.first
+        while self._span is not None and self._span.until is not None and self._span.until < first:
+            self._close_span(self._span.until)
+        line = self._line
+        if line.upcoming is not None and line.upcoming < first:
+            self._hole(line.upcoming, first - MICROSECOND, entry.tzdata)
+            line.seek(first - MICROSECOND)
+        is_named = line.upcoming == first
+        if entry.is_range:
+            return self._cover_range(entry) and is_named
+        if is_named:
+            line.step()
+        return is_named
+
+    def _cover_range(self, entry: Entry) -> bool:
+        line, span = self._line, self._span
+        line.seek(entry.last - MICROSECOND)
+        is_named = line.upcoming == entry.last and (span is None or span.until is None or entry.last <= span.until)
+        if is_named:
+            line.step()
+        number = None if span is None else span.rule.count_between(entry.first - MICROSECOND, entry.last)
+        if is_named and None not in (number, entry.occurrences) and number != entry.occurrences:
+            why = f"a skip range says that it holds {entry.occurrences} occurrences, its schedule names {number}"
+            if self._is_sure(entry.tzdata):
+                self._report(Flaw(Promise.RECORDED_ONCE, why, entry.first, entry.version, (_name(entry),)))
+        return is_named
+
+    def _phantom(self, entry: Entry, why: str) -> None:
+        what = "a skip range" if entry.is_range else "an execution"
+        self._report(Flaw(Promise.NO_PHANTOM, f"{what} {why}", entry.first, entry.version, (_name(entry),)))
+
+    # spans
+
+    def _check_spans(self) -> None:
+        for older, newer in pairwise(self._spans):
+            if older.until != newer.after or older.after > newer.after:
+                until = "now on" if older.until is None else stamp(older.until)
+                why = f"version {older.version} answers until {until}, version {newer.version} from {stamp(newer.after)}"
+                self._report(Flaw(Promise.WATERMARK, why, newer.after, newer.version))
+        if self._spans and self._spans[-1].until is not None and not self._outlook.is_deleted:
+            last = self._spans[-1]
+            why = f"no version answers after {stamp(last.until or last.after)}, though the job is not deleted"
+            self._report(Flaw(Promise.WATERMARK, why, last.until or last.after, last.version))
+
+    def _open_next(self) -> None:
+        self._index += 1
+        self._span = span = self._spans[self._index] if self._index < len(self._spans) else None
+        is_walked = span is not None and span.rule.is_recurring
+        self._line = Line(span.rule, span.after) if span and is_walked else Line(Manual(), datetime.min)
+
+    def _close_span(self, until: datetime) -> None:
+        upcoming = self._line.upcoming
+        if upcoming is not None and upcoming <= until and not self._is_used_up():
+            self._hole(upcoming, until, self._outlook.tzdata)
+        self._open_next()
+
+    def _close_open_span(self, span: Span) -> None:
+        pending, paused_from, upcoming = self._outlook.pending, self._outlook.paused_from, self._line.upcoming
+        if pending is not None:
+            self._meet_pending(span, pending)
+        elif paused_from is not None:
+            self._refuse_records_beyond(paused_from, "the watermark of the pause", span, ())
+            if upcoming is not None and upcoming <= paused_from and not self._is_used_up():
+                self._hole(upcoming, paused_from, self._outlook.tzdata)
+        elif upcoming is not None and not self._is_used_up():
+            floor = self._outlook.history_from
+            at = upcoming if floor is None or upcoming > floor else span.rule.next_after(floor)
+            if at is not None:
+                why = "nothing is pending, though the schedule goes on: this occurrence will not be recorded"
+                self._report(Flaw(Promise.WATERMARK, why, at, span.version))
+
+    def _meet_pending(self, span: Span, pending: Pending) -> None:
+        records = (show_execution(pending.id),)
+        at = pending.scheduled_for
+        if self._refuse_records_beyond(at - MICROSECOND, "the pending occurrence", span, records, pending.id):
+            return
+        if not span.rule.is_recurring:
+            return
+        upcoming = self._line.upcoming
+        if upcoming is not None and upcoming < at:
+            self._hole(upcoming, at - MICROSECOND, pending.tzdata)
+            self._line.seek(at - MICROSECOND)
+        if self._line.upcoming != at:
+            if not self._is_sure(pending.tzdata):
+                self.not_checkable += 1
+                return
+            why = "the pending occurrence is not at an instant of its version's schedule"
+            self._report(Flaw(Promise.NO_PHANTOM, why, at, span.version, records))
+
+    def _refuse_records_beyond(
+        self, watermark: datetime, what: str, span: Span, records: tuple[str, ...], own_id: UUID | None = None
+    ) -> bool:
+        previous = self._previous
+        if previous is None or previous.last <= watermark or isinstance(span.rule, Once):
+            return False
+        if previous.id != own_id:
+            why = f"what lies beyond {what} is recorded already: the watermark has moved back"
+            self._report(Flaw(Promise.WATERMARK, why, previous.last, span.version, (*records, _name(previous))))
+        return True
+
+    def _hole(self, first: datetime, until: datetime, revealed_by: str | None) -> None:
+        """Occurrences from *first* to *until* have no record; what is older than the history is not missed."""
+        span = self._span
+        assert span is not None
+        start: datetime | None = first
+        floor = self._outlook.history_from
+        if floor is not None and first <= floor:
+            start = span.rule.next_after(floor)
+        if start is None or start > until:
+            return
+        number = span.rule.count_between(start - MICROSECOND, until)
+        previous = self._previous
+        if not (self._is_sure(revealed_by) and (previous is None or self._is_sure(previous.tzdata))):
+            self.not_checkable += number or 1
+            return
+        last = span.rule.last_at_or_before(until, start - MICROSECOND) or start
+        self.checked += number or 1
+        why = "an occurrence has no record"
+        if last != start:
+            many = "many" if number is None else number
+            why = f"{many} occurrences have no record, the last of them at {stamp(last)}"
+        self._report(Flaw(Promise.RECORDED_ONCE, why, start, span.version))
+
+    def _is_used_up(self) -> bool:
+        """Whether the job may have ended for having run `max_executions` times."""
+        limit = None if self._span is None else self._span.max_executions
+        if limit is None:
+            return False
+        floor = self._outlook.history_from
+        return self._used >= limit or (floor is not None and floor > self._spans[0].after)
+
+    def _is_sure(self, tzdata: str | None) -> bool:
+        rule = None if self._span is None else self._span.rule
+        return not isinstance(rule, Cron) or rule.timezone == "UTC" or tzdata == self._outlook.tzdata
+
+    # one-offs
+
+    def _check_one_offs(self) -> None:
+        before: Schedule | None = None
+        for span in self._spans:
+            rule, earlier, before = span.rule, before, span.rule
+            if not isinstance(rule, Once) or self._is_answered(rule.scheduled_at):
+                continue
+            was_set_here = not isinstance(earlier, Once) or earlier.scheduled_at != rule.scheduled_at
+            if self._is_owed(span, rule.scheduled_at) and (was_set_here or rule.scheduled_at > span.after):
+                self.checked += 1
+                why = "the one occurrence has no record"
+                self._report(Flaw(Promise.RECORDED_ONCE, why, rule.scheduled_at, span.version))
+
+    def _is_answered(self, instant: datetime) -> bool:
+        pending, floor = self._outlook.pending, self._outlook.history_from
+        is_pending = pending is not None and pending.scheduled_for == instant
+        return self._answered[instant] or is_pending or (floor is not None and instant <= floor)
+
+    def _is_owed(self, span: Span, instant: datetime) -> bool:
+        until = span.until or self._outlook.paused_from
+        return until is None or instant <= until
+
+
+class Line:
+    """What a schedule names next: by steps, and by leaps over what need not be looked at."""
+
+    __slots__ = ("_interval", "_rule", "_walk", "upcoming")
+
+    def __init__(self, rule: Schedule, after: datetime) -> None:
+        self._rule = rule
+        # Elapsed time needs no walk: a step is an addition.
+        self._interval = rule.interval if isinstance(rule, Every) and rule.ends_at is None else None
+        self._walk: Iterator[Occurrence] = iter(())
+        self.upcoming: datetime | None = None
+        if not isinstance(rule, Manual):
+            self.seek(after)
+
+    def step(self) -> None:
+        """Go on to the next instant."""
+        if self._interval is not None and self.upcoming is not None:
+            self.upcoming += self._interval
+            return
+        occurrence = next(self._walk, None)
+        self.upcoming = None if occurrence is None else occurrence.at
+
+    def seek(self, after: datetime) -> None:
+        """Go to the first instant after this one, backwards as well as forwards."""
+        if self._interval is not None:
+            self.upcoming = self._rule.next_after(after)
+            return
+        self._walk = self._rule.occurrences(after)
+        self.step()
+
+
+def _name(entry: Entry) -> str:
+    return show("skp", entry.id) if entry.is_range else show_execution(entry.id)

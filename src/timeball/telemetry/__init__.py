@@ -1,0 +1,1 @@
+"""Turns events into signals for people."""

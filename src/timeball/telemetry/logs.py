@@ -1,0 +1,95 @@
+"""Events become log lines: a name and fields, readable in a terminal, JSON elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import fields
+from datetime import timedelta
+from typing import Any, TextIO
+from uuid import UUID
+
+import structlog
+
+from timeball.domain.events import (
+    AttemptFailed,
+    Draining,
+    Emit,
+    Event,
+    HistoryTrimmed,
+    Hoisted,
+    ListenerChanged,
+    LoopBlocked,
+    NodeBuried,
+    NodeLost,
+    NodeStarted,
+    NodeStopped,
+    OccurrencesSkipped,
+    OutcomeRefused,
+    Reaped,
+    ServiceFailed,
+    ServiceRecovered,
+    ShardsChanged,
+    SucceededInBatch,
+)
+from timeball.domain.ids import show
+
+_LEVELS: dict[type[Event], tuple[int, str]] = {
+    NodeStarted: (logging.INFO, "node.started"),
+    NodeStopped: (logging.INFO, "node.stopped"),
+    NodeLost: (logging.ERROR, "node.lost"),
+    NodeBuried: (logging.WARNING, "node.buried"),
+    ShardsChanged: (logging.INFO, "shards.changed"),
+    Hoisted: (logging.DEBUG, "executions.hoisted"),
+    OccurrencesSkipped: (logging.INFO, "occurrences.skipped"),
+    SucceededInBatch: (logging.INFO, "executions.succeeded"),
+    AttemptFailed: (logging.WARNING, "attempt.failed"),
+    OutcomeRefused: (logging.WARNING, "outcome.refused"),
+    Reaped: (logging.WARNING, "executions.reaped"),
+    ServiceFailed: (logging.ERROR, "service.failed"),
+    ServiceRecovered: (logging.INFO, "service.recovered"),
+    ListenerChanged: (logging.INFO, "listener.changed"),
+    LoopBlocked: (logging.WARNING, "loop.blocked"),
+    HistoryTrimmed: (logging.INFO, "history.trimmed"),
+    Draining: (logging.INFO, "worker.draining"),
+}
+_PREFIXES = {"execution_id": "exe", "job_id": "job", "incarnation": "nod"}
+
+
+def logging_emit(log_format: str = "auto", level: str = "info", stream: TextIO | None = None) -> Emit:
+    """An `emit` that writes log lines to *stream* (standard error, if none is given)."""
+    stream = stream or sys.stderr
+    least = getattr(logging, level.upper())
+    is_text = log_format == "text" or (log_format == "auto" and stream.isatty())
+    logger = structlog.wrap_logger(
+        structlog.PrintLogger(stream),
+        processors=_processors(is_text=is_text, colors=stream.isatty()),
+        wrapper_class=structlog.make_filtering_bound_logger(least),
+    )
+
+    def emit(event: Event) -> None:
+        number, name = _LEVELS[type(event)]
+        if number >= least:
+            logger.log(number, name, **_fields(event))
+
+    return emit
+
+
+def _processors(*, is_text: bool, colors: bool) -> list[Any]:
+    shared: list[Any] = [structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso", utc=True)]
+    if is_text:
+        return [*shared, structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=22)]
+    return [*shared, structlog.processors.JSONRenderer()]
+
+
+def _fields(event: Event) -> dict[str, Any]:
+    found = ((f.name, getattr(event, f.name)) for f in fields(event))
+    return {name: _shown(name, value) for name, value in found if value is not None}
+
+
+def _shown(name: str, value: Any) -> Any:
+    if isinstance(value, UUID):
+        return show(_PREFIXES.get(name, "id"), value)
+    if isinstance(value, timedelta):
+        return f"{value.total_seconds() * 1000:.1f} ms"
+    return value

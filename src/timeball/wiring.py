@@ -1,0 +1,132 @@
+"""Settings -> Store, Commands, Supervisor: the only file that knows which concrete parts go together."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+from timeball.commands import Commands
+from timeball.domain.events import Emit
+from timeball.domain.handler import Handler, RunStyle
+from timeball.domain.ids import Incarnation
+from timeball.domain.node import Node, NodeKind
+from timeball.engine.life import Life
+from timeball.engine.scheduler_life import SchedulerLife
+from timeball.engine.supervisor import Supervisor
+from timeball.engine.worker_life import WorkerLife
+from timeball.env import Env
+from timeball.handlers.registry import Registry
+from timeball.handlers.testing import testing_handlers
+from timeball.runners.coroutine import CoroutineRunner
+from timeball.runners.interface import Runner
+from timeball.runners.process import ProcessRunner
+from timeball.runners.thread import ThreadRunner
+from timeball.settings import Settings
+from timeball.store.embedded import EmbeddedServer
+from timeball.store.postgres import Store
+from timeball.version import __version__
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What an open process has."""
+
+    settings: Settings
+    env: Env
+    store: Store
+    commands: Commands
+
+
+def built_in_handlers() -> tuple[Handler, ...]:
+    """What comes in the box."""
+    return testing_handlers()
+
+
+@asynccontextmanager
+async def opened(settings: Settings, env: Env | None = None) -> AsyncIterator[Parts]:
+    """An open store, on the database of the settings or on the embedded one, for as long as it is used."""
+    env = env or Env()
+    async with AsyncExitStack() as stack:
+        url = settings.database_url
+        if url is None:
+            server = EmbeddedServer(settings.data_dir)
+            url = await asyncio.to_thread(server.start)
+            stack.push_async_callback(asyncio.to_thread, server.leave)
+        store = Store(
+            url,
+            env,
+            pool_size=settings.database_pool,
+            behind_pgbouncer=settings.behind_pgbouncer,
+            hoist_window=settings.scheduler.hoist_window,
+        )
+        await store.open(migrates=settings.migrate, shards=settings.shards)
+        stack.push_async_callback(store.close)
+        yield Parts(settings, env, store, Commands(store, env))
+
+
+def make_supervisor(
+    parts: Parts,
+    emit: Emit,
+    *,
+    registry: Registry | None = None,
+    app_reference: str | None = None,
+    with_scheduler: bool = False,
+    with_worker: bool = False,
+) -> Supervisor:
+    """The nodes this process is to run."""
+    nodes = _Nodes(parts, emit, registry or Registry(), app_reference)
+    return Supervisor(
+        parts.env,
+        emit,
+        workers=[nodes.worker] if with_worker else [],
+        schedulers=[nodes.scheduler] if with_scheduler else [],
+    )
+
+
+class _Nodes:
+    """Makes the lives of this process's nodes."""
+
+    def __init__(self, parts: Parts, emit: Emit, registry: Registry, app_reference: str | None) -> None:
+        self._parts = parts
+        self._emit = emit
+        self._handlers = registry.merge(built_in_handlers())
+        self._app_reference = app_reference
+
+    def scheduler(self) -> Life:
+        parts = self._parts
+        node = self._node(NodeKind.SCHEDULER)
+        return SchedulerLife(
+            parts.env, self._emit, parts.store, node, parts.settings.scheduler, parts.settings.housekeeping
+        )
+
+    def worker(self) -> Life:
+        parts, settings = self._parts, self._parts.settings.worker
+        self._handlers.prepare()
+        node = self._node(NodeKind.WORKER)
+        return WorkerLife(parts.env, self._emit, parts.store, node, settings, self._handlers, self._runners())
+
+    def _runners(self) -> Mapping[RunStyle, Runner]:
+        clock, slots = self._parts.env.clock, self._parts.settings.worker.slots
+        return {
+            RunStyle.COROUTINE: CoroutineRunner(),
+            RunStyle.THREAD: ThreadRunner(slots, clock),
+            RunStyle.PROCESS: ProcessRunner(slots, clock, self._app_reference),
+        }
+
+    def _node(self, kind: NodeKind) -> Node:
+        settings = self._parts.settings
+        is_worker = kind is NodeKind.WORKER
+        return Node(
+            incarnation=Incarnation(self._parts.env.new_id()),
+            kind=kind,
+            name=f"{platform.node()}/{os.getpid()}",
+            lease=settings.worker.lease if is_worker else settings.scheduler.lease,
+            slots=settings.worker.slots if is_worker else 0,
+            queues=(settings.worker.queues or None) if is_worker else None,
+            handlers=self._handlers.names() if is_worker else (),
+            version=__version__,
+        )

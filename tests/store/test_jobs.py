@@ -1,0 +1,403 @@
+"""Jobs are made and found: one statement writes the definition and the first execution, into the room where it belongs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from tests.conftest import FreshDatabase
+from tests.factories import (
+    SOMEBODY,
+    TZDATA,
+    claim_all,
+    define_job,
+    enqueue,
+    found,
+    make_job,
+    make_recurring,
+    only_row,
+    opening_of,
+    read_job,
+    rooms_of,
+    seconds,
+    table,
+)
+from timeball.domain import changes
+from timeball.domain.civil_time import OnGap, OnRepeat
+from timeball.domain.execution import Origin
+from timeball.domain.ids import ExecutionId, new_id
+from timeball.domain.lifecycle import Delivery
+from timeball.env import Env
+from timeball.errors import Conflict
+from timeball.store.jobs import Opening
+from timeball.store.postgres import Store
+from timeball.testing import VirtualClock
+
+# A value of its own for each field, so that two swapped columns are noticed.
+EVERYTHING: dict[str, Any] = {
+    "name": "nightly report",
+    "description": "for the board",
+    "handler": "app.reports:nightly",
+    "payload": {"pages": 3},
+    "schedule": "5 4 * * *",
+    "timezone": "Europe/Berlin",
+    "on_gap": OnGap.SKIP,
+    "on_repeat": OnRepeat.BOTH,
+    "starts_at": datetime(2026, 3, 4, tzinfo=UTC),
+    "ends_at": datetime(2031, 5, 6, tzinfo=UTC),
+    "max_executions": 1001,
+    "jitter_seconds": 7,
+    "misfire": "all",
+    "misfire_grace_seconds": 41,
+    "misfire_cap": 42,
+    "misfire_max_age_seconds": 43,
+    "overlap": "allow",
+    "queue": "reports",
+    "priority": 61,
+    "max_retries": 11,
+    "max_lost": 12,
+    "initial_backoff_ms": 1300,
+    "max_backoff_ms": 14_000,
+    "timeout_ms": 15_000,
+    "delivery": "at_most_once",
+    "max_running": 16,
+    "limit_key": "printers",
+    "unique_key": "the report",
+    "tags": ("red", "blue"),
+}
+
+
+async def test_every_field_comes_back_as_it_was_written(store: Store, clock: VirtualClock) -> None:
+    wanted = replace(define_job(store, **EVERYTHING), declared_by="app:tb", version=3)
+
+    await store.jobs.create([wanted], [])
+
+    stored = (await store.jobs.find([wanted.id]))[wanted.id]
+    assert json.loads(stored.payload) == {"pages": 3}
+    assert stored == replace(wanted, payload=stored.payload, created_at=clock.now(), updated_at=clock.now())
+    assert await store.jobs.find_by_name("nightly report") == stored
+
+
+async def test_every_field_has_the_column_of_its_name(store: Store) -> None:
+    wanted = define_job(store, **EVERYTHING)
+
+    await store.jobs.create([wanted], [])
+
+    row = await only_row(store, "job")
+    named = {name: value for name, value in EVERYTHING.items() if name not in ("payload", "delivery", "tags")}
+    assert {name: row[name] for name in named} == named
+    assert (json.loads(row["payload"]), row["tags"]) == ({"pages": 3}, ["red", "blue"])
+    assert (row["at_most_once"], row["kind"], row["shard"]) == (True, "cron", wanted.shard)
+
+
+async def test_the_kinds_of_schedules_come_back(store: Store, clock: VirtualClock) -> None:
+    now = clock.now()
+    rules = [
+        {"interval_seconds": 61, "scheduled_at": now + seconds(5)},
+        {"scheduled_at": now + seconds(6)},
+        {"starts_at": now + seconds(7)},
+        {"schedule": "@daily"},
+    ]
+
+    jobs = [await make_job(store, **rule) for rule in rules]
+
+    assert [job.kind.value for job in jobs] == ["every", "once", "manual", "cron"]
+    assert jobs[0].rule == define_job(store, **rules[0]).rule
+    assert jobs[0].delivery is Delivery.AT_LEAST_ONCE
+    assert await store.jobs.find([new_id(1, 1)]) == {}
+
+
+async def test_a_one_off_due_now_is_ready(store: Store, clock: VirtualClock) -> None:
+    due_at = clock.now() - seconds(3)
+
+    job = await make_job(
+        store, name=None, scheduled_at=due_at, handler="app:send", queue="mail", priority=77, unique_key="k"
+    )
+
+    row = await only_row(store, "ready")
+    assert row == {
+        "id": job.id,
+        "job_id": job.id,
+        "origin": "enqueue",
+        "version": 1,
+        "queue": "mail",
+        "priority": 77,
+        "handler": "app:send",
+        "scheduled_for": due_at,
+        "run_at": due_at,
+        "queued_at": clock.now(),
+        "attempts": 0,
+        "lost": 0,
+        "fence": 0,
+        "tzdata": None,
+        "limit_key": None,
+        "unique_key": "k",
+        "payload": None,
+        "retry_of": None,
+    }
+    assert await table(store, "job_version") == []
+
+
+async def test_a_one_off_without_an_instant_is_due_by_the_clock_of_the_database(
+    store: Store, clock: VirtualClock
+) -> None:
+    job = define_job(store, name=None, scheduled_at=clock.now())
+    clock.advance("5s")
+
+    await store.jobs.create([job], [Opening(id=ExecutionId(job.id), job_id=job.id, origin=Origin.ENQUEUE)])
+
+    row = await only_row(store, "ready")
+    assert (row["run_at"], row["scheduled_for"]) == (clock.now(), clock.now())
+
+
+async def test_what_is_due_within_the_hoist_window_skips_the_waiting(store: Store) -> None:
+    near = await enqueue(store, after=0.5)
+    far = await enqueue(store, after=0.501)
+
+    assert await rooms_of(store, near) == ["ready"]
+    assert await rooms_of(store, far) == ["due"]
+
+
+async def test_a_one_off_ahead_waits_in_due(store: Store, clock: VirtualClock) -> None:
+    due_at = clock.now() + seconds(90)
+
+    job = await make_job(
+        store,
+        name=None,
+        scheduled_at=due_at,
+        handler="app:send",
+        queue="mail",
+        priority=77,
+        unique_key="k",
+        max_running=2,
+        limit_key="l",
+    )
+
+    row = await only_row(store, "due")
+    assert row == {
+        "id": job.id,
+        "job_id": job.id,
+        "kind": "occurrence",
+        "origin": "enqueue",
+        "shard": job.shard,
+        "run_at": due_at,
+        "scheduled_for": due_at,
+        "watermark": None,
+        "tzdata": None,
+        "version": 1,
+        "queue": "mail",
+        "priority": 77,
+        "handler": "app:send",
+        "executions_left": None,
+        "queued_at": None,
+        "attempts": 0,
+        "lost": 0,
+        "fence": 0,
+        "limit_key": "l",
+        "unique_key": "k",
+        "payload": None,
+        "retry_of": None,
+    }
+
+
+async def test_a_recurring_job_has_its_next_occurrence_in_due_and_its_version_on_record(
+    store: Store, clock: VirtualClock
+) -> None:
+    start = clock.now()
+
+    job = await make_recurring(store, 90, jitter_seconds=20, max_executions=5, unique_key="k")
+
+    row = await only_row(store, "due")
+    assert (row["kind"], row["origin"], row["shard"], row["tzdata"]) == ("occurrence", "schedule", job.shard, TZDATA)
+    assert (row["scheduled_for"], row["run_at"]) == (start + seconds(90), start + seconds(90) + job.jitter)
+    assert (row["watermark"], row["executions_left"], row["unique_key"]) == (start, 5, "k")
+    version = await only_row(store, "job_version")
+    assert (version["job_id"], version["version"], version["recorded_at"]) == (job.id, 1, start)
+    assert (version["effective_from"], version["effective_until"]) == (start, None)
+    assert json.loads(version["definition"])["interval_seconds"] == 90
+    assert await table(store, "live_key") == []
+
+
+async def test_a_recurring_job_that_is_due_at_once_still_goes_through_due(store: Store, clock: VirtualClock) -> None:
+    job = await make_recurring(store, 60, scheduled_at=clock.now() - seconds(60))
+
+    assert (await only_row(store, "due"))["job_id"] == job.id
+    assert await table(store, "ready") == []
+
+
+async def test_a_manual_job_has_no_execution(store: Store) -> None:
+    await make_job(store)
+
+    assert await table(store, "execution") == []
+
+
+async def test_a_name_that_is_taken_refuses_the_whole_batch(store: Store) -> None:
+    await make_job(store, name="taken")
+    fresh, doubled = define_job(store, name="fresh"), define_job(store, name="taken")
+
+    with pytest.raises(Conflict, match="there is already a job with one of these names") as caught:
+        await store.jobs.create([fresh, doubled], [])
+
+    assert caught.value.facts["names"] == ["fresh", "taken"]
+    assert await store.jobs.find_by_name("fresh") is None
+
+
+async def test_the_name_of_a_deleted_job_is_free_again(store: Store) -> None:
+    old = await make_job(store, name="phoenix")
+    await store.jobs.change(old.id, lambda snapshot: changes.delete(snapshot, None), SOMEBODY)
+
+    young = await make_job(store, name="phoenix")
+
+    assert await store.jobs.find_by_name("phoenix") == young
+    assert set(await store.jobs.find([old.id, young.id])) == {old.id, young.id}
+
+
+async def test_a_unique_key_admits_one_unfinished_execution(store: Store, clock: VirtualClock) -> None:
+    first = await enqueue(store, unique_key="only one")
+    second = define_job(store, name=None, scheduled_at=clock.now(), unique_key="only one")
+    opening = opening_of(second, clock.now())
+    assert opening is not None
+
+    (created,) = await store.jobs.create([second], [opening])
+
+    assert (created.job_id, created.execution_id, created.is_new) == (second.id, first, False)
+    assert await store.jobs.find([second.id]) == {}
+
+    (claimed,) = await claim_all(store)
+    await store.rooms.finish_succeeded([found(claimed)])
+    (created,) = await store.jobs.create([second], [opening])
+
+    assert (created.execution_id, created.is_new) == (second.id, True)
+
+
+async def test_two_of_one_batch_with_one_key_give_one_execution(store: Store, clock: VirtualClock) -> None:
+    jobs = [define_job(store, name=None, scheduled_at=clock.now(), unique_key="k") for _ in range(2)]
+    openings = [opening for job in jobs if (opening := opening_of(job, clock.now()))]
+
+    created = await store.jobs.create(jobs, openings)
+
+    (row,) = await table(store, "ready")
+    assert {each.execution_id for each in created} == {row["id"]}
+    assert sorted(each.is_new for each in created) == [False, True]
+
+
+async def test_a_key_whose_holder_finishes_meanwhile_is_taken_after_all(
+    fresh_database: FreshDatabase, open_store: Callable[..., Awaitable[Store]], env: Env
+) -> None:
+    """Between "the key is alive" and "whose is it" the holder may end: nobody is told that nothing was made."""
+
+    def end_holder(point: str) -> None:
+        if point == "live_keys.before":
+            with psycopg.connect(fresh_database.server.dsn(fresh_database.name), autocommit=True) as aside:
+                aside.execute("DELETE FROM timeball.live_key")
+
+    env.fault = end_holder
+    store = await open_store()
+    await enqueue(store, unique_key="k")
+    late = define_job(store, name=None, scheduled_at=env.clock.now(), unique_key="k")
+    opening = opening_of(late, env.clock.now())
+    assert opening is not None
+
+    (created,) = await store.jobs.create([late], [opening])
+
+    assert (created.execution_id, created.is_new) == (late.id, True)
+
+
+async def test_limited_one_offs_wait_for_a_place(store: Store) -> None:
+    ids = [await enqueue(store, after=-number, max_running=2, limit_key="printer") for number in range(3)]
+
+    assert [await rooms_of(store, id_) for id_ in ids] == [["ready"], ["ready"], ["blocked"]]
+    assert await table(store, "running_limit") == [{"key": "printer", "max_running": 2}]
+    blocked = await only_row(store, "blocked")
+    assert (blocked["limit_key"], blocked["run_at"]) == ("printer", store.env.clock.now() - seconds(2))
+
+
+async def test_the_newest_job_of_a_shared_limit_sets_it(store: Store) -> None:
+    await enqueue(store, max_running=2, limit_key="printer")
+    await enqueue(store, max_running=5, limit_key="printer")
+
+    assert await table(store, "running_limit") == [{"key": "printer", "max_running": 5}]
+
+
+async def test_a_job_whose_runs_must_not_overlap_has_a_limit_of_one(store: Store) -> None:
+    job = await make_recurring(store, overlap="queue", max_running=9)
+
+    assert await table(store, "running_limit") == [{"key": f"job:{job.id}", "max_running": 1}]
+
+
+async def test_a_job_created_in_the_callers_transaction_shares_its_fate(store: Store, clock: VirtualClock) -> None:
+    job = define_job(store, name="mine", interval_seconds=60)
+    opening = opening_of(job, clock.now())
+    assert opening is not None
+
+    with pytest.raises(ZeroDivisionError):
+        async with store.database.transaction() as connection:
+            (created,) = await store.jobs.create([job], [opening], connection)
+            raise ZeroDivisionError
+
+    assert created.is_new
+    assert await store.jobs.find_by_name("mine") is None
+    assert await table(store, "due") == []
+
+
+async def test_many_one_offs_are_written_at_once(store: Store, clock: VirtualClock) -> None:
+    template = define_job(
+        store,
+        name=None,
+        scheduled_at=clock.now(),
+        handler="app:send",
+        queue="mail",
+        priority=77,
+        max_retries=11,
+        max_lost=12,
+        initial_backoff_ms=1300,
+        max_backoff_ms=14_000,
+        timeout_ms=15_000,
+        delivery="at_most_once",
+        tags=("red",),
+    )
+    rows = [(UUID(int=number + 1), number, json.dumps({"n": number})) for number in range(3)]
+
+    await store.jobs.create_many(template, rows, None)
+
+    for id_, shard, payload in rows:
+        job = await read_job(store, id_)
+        expected = replace(template, id=id_, shard=shard, payload=job.payload)
+        assert job == replace(expected, created_at=clock.now(), updated_at=clock.now())
+        assert json.loads(job.payload) == json.loads(payload)
+    ready = await table(store, "ready")
+    assert [(row["id"], row["job_id"]) for row in ready] == [(id_, id_) for id_, _, _ in rows]
+    same = {(r["origin"], r["version"], r["queue"], r["priority"], r["handler"]) for r in ready}
+    assert same == {("enqueue", 1, "mail", 77, "app:send")}
+    assert {(r["run_at"], r["scheduled_for"], r["queued_at"]) for r in ready} == {(clock.now(),) * 3}
+
+
+async def test_many_one_offs_for_later_wait_in_due(store: Store, clock: VirtualClock) -> None:
+    due_at = clock.now() + timedelta(hours=1)
+    template = define_job(store, name=None, scheduled_at=due_at, handler="app:send", queue="mail", priority=77)
+
+    await store.jobs.create_many(template, [(UUID(int=5), 9, "{}")], due_at)
+
+    row = await only_row(store, "due")
+    assert (row["id"], row["job_id"], row["kind"], row["origin"]) == (UUID(int=5), UUID(int=5), "occurrence", "enqueue")
+    assert (row["shard"], row["run_at"], row["scheduled_for"], row["version"]) == (9, due_at, due_at, 1)
+    assert (row["queue"], row["priority"], row["handler"]) == ("mail", 77, "app:send")
+    assert await table(store, "ready") == []
+
+
+async def test_a_bulk_write_is_all_or_nothing(store: Store, clock: VirtualClock) -> None:
+    template = define_job(store, name=None, scheduled_at=clock.now())
+    doubled = [(UUID(int=1), 1, "{}"), (UUID(int=2), 2, "{}"), (UUID(int=1), 1, "{}")]
+
+    with pytest.raises(Exception, match="duplicate key"):
+        await store.jobs.create_many(template, doubled, None)
+
+    assert await table(store, "job") == []
+    assert await table(store, "ready") == []
