@@ -79,18 +79,23 @@ class RunContext:
 
     def halt(self, why: Halt, reason: str = "") -> None:
         """Ask the attempt to stop; the first reason stands. For the executor, on its loop."""
-        if self.halted is not None:
+        if self.is_halted:
             return
         self.halt_reason = reason
         self.halted = why
         if self.on_halt is not None:
             self.on_halt()
 
+    @property
+    def is_halted(self) -> bool:
+        """Whether the attempt is to stop."""
+        return self.halted is not None
+
     def notice(self) -> bool:
         """Whether the handler is to stop; from now on it knows."""
-        if self.halted is not None:
+        if self.is_halted:
             self.has_noticed = True
-        return self.halted is not None
+        return self.is_halted
 
     @property
     def is_forked_copy(self) -> bool:

@@ -36,7 +36,7 @@ class JobSnapshot:
     @property
     def after(self) -> datetime:
         """From here on a new rule answers: nothing up to here can be owed twice."""
-        known = (self.now, self.hoisted_until, self.pending.watermark if self.pending else None)
+        known = (self.now, self.hoisted_until, self.pending.watermark if self.pending else None, self.job.paused_from)
         return max(instant for instant in known if instant is not None)
 
 
@@ -89,10 +89,10 @@ def _edit_paused(snapshot: JobSnapshot, job: Job) -> JobChange:
     """A paused job stays paused; what the old rule owed until now is recorded, and the new one answers from now on."""
     skipped = _paused_skip(snapshot)
     return JobChange(
-        job=replace(job, paused_from=snapshot.now),
+        job=replace(job, paused_from=snapshot.after),
         action="job.update",
         skipped=skipped,
-        effective_from=snapshot.now,
+        effective_from=snapshot.after,
         resume_at=job.paused_until,
     )
 
@@ -174,11 +174,10 @@ def resume(snapshot: JobSnapshot, reason: str | None = None) -> JobChange:
     if not job.is_paused:
         return JobChange(job=job, action="job.resume", pending=snapshot.pending, reason=reason)
     resumed = replace(job, paused_at=None, paused_until=None, paused_from=None, paused_left=None, pause_reason=None)
-    after = max(snapshot.after, job.paused_from or snapshot.now)
     return JobChange(
         job=resumed,
         action="job.resume",
-        pending=_pending_after_pause(snapshot, resumed, after),
+        pending=_pending_after_pause(snapshot, resumed, snapshot.after),
         skipped=_paused_skip(snapshot),
         unpark=True,
         reason=reason,
@@ -197,6 +196,8 @@ def _pending_after_pause(snapshot: JobSnapshot, job: Job, after: datetime) -> Ne
 
 def _paused_skip(snapshot: JobSnapshot) -> SkippedRange | None:
     job = snapshot.job
+    if job.is_enqueued:
+        return None  # it was parked, and runs when the pause is over
     first = None if job.paused_from is None else job.rule.next_after(job.paused_from)
     if first is None or first > snapshot.now:
         return None

@@ -28,8 +28,10 @@ def encode_object(values: dict[str, Any]) -> str:
     except orjson.JSONEncodeError:
         encoded = _encode_patiently(values)
     _check_size(encoded)
-    if b"null" in encoded or b"\\u0000" in encoded or encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH:
-        _check_closely(values)
+    if b"null" in encoded:
+        _refuse_nan(values)
+    if b"\\u0000" in encoded or encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH:
+        _check_closely(orjson.loads(encoded))
     return encoded.decode()
 
 
@@ -78,9 +80,28 @@ def _check_size(encoded: bytes) -> None:
         )
 
 
+def _refuse_nan(values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        if _has_nan(value):
+            raise PayloadError(f"{name} contains NaN or an infinity, which JSON does not know", field=name)
+
+
+def _has_nan(value: Any) -> bool:
+    """Whether a value holds a number in whose place orjson would store null without a word."""
+    match value:
+        case float():
+            return not math.isfinite(value)
+        case dict():
+            return any(map(_has_nan, value.values()))
+        case list() | tuple():
+            return any(map(_has_nan, value))
+        case _:
+            return False
+
+
 def _check_closely(values: dict[str, Any]) -> None:
     for name, value in values.items():
-        _check_value(to_jsonable_python(value, inf_nan_mode="constants"), name, MAX_DEPTH - 1)
+        _check_value(value, name, MAX_DEPTH - 1)
 
 
 def _check_value(value: Any, name: str, depth: int) -> None:
@@ -90,10 +111,6 @@ def _check_value(value: Any, name: str, depth: int) -> None:
         case str():
             if "\0" in value:
                 raise PayloadError(f"{name} contains a NUL character, which cannot be stored", field=name)
-        case float():
-            # orjson would store null in its place without a word.
-            if not math.isfinite(value):
-                raise PayloadError(f"{name} contains {value}, which JSON does not know", field=name)
         case dict():
             for key, inner in value.items():
                 _check_value(key, name, depth)

@@ -1,21 +1,24 @@
 """The ledger: whether every occurrence of a job is recorded, and recorded once.
 
-A job's versions say which instants there should be: version n answers for the instants of its own rule in (after, until], and the spans follow one
-another without a gap. The database says what there is: executions, and ranges of skipped occurrences. `JobLedger` is given both in the order of
-time and walks them side by side, like two sorted lists; it holds no more than one of each in memory.
+A job's versions say which instants there should be: version n answers for the instants of its own rule in (after, until],
+and the spans follow one another without a gap. The database says what there is: executions, and ranges of skipped
+occurrences. `JobLedger` is given both in the order of time and walks them side by side, like two sorted lists; it holds
+no more than one of each in memory.
 
     the rule      |    |    |    |    |    |    |    |    |
-    the records   x    x    [----------]    x         x    x    x
-                                                 ^hole         ^phantom
+    the records   x    x    [---------]    x         x    x    x
+                                                ^hole          ^phantom
 
-Nothing is walked through that was skipped or lost as a whole: inside a range and inside a hole only the edges are looked for. How far the records must reach
-is told by the `Outlook`: to the pending occurrence, to the beginning of a pause, or to the end of the rule. What is older than the history that
-is kept is no longer expected, and a job that has used up `max_executions` owes nothing more.
+Nothing is walked through that was skipped or lost as a whole: of a range and of a hole only the edges are looked for.
+How far the records must reach is told by the `Outlook`: to the pending occurrence, to the beginning of a pause, or to the
+end of the rule. What is older than the history that is kept is no longer expected, and a job that has used up
+`max_executions` owes nothing more.
 
-A one-off keeps to other rules: its one instant may have passed when it was set ("a past instant runs now"), and it stays owed when
-another field is edited, so it is matched by its instant alone, whatever version is cited.
+A one-off keeps to other rules: its one instant may have passed when it was set ("a past instant runs now"), and it stays
+owed when another field is edited, so it is matched by its instant alone, whatever version is cited.
 
-An instant that was computed by other time-zone data than ours cannot be judged. It is counted as not checkable, unless our data agree with it.
+An instant that was computed by other time-zone data than ours cannot be judged: unless our data agree with it, it is
+counted as not checkable.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from timeball.domain.ids import show, show_execution
-from timeball.domain.instants import MICROSECOND, stamp
+from timeball.domain.instants import MAX_INSTANT, MICROSECOND, MIN_INSTANT, stamp
 from timeball.domain.schedule import Cron, Every, Manual, Occurrence, Once, Schedule
 
 
@@ -135,7 +138,7 @@ class JobLedger:
         self._answered = {span.rule.scheduled_at: False for span in spans if isinstance(span.rule, Once)}
         self._index = -1
         self._span: Span | None = None
-        self._line = Line(Manual(), datetime.min)
+        self._line = Line(Manual(), MIN_INSTANT)
         self._check_spans()
         self._open_next()
 
@@ -235,7 +238,9 @@ class JobLedger:
         for older, newer in pairwise(self._spans):
             if older.until != newer.after or older.after > newer.after:
                 until = "now on" if older.until is None else stamp(older.until)
-                why = f"version {older.version} answers until {until}, version {newer.version} from {stamp(newer.after)}"
+                why = (
+                    f"version {older.version} answers until {until}, version {newer.version} from {stamp(newer.after)}"
+                )
                 self._report(Flaw(Promise.WATERMARK, why, newer.after, newer.version))
         if self._spans and self._spans[-1].until is not None and not self._outlook.is_deleted:
             last = self._spans[-1]
@@ -246,7 +251,7 @@ class JobLedger:
         self._index += 1
         self._span = span = self._spans[self._index] if self._index < len(self._spans) else None
         is_walked = span is not None and span.rule.is_recurring
-        self._line = Line(span.rule, span.after) if span and is_walked else Line(Manual(), datetime.min)
+        self._line = Line(span.rule, span.after) if span and is_walked else Line(Manual(), MIN_INSTANT)
 
     def _close_span(self, until: datetime) -> None:
         upcoming = self._line.upcoming
@@ -274,13 +279,12 @@ class JobLedger:
         at = pending.scheduled_for
         if self._refuse_records_beyond(at - MICROSECOND, "the pending occurrence", span, records, pending.id):
             return
-        if not span.rule.is_recurring:
-            return
-        upcoming = self._line.upcoming
-        if upcoming is not None and upcoming < at:
+        upcoming = span.rule.scheduled_at if isinstance(span.rule, Once) else self._line.upcoming
+        if upcoming is not None and upcoming < at and span.rule.is_recurring:
             self._hole(upcoming, at - MICROSECOND, pending.tzdata)
             self._line.seek(at - MICROSECOND)
-        if self._line.upcoming != at:
+            upcoming = self._line.upcoming
+        if upcoming != at:
             if not self._is_sure(pending.tzdata):
                 self.not_checkable += 1
                 return
@@ -360,12 +364,13 @@ class JobLedger:
 class Line:
     """What a schedule names next: by steps, and by leaps over what need not be looked at."""
 
-    __slots__ = ("_interval", "_rule", "_walk", "upcoming")
+    __slots__ = ("_end", "_interval", "_rule", "_walk", "upcoming")
 
     def __init__(self, rule: Schedule, after: datetime) -> None:
         self._rule = rule
         # Elapsed time needs no walk: a step is an addition.
-        self._interval = rule.interval if isinstance(rule, Every) and rule.ends_at is None else None
+        self._interval = rule.interval if isinstance(rule, Every) else None
+        self._end = rule.ends_at or MAX_INSTANT
         self._walk: Iterator[Occurrence] = iter(())
         self.upcoming: datetime | None = None
         if not isinstance(rule, Manual):
@@ -374,7 +379,8 @@ class Line:
     def step(self) -> None:
         """Go on to the next instant."""
         if self._interval is not None and self.upcoming is not None:
-            self.upcoming += self._interval
+            following = self.upcoming + self._interval
+            self.upcoming = following if following <= self._end else None
             return
         occurrence = next(self._walk, None)
         self.upcoming = None if occurrence is None else occurrence.at

@@ -28,6 +28,7 @@ _SWEEP = timedelta(seconds=1)
 _SLACK = timedelta(milliseconds=50)
 _CONTENDED = timedelta(milliseconds=2)
 _LARGEST_WINDOW = 500
+_ACCEPTABLE_WAIT = 0.03
 # Slots that become free within this time are filled by one claim.
 _GATHER_SECONDS = 0.003
 
@@ -98,11 +99,15 @@ class Claimer(Service):
             return LONGEST_REST
         claimed = 0
         is_contended = False
+        asked_for_all = True
         for queue, lanes in self._grouped():
-            claims = await self._claim(self._wish(), queue, lanes)
+            wish = self._wish()
+            claims = await self._claim(wish, queue, lanes)
             claimed += len(claims.executions)
             is_contended |= claims.is_contended
-        self._expects_more = claimed > 0 or is_contended
+            asked_for_all &= wish.slots > 0
+        # Without a free slot nothing that is due was asked for: it may be there all the same.
+        self._expects_more = claimed > 0 or is_contended or not asked_for_all
         if claimed:
             return AT_ONCE
         return _CONTENDED if is_contended else LONGEST_REST
@@ -114,8 +119,8 @@ class Claimer(Service):
         return ClaimWish(self._incarnation, self._handlers, slots, max(self._hold_limit - executor.held, 0))
 
     def _resize_window(self) -> None:
-        """Grow while everything claimed was started at once; shrink when something waits for a slot."""
-        if self._executor.waiting > self._prefetch // 2:
+        """Ask for less when something had to wait for its slot: another worker might have had one."""
+        if self._executor.take_longest_wait() > _ACCEPTABLE_WAIT:
             self._prefetch //= 2
 
     def _grouped(self) -> list[tuple[str | None, dict[Lane, datetime]]]:

@@ -31,8 +31,9 @@ from timeball.engine.deadlines import DeadlineWheel
 from timeball.env import Env
 from timeball.runners.interface import Runner
 
-# How long something that is due may wait here for a slot.
+# How long something that is due may wait here while no slot becomes free; and how long at all.
 _PATIENCE_SECONDS = 0.02
+_LONGEST_WAIT_SECONDS = 0.25
 _SKIP = "skip:"
 
 
@@ -66,6 +67,8 @@ class Executor:
         self._idle = asyncio.Event()
         self._idle.set()
         self._is_closed = False
+        self._last_start = float("-inf")
+        self._longest_wait = 0.0
         # Called whenever a place has become free.
         self.on_room: Callable[[], None] = lambda: None
 
@@ -88,6 +91,11 @@ class Executor:
     def held(self) -> int:
         """How many wait here for their instant."""
         return len(self._held)
+
+    def take_longest_wait(self) -> float:
+        """How many seconds something due had to wait for its slot, at worst, since this was last asked."""
+        longest, self._longest_wait = self._longest_wait, 0.0
+        return longest
 
     def _overrunning(self) -> int:
         return sum(len(getattr(runner, "overrunning", ())) for runner in self._runners.values())
@@ -130,7 +138,9 @@ class Executor:
         """Start what waits, while there are slots; look again soon at what found none."""
         waiting = self._waiting
         while waiting and len(self._running) + self._overrunning() < self._slots:
-            claimed, _ = waiting.popleft()
+            claimed, since = waiting.popleft()
+            self._last_start = now = self._env.clock.monotonic()
+            self._longest_wait = max(self._longest_wait, now - since)
             self._start(claimed)
         if waiting and self._patience_timer is None:
             self._patience_timer = self._loop.call_later(_PATIENCE_SECONDS, self._lose_patience)
@@ -138,7 +148,9 @@ class Executor:
     def _lose_patience(self) -> None:
         self._patience_timer = None
         now = self._env.clock.monotonic()
-        while self._waiting and now - self._waiting[0][1] >= _PATIENCE_SECONDS:
+        is_stuck = now - self._last_start >= _PATIENCE_SECONDS
+        patience = _PATIENCE_SECONDS if is_stuck else _LONGEST_WAIT_SECONDS
+        while self._waiting and now - self._waiting[0][1] >= patience:
             claimed, _ = self._waiting.popleft()
             self._give_back(claimed)
         self._fill()

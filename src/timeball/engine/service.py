@@ -27,6 +27,7 @@ class Service:
         self.env = env
         self.emit = emit
         self._woken = asyncio.Event()
+        self._stopped = asyncio.Event()
         self._failures = 0
         self.is_stopping = False
 
@@ -47,6 +48,7 @@ class Service:
         """Let the present round be the last."""
         self.is_stopping = True
         self._woken.set()
+        self._stopped.set()
 
     async def run(self) -> None:
         """Tick until stopped."""
@@ -54,7 +56,7 @@ class Service:
             self._woken.clear()
             rest = await self._one_round()
             if not self.is_stopping:
-                await self._rest(min(rest, LONGEST_REST) if self._failures == 0 else rest)
+                await self._rest(min(rest, LONGEST_REST), self._woken)
 
     async def _one_round(self) -> timedelta:
         try:
@@ -64,7 +66,9 @@ class Service:
             self.is_stopping = True
             return AT_ONCE
         except Exception as error:
-            return self._after_error(error)
+            # Nothing wakes a service out of this pause: a busy one would run into the same wall over and over.
+            await self._rest(self._after_error(error), self._stopped)
+            return AT_ONCE
         if self._failures:
             self.emit(ServiceRecovered(self.name, self._failures))
             self._failures = 0
@@ -79,13 +83,13 @@ class Service:
         self.emit(ServiceFailed(self.name, f"{type(error).__name__}: {error}", pause, trace))
         return pause
 
-    async def _rest(self, rest: timedelta) -> None:
+    async def _rest(self, rest: timedelta, until: asyncio.Event) -> None:
         if rest <= AT_ONCE:
             # Even a service that is never done lets the others have a turn.
             await asyncio.sleep(0)
             return
         try:
             async with asyncio.timeout(rest.total_seconds()):
-                await self._woken.wait()
+                await until.wait()
         except TimeoutError:
             return

@@ -23,7 +23,7 @@ from typing import Any
 
 from timeball.clock import SystemClock
 from timeball.current import RUNNING, RunContext, end_forked_copy
-from timeball.domain.execution import Outcome
+from timeball.domain.execution import Failed, Outcome
 from timeball.domain.handler import Handler, HandlerSource
 from timeball.errors import InvalidInput, NotFound
 from timeball.runners.coroutine import interrupt, invoke
@@ -94,6 +94,7 @@ class Session:
         # The attempt just running, and whether its handler may be interrupted by an exception.
         self._current: tuple[int, RunContext] | None = None
         self._is_interruptible = False
+        self._last_stop: Stop | None = None
 
     def serve(self) -> None:
         """Run what comes, until the worker hangs up or asks us to leave."""
@@ -111,6 +112,8 @@ class Session:
         self._runs.put(None)
 
     def _stop(self, message: Stop) -> None:
+        # Remembered first, then looked for: the attempt may be just about to begin.
+        self._last_stop = message
         current = self._current
         if current is not None and current[0] == message.number:
             current[1].halt(message.why, message.reason)
@@ -123,21 +126,29 @@ class Session:
             return
         self._runs.put(None)
         if self._current is not None:
-            self._current[1].has_noticed = True
-        if self._is_interruptible:
+            self._interrupt(self._current[1])
+
+    def _interrupt(self, context: RunContext) -> None:
+        context.has_noticed = True
+        if context.on_halt is not None and not context.is_halted:
+            context.on_halt()
+        elif self._is_interruptible:
             self._is_interruptible = False
             raise SystemExit(_TERMINATED)
 
     def _attempt(self, run: Run) -> Ended:
         context = RunContext(run.claimed, self._clock, partial(_Sink, self._channel, run.number))
         self._current = (run.number, context)
+        if self._last_stop is not None:
+            self._stop(self._last_stop)
         self._channel.send(Begun(number=run.number))
         token = RUNNING.set(context)
         outcome = self._perform(context)
         RUNNING.reset(token)
         self._current = None
         _flush_output()
-        return Ended.of(run.number, outcome, has_noticed=context.has_noticed, is_reusable=not _has_children())
+        is_reusable = not _has_children() and not _is_exhausted(outcome)
+        return Ended.of(run.number, outcome, has_noticed=context.has_noticed, is_reusable=is_reusable)
 
     def _perform(self, context: RunContext) -> Outcome:
         no_retry: tuple[type[BaseException], ...] = ()
@@ -171,10 +182,13 @@ async def _interruptibly(coroutine: Coroutine[Any, Any, Any], context: RunContex
     task = asyncio.current_task()
     assert task is not None
     loop = asyncio.get_running_loop()
-    stop = partial(interrupt, context, task)
-    context.on_halt = lambda: loop.call_soon_threadsafe(stop)
-    loop.add_signal_handler(signal.SIGTERM, stop)
-    return await coroutine
+    context.on_halt = partial(loop.call_soon_threadsafe, interrupt, context, task)
+    if context.is_halted:
+        context.on_halt()
+    try:
+        return await coroutine
+    finally:
+        context.on_halt = None
 
 
 class _Sink:
@@ -195,8 +209,12 @@ def _flush_output() -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (OSError, ValueError):
-            continue
+        except (OSError, ValueError, AttributeError):
+            continue  # the handler has closed or replaced it
+
+
+def _is_exhausted(outcome: Outcome) -> bool:
+    return isinstance(outcome, Failed) and outcome.error.type == MemoryError.__name__
 
 
 def _has_children() -> bool:

@@ -29,7 +29,7 @@ class CoroutineRunner:
 
     async def run(self, handler: Handler, context: RunContext) -> Outcome:
         """Await the handler. A halt cancels what it awaits; one that swallows that keeps its slot until it returns."""
-        if context.halted is not None:
+        if context.is_halted:
             return outcome_of_halt(context)
         task = asyncio.current_task()
         assert task is not None
@@ -39,7 +39,7 @@ class CoroutineRunner:
             outcome = outcome_of_return(await invoke(handler, context.claimed.payload))
         except BaseException as error:
             end_forked_copy(context)
-            if isinstance(error, asyncio.CancelledError) and task.cancelling() and context.halted is None:
+            if isinstance(error, asyncio.CancelledError) and task.cancelling() and not context.is_halted:
                 raise
             outcome = outcome_of_error(error, handler.options.no_retry)
         else:

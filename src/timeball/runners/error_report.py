@@ -25,10 +25,13 @@ from timeball.domain.text import clean
 MAX_MESSAGE = 4_000
 MAX_TRACEBACK = 16_000
 
-_PACKAGE = str(Path(__file__).parents[1]) + os.sep
+_PACKAGE = os.path.join(Path(__file__).parents[1], "")
 _BUILT_IN = os.path.join(_PACKAGE, "handlers", "")
-_BINDING = os.path.join(_BUILT_IN, "binding.py")
-_INSTALLED = tuple(os.path.join(sysconfig.get_path(kind), "") for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
+# What stands between the worker and a handler's code.
+_MACHINERY = tuple(os.path.join(_PACKAGE, part) for part in ("engine", "runners", "handlers/binding.py"))
+_INSTALLED = tuple(
+    os.path.join(sysconfig.get_path(kind), "") for kind in ("stdlib", "platstdlib", "purelib", "platlib")
+)
 
 
 def describe(error: BaseException) -> ErrorInfo:
@@ -78,7 +81,8 @@ class _Place:
 
     @property
     def is_users(self) -> bool:
-        return not self.filename.startswith((*_INSTALLED, "<"))
+        is_ours = self.filename.startswith(_PACKAGE) and not self.filename.startswith(_BUILT_IN)
+        return not is_ours and not self.filename.startswith((*_INSTALLED, "<"))
 
     def __str__(self) -> str:
         return f"{_short_path(self.filename)}:{self.line} in {self.function}"
@@ -110,35 +114,47 @@ def _message_of(error: BaseException) -> str:
         return f"<its text cannot be had: {type(failure).__name__}>"
 
 
-def _traceback_of(error: BaseException) -> str:
-    report = TracebackException.from_exception(error, compact=True)
-    _strip(report)
-    return "".join(report.format())
+def _traceback_of(error: BaseException) -> str | None:
+    try:
+        report = TracebackException.from_exception(error, compact=True)
+        _strip(report)
+        return "".join(report.format())
+    except Exception:
+        # An error may be of any class, with any attribute broken; what it has broken must stay its own attempt.
+        return None
 
 
 def _strip(report: TracebackException) -> None:
-    report.stack = _without_machinery(report.stack)
-    for inner in (report.__cause__, report.__context__, *(report.exceptions or ())):
-        if inner is not None:
-            _strip(inner)
+    to_strip = [report]
+    while to_strip:
+        part = to_strip.pop()
+        part.stack = _without_machinery(part.stack)
+        to_strip += [
+            inner for inner in (part.__cause__, part.__context__, *(part.exceptions or ())) if inner is not None
+        ]
 
 
 def _without_machinery(stack: StackSummary) -> StackSummary:
-    """The stack from the first frame on that is not ours."""
-    first = next((index for index, frame in enumerate(stack) if not _is_machinery(frame.filename)), len(stack))
-    return StackSummary.from_list(stack[first:])
+    return StackSummary.from_list([frame for frame in stack if not _is_machinery(frame.filename)])
 
 
 def _is_machinery(filename: str) -> bool:
-    is_ours = filename.startswith(_PACKAGE)
-    is_built_in_handler = filename.startswith(_BUILT_IN) and filename != _BINDING
-    return is_ours and not is_built_in_handler
+    return filename.startswith(_MACHINERY)
 
 
 def _short_path(filename: str) -> str:
     """A path below the working directory, or below a place Python imports from, relative to it."""
-    bases = [os.curdir] if filename.startswith(_INSTALLED) else [os.getcwd(), os.curdir]
-    for base in [*bases, *sorted(sys.path, key=len, reverse=True)]:
+    bases = sorted(sys.path, key=len, reverse=True)
+    if not filename.startswith(_INSTALLED):
+        bases.insert(0, _working_directory())
+    for base in bases:
         if base and filename.startswith(os.path.join(base, "")):
             return filename[len(os.path.join(base, "")) :]
     return filename
+
+
+def _working_directory() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""

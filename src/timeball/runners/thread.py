@@ -64,7 +64,7 @@ class ThreadRunner:
 
     async def run(self, handler: Handler, context: RunContext) -> Outcome:
         """Run the handler in a thread; given up, it goes on there as overrunning."""
-        if context.halted is not None:
+        if context.is_halted:
             return outcome_of_halt(context)
         call = _Call(handler, context)
         context.on_halt = lambda: self._grant_grace(call)
@@ -138,7 +138,7 @@ class _Call:
     def perform(self) -> Outcome:
         """Run the handler in this thread, whatever it does."""
         self.thread = current_thread()
-        if self.context.halted is not None:
+        if self.context.is_halted:
             return outcome_of_halt(self.context)
         try:
             outcome = outcome_of_return(self.scope.run(invoke, self.handler, self.context.claimed.payload))

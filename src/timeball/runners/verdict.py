@@ -52,7 +52,7 @@ def outcome_of_error(error: BaseException, no_retry: tuple[type[BaseException], 
     """The outcome of a handler that raised; errors of the kinds in *no_retry* are not tried again."""
     if isinstance(error, ControlWord):
         return _outcome_of_word(error)
-    is_hopeless = isinstance(error, PayloadMismatch) or isinstance(error, no_retry)
+    is_hopeless = isinstance(error, (PayloadMismatch, *no_retry))
     return Failed(describe(error), is_retryable=not is_hopeless)
 
 

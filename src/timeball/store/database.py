@@ -176,7 +176,7 @@ class translated:  # noqa: N801  (a context manager that reads as a word)
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None or isinstance(error, StoreError):
             return
-        if isinstance(error, _REPEATABLE | asyncpg.IntegrityConstraintViolationError):
+        if isinstance(error, (*_REPEATABLE, asyncpg.IntegrityConstraintViolationError)):
             return  # those who can handle them know them by their own names
         if isinstance(error, _UNREACHABLE):
             raise StoreUnavailable(f"PostgreSQL cannot be reached: {error or type(error).__name__}") from error

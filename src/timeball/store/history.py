@@ -99,13 +99,17 @@ class History:
                 await self._add_partition(connection, table, column, start)
 
     async def _add_partition(self, connection: Any, table: str, column: str, start: datetime) -> None:
-        """Rows that came into the default partition before their day was made move along with it."""
+        """Rows that came into the default partition before their day was made move along with it.
+
+        Nobody may write one there meanwhile, so writers wait; the days ahead are made while their partition is empty.
+        """
         end = start + timedelta(days=1)
         name = f"timeball.{table}_{start:%Y%m%d}"
         if await connection.fetchval("SELECT to_regclass($1)", name):
             return
         bounds = f"'{start.isoformat()}' AND {column} < '{end.isoformat()}'"
         moved = f"WITH moved AS (DELETE FROM timeball.{table}_default WHERE {column} >= {bounds} RETURNING *)"  # noqa: S608
+        await connection.execute(f"LOCK TABLE timeball.{table} IN ACCESS EXCLUSIVE MODE")
         await connection.execute(f"CREATE TABLE {name} (LIKE timeball.{table} INCLUDING ALL)")
         await connection.execute(f"{moved} INSERT INTO {name} SELECT * FROM moved")  # noqa: S608
         await connection.execute(

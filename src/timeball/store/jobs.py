@@ -102,19 +102,25 @@ class Jobs:
             raise _name_taken(error, jobs) from error
         if connection is None:
             await self._after_placing(rows, is_hinted=hint is not None)
-        made = {row["job_id"]: row["execution_id"] for row in rows}
-        holders = await self._holders_of([job for job in jobs if job.id not in made], connection)
-        return [
-            Created(job.id, _execution_id(made.get(job.id) or holders.get(job.unique_key or "")), job.id in made)
-            for job in jobs
-        ]
+        made = {row["job_id"]: Created(row["job_id"], row["execution_id"], is_new=True) for row in rows}
+        refused = [job for job in jobs if job.id not in made]
+        if refused:
+            made |= await self._created_before(refused, openings, connection)
+        return [made[job.id] for job in jobs]
 
-    async def _holders_of(self, jobs: Sequence[Job], connection: Connection | None) -> dict[str, UUID]:
-        keys = [job.unique_key for job in jobs if job.unique_key is not None]
-        if not keys:
-            return {}
-        rows = await self._database.fetch("live_keys", connection, keys=keys)
-        return {row["key"]: row["execution_id"] for row in rows}
+    async def _created_before(
+        self, refused: Sequence[Job], openings: Sequence[Opening], connection: Connection | None
+    ) -> dict[UUID, Created]:
+        """Who holds the keys of these one-offs; where the holder has just ended, the key is free and they are written after all."""
+        rows = await self._database.fetch("live_keys", connection, keys=[job.unique_key for job in refused])
+        holders = {row["key"]: ExecutionId(row["execution_id"]) for row in rows}
+        free = {job.id: job for job in refused if job.unique_key not in holders}
+        again = [opening for opening in openings if opening.job_id in free]
+        made = await self.create(list(free.values()), again, connection) if free else []
+        known = [
+            Created(job.id, holders[job.unique_key], is_new=False) for job in refused if job.unique_key in holders
+        ]
+        return {created.job_id: created for created in (*made, *known)}
 
     def _hint_for(self, jobs: Sequence[Job]) -> str:
         hints = Hints()
@@ -287,7 +293,7 @@ class Jobs:
         job = change.job
         run = self._database.fetch
         try:
-            await run("write_job", connection, job=orjson.dumps(job_columns(job)).decode())
+            await run("write_job", connection, job=orjson.dumps(job_columns(job), default=str).decode())
         except asyncpg.UniqueViolationError as error:
             raise _name_taken(error, [job]) from error
         if job.limit_key is not None and job.effective_limit is not None:
@@ -301,8 +307,10 @@ class Jobs:
         await run("drop_resumption", connection, job_id=job.id)
         if change.resume_at is not None:
             await self._put_resumption(connection, job, change.resume_at)
-        if change.pending is not None:
-            await self._put_occurrence(connection, job, change.pending)
+        # An enqueued execution was promised under its id: unless it is moved, it stays, and is parked or cancelled like others.
+        pending = change.pending or (snapshot.pending if job.is_enqueued else None)
+        if pending is not None:
+            await self._put_occurrence(connection, job, pending)
         if change.unpark:
             await run("unpark", connection, job_id=job.id, parked_at=PARKED_AT)
         return await self._touch_executions(connection, job, change)
@@ -311,15 +319,16 @@ class Jobs:
         run = self._database.fetch
         if change.withdraw is not None:
             reason = change.withdraw.value
-            await run("park_retries", connection, job_id=job.id, parked_at=PARKED_AT)
+            await run("park_waiting", connection, job_id=job.id, parked_at=PARKED_AT)
             await run(
                 "withdraw_waiting", connection, job_id=job.id, reason=reason, shard=job.shard, parked_at=PARKED_AT
             )
             return await run("stop_held", connection, job_id=job.id, reason=f"skip:{reason}")
         if change.cancel_waiting is not None:
-            rows = await run("waiting_of_job", connection, job_id=job.id)
-            ids = [row["id"] for row in rows]
-            await run("cancel_waiting", connection, ids=ids, reason=change.cancel_waiting)
+            # Again and again: what a scheduler moved on meanwhile is seen only by the next look.
+            while rows := await run("waiting_of_job", connection, job_id=job.id):
+                ids = [row["id"] for row in rows]
+                await run("cancel_waiting", connection, ids=ids, reason=change.cancel_waiting)
             return await run("stop_held", connection, job_id=job.id, reason="skip:deleted")
         return []
 
@@ -365,8 +374,8 @@ class Jobs:
                 shard=job.shard,
                 run_at=pending.run_at,
                 scheduled_for=pending.scheduled_for,
-                watermark=pending.watermark,
-                tzdata=pending.tzdata,
+                watermark=None if job.is_enqueued else pending.watermark,
+                tzdata=pending.tzdata if job.rule.is_recurring else None,
                 version=job.version,
                 queue=job.queue,
                 priority=job.priority,
@@ -410,8 +419,13 @@ class Jobs:
         """
 
         async def work(connection: Connection) -> tuple[list[Any], list[Any]]:
-            gone = await self._database.fetch("cancel_waiting", connection, ids=list(ids), reason=reason)
-            asked = await self._database.fetch("request_stop", connection, ids=list(ids), reason=reason)
+            gone: list[Any] = []
+            asked: list[Any] = []
+            left = list(ids)
+            while left:
+                gone += await self._database.fetch("cancel_waiting", connection, ids=left, reason=reason)
+                asked += await self._database.fetch("request_stop", connection, ids=left, reason=reason)
+                left = [row["id"] for row in await self._database.fetch("cancellable", connection, ids=left)]
             if gone or asked:
                 subject = f"execution:{ids[0]}" if len(ids) == 1 else f"{len(ids)} executions"
                 facts = {"cancelled": len(gone), "asked_to_stop": len(asked)}
@@ -521,10 +535,6 @@ _BULK_DUE = (
     "priority",
     "handler",
 )
-
-
-def _execution_id(value: UUID | None) -> ExecutionId | None:
-    return None if value is None else ExecutionId(value)
 
 
 def _opening_columns(opening: Opening) -> dict[str, Any]:

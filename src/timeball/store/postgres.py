@@ -17,6 +17,7 @@ from timeball.store.rooms import Rooms
 DEFAULT_SHARDS = 64
 DEFAULT_HOIST_WINDOW = timedelta(milliseconds=500)
 _CLOCK_READINGS = 3
+_FIRST_DAYS = 8
 
 
 class Store:
@@ -55,7 +56,16 @@ class Store:
         self.jobs = Jobs(self.database, self.hinter, self.rooms, self.hoist_window)
         self.nodes = Nodes(self.database, self.hinter)
         self.history = History(self.database)
+        if migrates:
+            await self._make_first_days()
         await self.learn_clock()
+
+    async def _make_first_days(self) -> None:
+        """A new database gets its partitions at once; later on the janitor makes them."""
+        if not await self.history.days():
+            today = (await self.history.moment()).date()
+            for ahead in range(_FIRST_DAYS):
+                await self.history.add_day(today + timedelta(days=ahead))
 
     async def learn_clock(self) -> None:
         """Take a few readings of the database's clock."""

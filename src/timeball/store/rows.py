@@ -310,4 +310,5 @@ def _optional_incarnation(value: UUID | None) -> Incarnation | None:
 
 def json_text(rows: Iterable[dict[str, Any]]) -> str:
     """Rows as the JSON text that `json_to_recordset` reads."""
-    return orjson.dumps(list(rows), option=orjson.OPT_UTC_Z).decode()
+    # asyncpg has a UUID of its own, which only `default` can write.
+    return orjson.dumps(list(rows), default=str, option=orjson.OPT_UTC_Z).decode()

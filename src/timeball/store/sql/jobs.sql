@@ -153,6 +153,7 @@ VALUES (:id, :job_id, 'resume', 'schedule', :shard, :run_at, :run_at, :version, 
 -- name: drop_resumption
 DELETE FROM timeball.due
 WHERE job_id = :job_id
+  AND job_id <> id
   AND kind = 'resume';
 
 -- name: write_job
@@ -241,7 +242,8 @@ VALUES (:id, :job_id, CASE WHEN :reason::text = 'cancelled' THEN 'cancelled' ELS
 -- A pause: scheduled executions that wait and were never tried are recorded as skipped; all other waiting ones are parked in due.
 WITH from_ready AS (
     DELETE FROM timeball.ready
-    WHERE job_id = :job_id
+    WHERE (job_id = :job_id AND job_id <> id)
+       OR id = :job_id
     RETURNING *
 ),
 from_blocked AS (
@@ -283,16 +285,17 @@ parked AS (
 SELECT array_agg(DISTINCT limit_key) FILTER (WHERE limit_key IS NOT NULL) AS freed
 FROM withdrawn;
 
--- name: park_retries
+-- name: park_waiting
+-- All that waits in due until it is resumed, but for the pending occurrence of a schedule.
 UPDATE timeball.due
 SET run_at = :parked_at
-WHERE job_id = :job_id
-  AND kind IN ('retry', 'snooze', 'later');
+WHERE ((job_id = :job_id AND job_id <> id) OR id = :job_id)
+  AND (kind IN ('retry', 'snooze', 'later') OR origin = 'enqueue');
 
 -- name: unpark
 UPDATE timeball.due
-SET run_at = coalesce(:now, now())
-WHERE job_id = :job_id
+SET run_at = greatest(coalesce(:now, now()), scheduled_for)
+WHERE ((job_id = :job_id AND job_id <> id) OR id = :job_id)
   AND run_at = :parked_at
 RETURNING run_at;
 
@@ -300,7 +303,7 @@ RETURNING run_at;
 -- Call off what is held and has not been dropped.
 UPDATE timeball.running
 SET stop = :reason
-WHERE job_id = :job_id
+WHERE ((job_id = :job_id AND job_id <> id) OR id = :job_id)
   AND run_at > coalesce(:now, now())
   AND stop IS NULL
 RETURNING id, holder;
@@ -348,11 +351,21 @@ ended AS (
 SELECT id, limit_key
 FROM gone;
 
+-- name: cancellable
+-- Which of these still wait, or run and were not asked to stop: they changed rooms while they were being cancelled.
+SELECT id FROM timeball.due WHERE id = ANY (:ids::uuid[]) AND kind <> 'resume' AND NOT (kind = 'occurrence' AND origin = 'schedule')
+UNION ALL
+SELECT id FROM timeball.ready WHERE id = ANY (:ids::uuid[])
+UNION ALL
+SELECT id FROM timeball.blocked WHERE id = ANY (:ids::uuid[])
+UNION ALL
+SELECT id FROM timeball.running WHERE id = ANY (:ids::uuid[]) AND stop IS NULL;
+
 -- name: waiting_of_job
 -- The ids of everything of a job that waits in a room and is not its pending occurrence.
-SELECT id FROM timeball.due WHERE job_id = :job_id AND kind NOT IN ('occurrence', 'resume')
+SELECT id FROM timeball.due WHERE job_id = :job_id AND job_id <> id AND kind NOT IN ('occurrence', 'resume')
 UNION ALL
-SELECT id FROM timeball.due WHERE id = :job_id AND kind <> 'resume'
+SELECT id FROM timeball.due WHERE id = :job_id
 UNION ALL
 SELECT id FROM timeball.ready WHERE job_id = :job_id AND job_id <> id
 UNION ALL

@@ -1,0 +1,499 @@
+-- What `verify` asks: each promise as the rows that break it, with how many there are in all.
+-- They read whole tables, so they run with sequential scans allowed, all in one snapshot.
+
+-- name: verify_sizes
+-- How many things there are to look at.
+SELECT (SELECT count(*) FROM timeball.due WHERE kind <> 'resume') AS due,
+       (SELECT count(*) FROM timeball.due WHERE kind IN ('occurrence', 'resume')) AS pending,
+       (SELECT count(*) FROM timeball.ready) AS ready,
+       (SELECT count(*) FROM timeball.blocked) AS blocked,
+       (SELECT count(*) FROM timeball.running) AS running,
+       (SELECT count(*) FROM timeball.finished) AS finished,
+       (SELECT count(*) FROM timeball.finished WHERE started_at IS NOT NULL) AS started,
+       (SELECT count(*) FROM timeball.finished WHERE started_at IS NOT NULL AND origin = 'schedule') AS started_by_schedule,
+       (SELECT count(*) FROM timeball.attempt) AS attempts,
+       (SELECT count(*) FROM timeball.job WHERE name IS NULL AND kind = 'once') AS one_offs,
+       (SELECT count(*) FROM timeball.running_limit) + (SELECT count(*) FROM timeball.queue WHERE max_running IS NOT NULL) AS limits,
+       (SELECT count(*) FROM timeball.live_key) AS keys,
+       (SELECT count(*) FROM timeball.node WHERE kind = 'scheduler' AND lease_until > :now) AS schedulers,
+       (SELECT count(*) FROM timeball.node WHERE kind = 'worker' AND lease_until > :now) AS workers;
+
+-- name: verify_versions
+-- Every version in the order of jobs and time, with where its job stands.
+-- Payloads may be large, and say nothing about instants.
+SELECT definition.*,
+       '{}' AS payload_text,
+       job_version.job_id,
+       job_version.effective_from,
+       job_version.effective_until,
+       job.deleted_at AS job_deleted_at,
+       job.paused_from AS job_paused_from,
+       due.id AS pending_id,
+       due.scheduled_for AS pending_for,
+       due.tzdata AS pending_tzdata
+FROM timeball.job_version
+CROSS JOIN LATERAL jsonb_populate_record(NULL::timeball.job, job_version.definition - 'payload') AS definition
+LEFT JOIN timeball.job ON job.id = job_version.job_id
+LEFT JOIN timeball.due ON due.job_id = job_version.job_id AND due.kind = 'occurrence'
+ORDER BY job_version.job_id, job_version.version;
+
+-- name: verify_records
+-- Every record of an occurrence, in the order of jobs and time. What is only pending is no record.
+-- What was to run counts towards max_executions; what was skipped or called off before it was queued does not, unless for its key.
+SELECT job_id, id, first_at, last_at, version, tzdata, is_range, occurrences, is_used
+FROM (
+    SELECT job_id, id, scheduled_for AS first_at, scheduled_for AS last_at, version, tzdata, false AS is_range, NULL::bigint AS occurrences,
+           queued_at IS NOT NULL OR reason = 'unique_key' OR (state <> 'skipped' AND reason IS DISTINCT FROM 'cancelled') AS is_used
+    FROM timeball.finished
+    WHERE origin = 'schedule'
+    UNION ALL
+    SELECT job_id, id, scheduled_for, scheduled_for, version, tzdata, false, NULL, true
+    FROM timeball.due
+    WHERE origin = 'schedule'
+      AND kind IN ('later', 'snooze', 'retry')
+    UNION ALL
+    SELECT job_id, id, scheduled_for, scheduled_for, version, tzdata, false, NULL, true
+    FROM timeball.ready
+    WHERE origin = 'schedule'
+    UNION ALL
+    SELECT job_id, id, scheduled_for, scheduled_for, version, tzdata, false, NULL, true
+    FROM timeball.blocked
+    WHERE origin = 'schedule'
+    UNION ALL
+    SELECT job_id, id, scheduled_for, scheduled_for, version, tzdata, false, NULL, true
+    FROM timeball.running
+    WHERE origin = 'schedule'
+    UNION ALL
+    SELECT job_id, id, first_at, last_at, version, tzdata, true, occurrences, false
+    FROM timeball.skip_range
+) AS record
+ORDER BY job_id, first_at, last_at;
+
+-- name: verify_rooms
+-- Executions that are in two rooms, or twice in the history.
+WITH room AS NOT MATERIALIZED (
+    SELECT id, 'due' AS name FROM timeball.due WHERE kind <> 'resume'
+    UNION ALL
+    SELECT id, 'ready' FROM timeball.ready
+    UNION ALL
+    SELECT id, 'blocked' FROM timeball.blocked
+    UNION ALL
+    SELECT id, 'running' FROM timeball.running
+    UNION ALL
+    SELECT id, 'finished' FROM timeball.finished
+),
+crowded AS (
+    SELECT id, count(*) OVER () AS total
+    FROM room
+    GROUP BY id
+    HAVING count(*) > 1
+    ORDER BY id
+    LIMIT :listed
+)
+SELECT 'an execution is in more than one place' AS why,
+       id AS execution_id,
+       string_agg(name, ' and ' ORDER BY name) AS rooms,
+       total
+FROM crowded
+JOIN room USING (id)
+GROUP BY id, total
+ORDER BY id;
+
+-- name: verify_fences
+WITH tried AS (
+    SELECT execution_id, fence, number, lag(fence) OVER tries AS fence_before, lag(number) OVER tries AS number_before
+    FROM timeball.attempt
+    WINDOW tries AS (PARTITION BY execution_id ORDER BY fence, number)
+),
+highest AS (
+    SELECT execution_id, max(fence) AS fence
+    FROM timeball.attempt
+    GROUP BY execution_id
+),
+broken AS (
+    SELECT 'two attempts have the same fence' AS why, execution_id, fence, fence_before AS other_fence
+    FROM tried
+    WHERE fence = fence_before
+    UNION ALL
+    SELECT 'an attempt with a higher fence is not a later one', execution_id, fence, fence_before
+    FROM tried
+    WHERE fence > fence_before
+      AND number <= number_before
+    UNION ALL
+    SELECT 'an execution is behind the fence of its attempts', execution.id, execution.fence, highest.fence
+    FROM timeball.execution
+    JOIN highest ON highest.execution_id = execution.id
+    WHERE execution.fence < highest.fence
+    UNION ALL
+    SELECT 'an execution runs under a fence that was used', running.id, running.fence, highest.fence
+    FROM timeball.running
+    JOIN highest ON highest.execution_id = running.id
+    WHERE running.fence = highest.fence
+    UNION ALL
+    SELECT 'an execution was tried more often than it was claimed', id, fence, NULL
+    FROM timeball.execution
+    WHERE attempts > fence
+)
+SELECT *, count(*) OVER () AS total
+FROM broken
+ORDER BY execution_id, fence
+LIMIT :listed;
+
+-- name: verify_outcomes
+-- A claim ends by one outcome: an attempt that failed, or an execution that ended; the last failure of a dead one is both.
+WITH broken AS (
+    SELECT 'a claim has two failed attempts' AS why, execution_id, min(fence) AS fence, claim_id
+    FROM timeball.attempt
+    WHERE claim_id IS NOT NULL
+    GROUP BY execution_id, claim_id
+    HAVING count(*) > 1
+    UNION ALL
+    SELECT 'an execution ' || finished.state || ' under a claim that had failed', finished.id, finished.fence, finished.claim_id
+    FROM timeball.finished
+    JOIN timeball.attempt ON attempt.execution_id = finished.id
+    WHERE finished.state <> 'dead'
+      AND attempt.claim_id = finished.claim_id
+    UNION ALL
+    SELECT 'an execution died under another claim than its last attempt', finished.id, finished.fence, finished.claim_id
+    FROM timeball.finished
+    JOIN timeball.attempt ON attempt.execution_id = finished.id AND attempt.fence = finished.fence
+    WHERE finished.state = 'dead'
+      AND attempt.claim_id IS DISTINCT FROM finished.claim_id
+    UNION ALL
+    SELECT 'an execution runs under a claim that has failed', running.id, running.fence, running.claim_id
+    FROM timeball.running
+    JOIN timeball.attempt ON attempt.execution_id = running.id AND attempt.claim_id = running.claim_id
+    UNION ALL
+    SELECT 'an execution ended without a claim', id, fence, claim_id
+    FROM timeball.finished
+    WHERE state IN ('succeeded', 'dead')
+      AND claim_id IS NULL
+)
+SELECT *, count(*) OVER () AS total
+FROM broken
+ORDER BY execution_id, fence
+LIMIT :listed;
+
+-- name: verify_never_early
+WITH broken AS (
+    SELECT 'an execution started early' AS why, id AS execution_id, job_id, scheduled_for, started_at
+    FROM timeball.finished
+    WHERE started_at < scheduled_for
+    UNION ALL
+    SELECT 'an attempt started early', execution.id, execution.job_id, execution.scheduled_for, attempt.started_at
+    FROM timeball.attempt
+    JOIN timeball.execution ON execution.id = attempt.execution_id
+    WHERE attempt.started_at < execution.scheduled_for
+      AND (execution.finished_at IS NULL OR execution.fence <> attempt.fence)
+)
+SELECT broken.*, job.name AS job, count(*) OVER () AS total
+FROM broken
+LEFT JOIN timeball.job ON job.id = broken.job_id
+ORDER BY execution_id, started_at
+LIMIT :listed;
+
+-- name: verify_budgets
+-- The budgets are those of the job at the time of each outcome; an edit may have changed them since, so the largest one counts.
+-- Of one-offs no older versions are kept: an edited one cannot be judged.
+WITH suspect AS (
+    SELECT execution.id, execution.job_id, execution.version, execution.attempts, execution.lost, job.version AS job_version, job.max_retries,
+           CASE WHEN job.at_most_once THEN 1 ELSE job.max_lost END AS max_lost
+    FROM timeball.execution
+    JOIN timeball.job ON job.id = execution.job_id
+    WHERE (execution.attempts > 1 OR execution.lost > 1)
+      AND (execution.attempts - execution.lost > job.max_retries + 1
+           OR execution.lost > CASE WHEN job.at_most_once THEN 1 ELSE job.max_lost END)
+),
+judged AS (
+    SELECT suspect.id, suspect.job_id, suspect.attempts, suspect.lost,
+           greatest(suspect.max_retries, kept.max_retries) AS max_retries, greatest(suspect.max_lost, kept.max_lost) AS max_lost
+    FROM suspect
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS versions,
+               max((definition ->> 'max_retries')::integer) AS max_retries,
+               max(CASE WHEN (definition ->> 'at_most_once')::boolean THEN 1 ELSE (definition ->> 'max_lost')::integer END) AS max_lost
+        FROM timeball.job_version
+        WHERE job_version.job_id = suspect.job_id
+    ) AS kept
+    WHERE suspect.version = suspect.job_version
+       OR kept.versions > 0
+),
+broken AS (
+    SELECT 'an execution was tried too often' AS why, id AS execution_id, job_id, attempts, lost, max_retries, NULL::integer AS max_lost
+    FROM judged
+    WHERE attempts - lost > max_retries + 1
+    UNION ALL
+    SELECT 'an execution was lost too often', id, job_id, attempts, lost, NULL, max_lost
+    FROM judged
+    WHERE lost > max_lost
+)
+SELECT broken.*, job.name AS job, count(*) OVER () AS total
+FROM broken
+LEFT JOIN timeball.job ON job.id = broken.job_id
+ORDER BY execution_id
+LIMIT :listed;
+
+-- name: verify_conservation
+WITH broken AS (
+    SELECT 'a one-off has no execution' AS why, job.id AS execution_id, job.id AS job_id, job.scheduled_at AS at
+    FROM timeball.job
+    WHERE job.name IS NULL
+      AND job.kind = 'once'
+      AND (:history_from::timestamptz IS NULL OR job.scheduled_at > :history_from)
+      AND NOT EXISTS (SELECT 1 FROM timeball.execution WHERE execution.id = job.id)
+    UNION ALL
+    SELECT 'an execution waits or runs, but its job is gone', execution.id, execution.job_id, execution.scheduled_for
+    FROM timeball.execution
+    WHERE execution.finished_at IS NULL
+      AND NOT EXISTS (SELECT 1 FROM timeball.job WHERE job.id = execution.job_id)
+    UNION ALL
+    SELECT 'an attempt is kept, but its execution is gone', attempt.execution_id, NULL, attempt.finished_at
+    FROM timeball.attempt
+    WHERE (:history_from IS NULL OR attempt.finished_at > :history_from)
+      AND NOT EXISTS (SELECT 1 FROM timeball.execution WHERE execution.id = attempt.execution_id)
+)
+SELECT broken.*, job.name AS job, count(*) OVER () AS total
+FROM broken
+LEFT JOIN timeball.job ON job.id = broken.job_id
+ORDER BY execution_id, at
+LIMIT :listed;
+
+-- name: verify_limits
+-- A limit that was lowered while more were running is not broken: those are only worth a warning.
+WITH taken AS (
+    SELECT limit_key, count(*) AS number, min(queued_at) AS since
+    FROM (
+        SELECT limit_key, queued_at FROM timeball.ready WHERE limit_key IS NOT NULL
+        UNION ALL
+        SELECT limit_key, queued_at FROM timeball.running WHERE limit_key IS NOT NULL
+    ) AS place
+    GROUP BY limit_key
+),
+running_of_queue AS (
+    SELECT queue, count(*) AS number, min(claimed_at) AS since
+    FROM timeball.running
+    WHERE queue_limited
+    GROUP BY queue
+),
+broken AS (
+    SELECT 'more executions share a limit than it allows' AS why, running_limit.key AS limit_key, NULL::text AS queue,
+           taken.number AS ready_or_running, running_limit.max_running,
+           EXISTS (
+               SELECT 1
+               FROM timeball.job_version
+               WHERE job_version.version > 1
+                 AND job_version.recorded_at >= taken.since
+                 AND job_version.definition ->> 'limit_key' = running_limit.key
+           ) AS is_warning
+    FROM taken
+    JOIN timeball.running_limit ON running_limit.key = taken.limit_key
+    WHERE taken.number > running_limit.max_running
+    UNION ALL
+    SELECT 'more executions of a queue run than it allows', NULL, queue.name, running_of_queue.number, queue.max_running,
+           EXISTS (SELECT 1 FROM timeball.audit WHERE audit.subject = 'queue:' || queue.name AND audit.at >= running_of_queue.since)
+    FROM running_of_queue
+    JOIN timeball.queue ON queue.name = running_of_queue.queue
+    WHERE running_of_queue.number > queue.max_running
+    UNION ALL
+    SELECT 'executions wait for a limit that does not exist', blocked.limit_key, NULL, count(*), NULL, false
+    FROM timeball.blocked
+    WHERE NOT EXISTS (SELECT 1 FROM timeball.running_limit WHERE running_limit.key = blocked.limit_key)
+    GROUP BY blocked.limit_key
+)
+SELECT *, count(*) OVER (PARTITION BY is_warning) AS total
+FROM broken
+ORDER BY is_warning, limit_key, queue
+LIMIT :listed;
+
+-- name: verify_overlap
+-- Accepted runs of one job that ran at the same time, though its policy forbids it: the policy of the later one decides, because that was judged.
+-- `queue` and `cancel_running` stand on a limit, which counts only what was hoisted under it.
+WITH policy AS MATERIALIZED (
+    SELECT job_id, version, definition ->> 'overlap' AS overlap
+    FROM timeball.job_version
+    WHERE definition ->> 'overlap' IS NOT NULL
+),
+run AS (
+    SELECT finished.id, finished.job_id, finished.started_at, policy.overlap,
+           lag(finished.id) OVER in_turn AS id_before,
+           lag(finished.finished_at) OVER in_turn AS finished_before,
+           lag(policy.overlap) OVER in_turn AS overlap_before
+    FROM timeball.finished
+    JOIN policy ON policy.job_id = finished.job_id AND policy.version = finished.version
+    WHERE finished.origin = 'schedule'
+      AND finished.started_at IS NOT NULL
+    WINDOW in_turn AS (PARTITION BY finished.job_id ORDER BY finished.started_at, finished.id)
+),
+unfinished AS (
+    SELECT id, job_id, version FROM timeball.ready WHERE origin = 'schedule'
+    UNION ALL
+    SELECT id, job_id, version FROM timeball.blocked WHERE origin = 'schedule'
+    UNION ALL
+    SELECT id, job_id, version FROM timeball.running WHERE origin = 'schedule'
+    UNION ALL
+    SELECT id, job_id, version FROM timeball.due WHERE origin = 'schedule' AND kind IN ('retry', 'snooze')
+),
+broken AS (
+    SELECT 'two executions of a job ran at the same time' AS why, id AS execution_id, id_before AS other_execution_id, job_id, overlap,
+           started_at, finished_before AS other_finished_at
+    FROM run
+    WHERE started_at < finished_before - :tolerance::interval
+      AND (overlap = 'skip' OR (overlap IN ('queue', 'cancel_running') AND overlap_before IN ('queue', 'cancel_running')))
+    UNION ALL
+    SELECT 'two executions of a job are unfinished', (array_agg(unfinished.id ORDER BY unfinished.id))[2],
+           (array_agg(unfinished.id ORDER BY unfinished.id))[1], unfinished.job_id, 'skip', NULL, NULL
+    FROM unfinished
+    JOIN policy ON policy.job_id = unfinished.job_id AND policy.version = unfinished.version
+    WHERE policy.overlap = 'skip'
+    GROUP BY unfinished.job_id, unfinished.version
+    HAVING count(*) > 1
+)
+SELECT broken.*, job.name AS job, count(*) OVER () AS total
+FROM broken
+LEFT JOIN timeball.job ON job.id = broken.job_id
+ORDER BY job_id, execution_id
+LIMIT :listed;
+
+-- name: verify_keys
+-- A key is held by one unfinished execution, from its enqueueing or its hoist on; a pending occurrence holds none yet.
+WITH unfinished AS (
+    SELECT id, job_id, unique_key FROM timeball.due WHERE unique_key IS NOT NULL AND NOT (kind = 'occurrence' AND origin = 'schedule')
+    UNION ALL
+    SELECT id, job_id, unique_key FROM timeball.ready WHERE unique_key IS NOT NULL
+    UNION ALL
+    SELECT id, job_id, unique_key FROM timeball.blocked WHERE unique_key IS NOT NULL
+    UNION ALL
+    SELECT id, job_id, unique_key FROM timeball.running WHERE unique_key IS NOT NULL
+),
+broken AS (
+    SELECT 'a key is held by what is not unfinished' AS why, live_key.key AS unique_key, live_key.execution_id, NULL::uuid AS job_id,
+           NULL::uuid AS holder_execution_id
+    FROM timeball.live_key
+    WHERE NOT EXISTS (SELECT 1 FROM unfinished WHERE unfinished.id = live_key.execution_id AND unfinished.unique_key = live_key.key)
+    UNION ALL
+    SELECT CASE WHEN live_key.key IS NULL THEN 'an unfinished execution does not hold its key' ELSE 'two unfinished executions share a key' END,
+           unfinished.unique_key, unfinished.id, unfinished.job_id, live_key.execution_id
+    FROM unfinished
+    LEFT JOIN timeball.live_key ON live_key.key = unfinished.unique_key
+    WHERE live_key.execution_id IS DISTINCT FROM unfinished.id
+)
+SELECT broken.*, job.name AS job, count(*) OVER () AS total
+FROM broken
+LEFT JOIN timeball.job ON job.id = broken.job_id
+ORDER BY unique_key, execution_id
+LIMIT :listed;
+
+-- name: verify_due
+-- Rows that wait in due, and must agree with their job.
+WITH broken AS (
+    SELECT CASE WHEN job.deleted_at IS NOT NULL THEN 'an occurrence is pending, but its job is deleted'
+                WHEN job.paused_at IS NOT NULL THEN 'an occurrence is pending, but its job is paused'
+                WHEN due.version <> job.version THEN 'an occurrence of an older version is pending'
+                ELSE 'an occurrence is pending, but the watermark has passed it' END AS why,
+           due.id AS execution_id, due.job_id, due.version, job.version AS job_version, due.run_at
+    FROM timeball.due
+    JOIN timeball.job ON job.id = due.job_id
+    WHERE due.kind = 'occurrence'
+      AND (job.deleted_at IS NOT NULL
+           OR job.paused_at IS NOT NULL
+           OR due.version <> job.version
+           OR (job.kind IN ('every', 'cron') AND due.watermark >= due.scheduled_for))
+    UNION ALL
+    SELECT 'an execution is parked, but its job is not paused', due.id, due.job_id, due.version, job.version, due.run_at
+    FROM timeball.due
+    JOIN timeball.job ON job.id = due.job_id
+    WHERE due.run_at = :parked_at
+      AND job.paused_at IS NULL
+    UNION ALL
+    SELECT 'a resumption waits, but its job is not paused until then', NULL, due.job_id, due.version, job.version, due.run_at
+    FROM timeball.due
+    JOIN timeball.job ON job.id = due.job_id
+    WHERE due.kind = 'resume'
+      AND (job.paused_at IS NULL OR job.paused_until IS DISTINCT FROM due.run_at)
+    UNION ALL
+    SELECT 'a job is paused until an instant, but nothing will resume it', NULL, job.id, NULL, job.version, job.paused_until
+    FROM timeball.job
+    WHERE job.paused_at IS NOT NULL
+      AND job.paused_until IS NOT NULL
+      AND job.deleted_at IS NULL
+      AND NOT EXISTS (SELECT 1 FROM timeball.due WHERE due.job_id = job.id AND due.kind = 'resume')
+)
+SELECT broken.*, job.name AS job, count(*) OVER () AS total
+FROM broken
+LEFT JOIN timeball.job ON job.id = broken.job_id
+ORDER BY job_id, execution_id
+LIMIT :listed;
+
+-- name: verify_stuck
+-- What somebody should have acted upon, and by whom; the oldest first. Lanes and limits are told by their first row.
+WITH late_lane AS (
+    SELECT queue, handler, count(*) AS number, min(run_at) AS since
+    FROM timeball.ready
+    WHERE run_at < :now::timestamptz - :patience::interval
+      AND NOT EXISTS (SELECT 1 FROM timeball.queue WHERE queue.name = ready.queue AND queue.paused_at IS NOT NULL)
+    GROUP BY queue, handler
+),
+served_lane AS (
+    SELECT late_lane.*, count(node.incarnation) AS workers,
+           count(node.incarnation) FILTER (WHERE node.busy < node.slots AND node.started_at < :now::timestamptz - :patience::interval) AS idle
+    FROM late_lane
+    LEFT JOIN timeball.node ON node.kind = 'worker'
+                           AND node.lease_until > :now::timestamptz
+                           AND NOT node.draining
+                           AND (node.queues IS NULL OR late_lane.queue = ANY (node.queues))
+                           AND late_lane.handler = ANY (node.handlers)
+    GROUP BY late_lane.queue, late_lane.handler, late_lane.number, late_lane.since
+),
+free_limit AS (
+    SELECT running_limit.key
+    FROM timeball.running_limit
+    WHERE EXISTS (SELECT 1 FROM timeball.blocked WHERE blocked.limit_key = running_limit.key)
+      AND running_limit.max_running > (SELECT count(*) FROM timeball.ready WHERE ready.limit_key = running_limit.key)
+                                    + (SELECT count(*) FROM timeball.running WHERE running.limit_key = running_limit.key)
+),
+stuck AS (
+    SELECT CASE WHEN kind = 'resume' THEN 'a resumption' ELSE 'an execution' END || ' is overdue, and no scheduler takes it up' AS why,
+           'scheduler' AS actor, CASE WHEN kind <> 'resume' THEN id END AS execution_id, job_id, NULL::text AS what, run_at AS since
+    FROM timeball.due
+    WHERE run_at < :now::timestamptz - :patience::interval
+    UNION ALL
+    SELECT 'an execution is held by a node that is gone', 'scheduler', running.id, running.job_id, NULL, greatest(running.claimed_at, running.run_at)
+    FROM timeball.running
+    WHERE greatest(running.claimed_at, running.run_at) < :now::timestamptz - :patience::interval
+      AND NOT EXISTS (SELECT 1 FROM timeball.node WHERE node.incarnation = running.holder)
+    UNION ALL
+    SELECT 'an execution has run past its deadline', 'scheduler', id, job_id, NULL, deadline
+    FROM timeball.running
+    WHERE deadline < :now::timestamptz - :patience::interval
+    UNION ALL
+    SELECT 'the lease of a node has run out, and nobody buries it', 'scheduler', NULL, NULL, kind || ' ' || name, lease_until
+    FROM timeball.node
+    WHERE lease_until < :now::timestamptz - :patience::interval
+    UNION ALL
+    SELECT 'an execution waits for a place, and its limit has one', 'scheduler', first.id, first.job_id, free_limit.key, first.queued_at
+    FROM free_limit
+    CROSS JOIN LATERAL (
+        SELECT *
+        FROM timeball.blocked
+        WHERE blocked.limit_key = free_limit.key
+        ORDER BY blocked.run_at - blocked.priority * interval '12 seconds', blocked.id
+        LIMIT 1
+    ) AS first
+    WHERE first.queued_at < :now::timestamptz - :patience::interval
+    UNION ALL
+    SELECT CASE WHEN workers = 0 THEN 'executions are ready, and no living worker takes them' ELSE 'executions are ready, and idle workers leave them' END,
+           CASE WHEN workers = 0 THEN 'nobody' ELSE 'worker' END, NULL, NULL,
+           number || ' of ' || handler || ' in queue ' || queue, since
+    FROM served_lane
+    WHERE workers = 0
+       OR (idle > 0
+           AND NOT EXISTS (SELECT 1 FROM timeball.running WHERE running.queue = served_lane.queue AND running.claimed_at > :now::timestamptz - :patience::interval)
+           AND NOT EXISTS (SELECT 1 FROM timeball.finished WHERE finished.queue = served_lane.queue AND finished.finished_at > :now::timestamptz - :patience::interval)
+           AND NOT EXISTS (SELECT 1 FROM timeball.queue WHERE queue.name = served_lane.queue AND queue.max_running IS NOT NULL
+                           AND queue.max_running <= (SELECT count(*) FROM timeball.running WHERE running.queue = queue.name AND running.queue_limited)))
+)
+SELECT stuck.*, job.name AS job, count(*) OVER () AS total
+FROM stuck
+LEFT JOIN timeball.job ON job.id = stuck.job_id
+ORDER BY since, execution_id
+LIMIT :listed;
