@@ -260,7 +260,7 @@ class Commands:
         if isinstance(job.rule, Manual | Once):
             raise InvalidInput("only a recurring job has occurrences to fill in", field="job")
         now = self._env.clock.now()
-        instants = []
+        instants: list[datetime] = []
         for occurrence in job.rule.occurrences(start, min(end, now)):
             if len(instants) == _MOST_BACKFILLED:
                 raise InvalidInput(

@@ -23,6 +23,7 @@ from timeball.handlers.registry import Registry
 from timeball.handlers.testing import testing_handlers
 from timeball.runners.coroutine import CoroutineRunner
 from timeball.runners.interface import Runner
+from timeball.runners.log_capture import LogCapture
 from timeball.runners.process import ProcessRunner
 from timeball.runners.thread import ThreadRunner
 from timeball.settings import Settings
@@ -78,6 +79,8 @@ def make_supervisor(
     with_worker: bool = False,
 ) -> Supervisor:
     """The nodes this process is to run."""
+    if with_worker:
+        LogCapture().install()
     nodes = _Nodes(parts, emit, registry or Registry(), app_reference)
     return Supervisor(
         parts.env,
@@ -110,11 +113,10 @@ class _Nodes:
         return WorkerLife(parts.env, self._emit, parts.store, node, settings, self._handlers, self._runners())
 
     def _runners(self) -> Mapping[RunStyle, Runner]:
-        clock, slots = self._parts.env.clock, self._parts.settings.worker.slots
         return {
             RunStyle.COROUTINE: CoroutineRunner(),
-            RunStyle.THREAD: ThreadRunner(slots, clock),
-            RunStyle.PROCESS: ProcessRunner(slots, clock, self._app_reference),
+            RunStyle.THREAD: ThreadRunner(self._parts.settings.worker.slots),
+            RunStyle.PROCESS: ProcessRunner(self._app_reference or ""),
         }
 
     def _node(self, kind: NodeKind) -> Node:

@@ -34,6 +34,7 @@ class LogBuffer:
         self._head: list[LogLine] = []
         self._tail: deque[tuple[LogLine, int]] = deque()
         self._is_head_full = False
+        self._last_dropped: LogLine | None = None
         self._dropped_lines = 0
         self._dropped_bytes = 0
         self._lock = Lock()
@@ -54,7 +55,8 @@ class LogBuffer:
         self._tail.append((line, size))
         self._tail_left -= size
         while self._tail_left < 0:
-            _, freed = self._tail.popleft()
+            dropped, freed = self._tail.popleft()
+            self._last_dropped = dropped
             self._tail_left += freed
             self._dropped_lines += 1
             self._dropped_bytes += freed - _LINE_OVERHEAD
@@ -70,10 +72,9 @@ class LogBuffer:
         lines = self.drain()
         with self._lock:
             kept, self._tail = [line for line, _ in self._tail], deque()
-        if self._dropped_lines:
+        if self._last_dropped is not None:
             note = f"… {self._dropped_lines} lines ({self._dropped_bytes} bytes) left out …"
-            at = kept[0].at if kept else lines[-1].at
-            lines.append(LogLine(at, "warning", note))
+            lines.append(LogLine(self._last_dropped.at, "warning", note))
         return lines + kept
 
 

@@ -13,6 +13,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from typing import Protocol, runtime_checkable
 
 from timeball.current import Halt, RunContext, RunSink
 from timeball.domain.execution import (
@@ -37,6 +38,17 @@ _LONGEST_WAIT_SECONDS = 0.25
 _SKIP = "skip:"
 
 
+@runtime_checkable
+class Overrunner(Protocol):
+    """A runner whose attempts cannot always be ended."""
+
+    on_freed: Callable[[], None]
+
+    @property
+    def overrunning(self) -> Sequence[object]:
+        """What still runs although it was given up."""
+
+
 class Executor:
     """Runs what it is given in at most *slots* places, and hands every outcome over."""
 
@@ -52,6 +64,10 @@ class Executor:
         self._env = env
         self._handlers = handlers
         self._runners = runners
+        # Those whose attempts may go on after they were given up, and keep their slot until they end.
+        self._overrunners = [runner for runner in runners.values() if isinstance(runner, Overrunner)]
+        for runner in self._overrunners:
+            runner.on_freed = self._on_freed
         self._slots = slots
         self._hand_over = hand_over
         self._open_sink = open_sink
@@ -98,7 +114,11 @@ class Executor:
         return longest
 
     def _overrunning(self) -> int:
-        return sum(len(getattr(runner, "overrunning", ())) for runner in self._runners.values())
+        return sum(len(runner.overrunning) for runner in self._overrunners)
+
+    def _on_freed(self) -> None:
+        self._fill()
+        self.on_room()
 
     def accept(self, claims: Iterable[Claimed]) -> None:
         """Take executions: those due wait for a slot, the others for their instant."""

@@ -58,6 +58,7 @@ class WorkerLife(Life):
     ) -> None:
         super().__init__(env, emit, store, node)
         self._settings = settings
+        self._runners = runners
         self._hurry = asyncio.Event()
         self.recorder = Recorder(env, emit, store.rooms)
         self.journal = Journal(env, emit, store.rooms, store.history)
@@ -87,6 +88,7 @@ class WorkerLife(Life):
         self.executor.abandon()
         self.recorder.forget_all()
         await super().drop(reason)
+        await self._stop_runners()
 
     async def wind_down(self) -> int:
         """Take nothing more, give back what has not begun, wait for the rest; in the end, stop it and give it back."""
@@ -102,7 +104,12 @@ class WorkerLife(Life):
         self.executor.halt_all()
         await self.executor.wait_idle(_LAST_SECONDS - 1)
         await self._flush()
+        await self._stop_runners()
         return given_back
+
+    async def _stop_runners(self) -> None:
+        for runner in self._runners.values():
+            await runner.stop()
 
     async def _finish_claim(self) -> None:
         for task in self._tasks:

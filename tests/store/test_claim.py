@@ -1,0 +1,316 @@
+"""From ready to running: most urgent first, never more than asked for, never the same to two."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from tests.factories import (
+    ALWAYS,
+    HANDLER,
+    SOMEBODY,
+    claim_all,
+    enqueue,
+    found,
+    make_job,
+    make_node,
+    only_row,
+    put_row,
+    rooms_of,
+    seconds,
+    table,
+)
+from timeball.domain.execution import Claimed
+from timeball.domain.hints import Lane
+from timeball.domain.ids import ClaimId, ExecutionId, Incarnation
+from timeball.store.postgres import Store
+from timeball.store.rooms import Claims, ClaimWish
+from timeball.testing import VirtualClock
+
+EXECUTION, ENDED = UUID(int=0xE), UUID(int=0xEE)
+
+
+async def claim(store: Store, lanes: dict[Lane, datetime], slots: int = 10, holds: int = 0) -> Claims:
+    wish = ClaimWish(Incarnation(store.env.new_id()), [HANDLER], slots, holds)
+    return await store.rooms.claim(wish, lanes, ClaimId(store.env.new_id()))
+
+
+async def claim_limited(store: Store, queue: str, slots: int = 10, holds: int = 0) -> list[Claimed]:
+    wish = ClaimWish(Incarnation(store.env.new_id()), [HANDLER], slots, holds)
+    claims = await store.rooms.claim_limited(wish, queue, {(queue, 50): ALWAYS}, ClaimId(store.env.new_id()))
+    return claims.executions
+
+
+async def set_queue(store: Store, name: str, *, is_paused: bool = False, max_running: int | None = None) -> None:
+    await store.jobs.set_queue(
+        name, is_paused=is_paused, max_running=max_running, reason=None, audit=SOMEBODY, action="queue.set"
+    )
+
+
+# what a claim writes and returns
+
+
+async def test_a_claim_keeps_every_column_and_adds_its_own(store: Store, clock: VirtualClock) -> None:
+    now = clock.now()
+    job = await make_job(store, payload={"of": "job"}, timeout_ms=4000)
+    before: dict[str, Any] = {
+        "id": EXECUTION,
+        "job_id": job.id,
+        "origin": "trigger",
+        "version": 4,
+        "queue": "q",
+        "priority": 61,
+        "handler": HANDLER,
+        "scheduled_for": now - seconds(20),
+        "run_at": now - seconds(1),
+        "queued_at": now - seconds(10),
+        "attempts": 3,
+        "lost": 2,
+        "fence": 7,
+        "tzdata": "2025z",
+        "limit_key": "l",
+        "unique_key": "k",
+        "payload": '{"of": "execution"}',
+        "retry_of": ENDED,
+    }
+    await put_row(store, "ready", **before)
+    worker, claim_id = await make_node(store), ClaimId(store.env.new_id())
+
+    (claimed,) = await claim_all(store, worker=worker, claim_id=claim_id)
+
+    assert claimed == Claimed(
+        id=ExecutionId(EXECUTION),
+        job_id=job.id,
+        fence=8,
+        attempt=4,
+        handler=HANDLER,
+        payload='{"of": "execution"}',
+        run_at=now - seconds(1),
+        scheduled_for=now - seconds(20),
+        timeout_ms=4000,
+        queue="q",
+        priority=61,
+        claim_id=claim_id,
+        stop=None,
+    )
+    assert await only_row(store, "running") == before | {
+        "attempts": 4,
+        "fence": 8,
+        "holder": worker,
+        "claim_id": claim_id,
+        "claimed_at": now,
+        "deadline": now + seconds(4 + 5),
+        "stop": None,
+        "queue_limited": False,
+        "progress": None,
+        "progress_note": None,
+    }
+    assert await table(store, "ready") == []
+
+
+async def test_an_execution_without_a_payload_of_its_own_gets_its_jobs(store: Store) -> None:
+    await enqueue(store, payload={"of": "job"}, timeout_ms=None)
+
+    (claimed,) = await claim_all(store)
+
+    assert (json.loads(claimed.payload), claimed.timeout_ms) == ({"of": "job"}, None)
+    assert (await only_row(store, "running"))["deadline"] is None
+
+
+async def test_a_claim_whose_reply_was_lost_is_read_back(store: Store) -> None:
+    await enqueue(store, payload={"a": 1}, queue="q", priority=61)
+    await enqueue(store)
+    worker, claim_id = await make_node(store), ClaimId(store.env.new_id())
+    claimed = await claim_all(store, slots=1, worker=worker, claim_id=claim_id)
+    await claim_all(store, slots=1, worker=worker)
+
+    assert await store.rooms.read_back_claim(worker, claim_id) == claimed
+    assert await store.rooms.read_back_claim(await make_node(store), claim_id) == []
+
+
+# in which order
+
+
+async def test_the_most_urgent_come_first_by_rank(store: Store) -> None:
+    """Twelve seconds of waiting are worth one point of priority."""
+    waits = [(0, 50), (11, 49), (13, 49), (600, 0), (599, 0), (1, 50), (30, 51)]
+    by_rank = sorted(waits, key=lambda wait: -(wait[0] + 12 * wait[1]))
+    for waited, priority in waits:
+        await enqueue(store, after=-waited, priority=priority)
+
+    claimed = [(await claim_all(store, slots=1))[0] for _ in waits]
+
+    now = store.env.clock.now()
+    assert [((now - each.run_at).total_seconds(), each.priority) for each in claimed] == by_rank
+
+
+async def test_a_batch_is_given_in_the_order_of_rank(store: Store) -> None:
+    for waited, priority in [(1, 10), (2, 90), (3, 50), (4, 90), (5, 10)]:
+        await enqueue(store, after=-waited, priority=priority)
+
+    claimed = await claim_all(store)
+
+    assert [each.priority for each in claimed] == [90, 90, 50, 10, 10]
+    assert [(store.env.clock.now() - each.run_at).seconds for each in claimed] == [4, 2, 3, 5, 1]
+
+
+async def test_a_claim_never_gives_more_than_it_was_asked_for(store: Store) -> None:
+    for number in range(8):
+        await enqueue(store, after=-number, priority=50 + number % 3)
+        await enqueue(store, after=0.1 + number / 100, priority=50 + number % 3)
+
+    claims = await claim_all(store, slots=3, holds=2)
+
+    assert len(claims) == 5
+    assert len(await table(store, "running")) == 5
+    assert len([each for each in claims if each.run_at > store.env.clock.now()]) == 2
+    assert await claim_all(store, slots=0, holds=0) == []
+
+
+async def test_no_execution_is_given_twice(store: Store) -> None:
+    ids = {await enqueue(store) for _ in range(5)}
+
+    first = {each.id for each in await claim_all(store, slots=3)}
+    second = {each.id for each in await claim_all(store, slots=3)}
+
+    assert (len(first), len(second), first | second) == (3, 2, ids)
+
+
+# holding
+
+
+async def test_what_is_not_yet_due_is_held_not_started(store: Store, clock: VirtualClock) -> None:
+    near = await enqueue(store, after=0.2, timeout_ms=1000)
+    far = await enqueue(store, after=0.4)
+
+    assert await claim_all(store, slots=5, holds=0) == []
+    (claimed,) = await claim_all(store, slots=5, holds=1)
+
+    assert claimed.id == near
+    # The time of an execution begins with its drop, not with its claim.
+    assert (await only_row(store, "running"))["deadline"] == clock.now() + seconds(0.2 + 1 + 5)
+    assert await rooms_of(store, far) == ["ready"]
+
+
+# lanes
+
+
+async def test_the_lanes_are_known_with_their_first_instants(store: Store, clock: VirtualClock) -> None:
+    now = clock.now()
+    for queue, priority, waited in [("a", 50, 3), ("a", 50, 9), ("a", 51, 1), ("b", 50, 2), ("paused", 50, 1)]:
+        await enqueue(store, after=-waited, queue=queue, priority=priority)
+    await set_queue(store, "b", max_running=1)
+    await set_queue(store, "paused", is_paused=True)
+
+    assert await store.rooms.lanes() == {
+        ("a", 50): (now - seconds(9), False),
+        ("a", 51): (now - seconds(1), False),
+        ("b", 50): (now - seconds(2), True),
+    }
+
+
+async def test_a_lane_is_read_from_its_bound_on_and_others_not_at_all(store: Store, clock: VirtualClock) -> None:
+    old, young = await enqueue(store, after=-10), await enqueue(store, after=-5)
+    for other in ({"queue": "other"}, {"priority": 51}):
+        await enqueue(store, **other)
+
+    claims = await claim(store, {("default", 50): clock.now() - seconds(5)})
+
+    assert [each.id for each in claims.executions] == [young]
+    claims = await claim(store, {("default", 50): ALWAYS})
+    assert [each.id for each in claims.executions] == [old]
+
+
+async def test_only_handlers_that_the_worker_knows_are_given_to_it(store: Store) -> None:
+    await enqueue(store, handler="app:other")
+    known = await enqueue(store, handler="app:known")
+    held = await enqueue(store, after=0.1, handler="app:other")
+
+    claimed = await claim_all(store, holds=5, handlers=["app:known", "app:unused"])
+
+    assert [each.id for each in claimed] == [known]
+    assert await rooms_of(store, held) == ["ready"]
+
+
+async def test_a_claim_tells_when_others_were_taking_the_rest(store: Store) -> None:
+    await enqueue(store)
+    lanes = {("default", 50): ALWAYS}
+    async with store.database.transaction() as connection:
+        await connection.execute("SELECT FROM timeball.ready FOR UPDATE")
+        await enqueue(store, after=0.1)
+
+        contended = await claim(store, lanes, holds=1)
+
+    assert (len(contended.executions), contended.is_contended) == (1, True)
+    claims = await claim(store, lanes)
+    assert (len(claims.executions), claims.is_contended) == (1, False)
+    assert not (await claim(store, lanes)).is_contended
+
+
+async def test_a_full_claim_is_not_contended(store: Store) -> None:
+    for _ in range(3):
+        await enqueue(store)
+
+    assert not (await claim(store, {("default", 50): ALWAYS}, slots=2)).is_contended
+
+
+# queues
+
+
+async def test_a_paused_queue_gives_nothing(store: Store) -> None:
+    await enqueue(store, queue="q")
+    await enqueue(store, after=0.1, queue="q")
+    await set_queue(store, "q", is_paused=True)
+
+    assert (await claim(store, {("q", 50): ALWAYS}, holds=5)).executions == []
+    assert await claim_limited(store, "q") == []
+
+    await set_queue(store, "q")
+
+    assert len((await claim(store, {("q", 50): ALWAYS}, holds=5)).executions) == 2
+
+
+async def test_a_limited_queue_gives_no_more_than_its_limit(store: Store) -> None:
+    await set_queue(store, "q", max_running=3)
+    for _ in range(5):
+        await enqueue(store, queue="q")
+
+    assert (await claim(store, {("q", 50): ALWAYS})).executions == []
+    first = await claim_limited(store, "q", slots=2)
+    second = await claim_limited(store, "q", slots=2)
+
+    assert (len(first), len(second), len(await claim_limited(store, "q"))) == (2, 1, 0)
+    assert {row["queue_limited"] for row in await table(store, "running")} == {True}
+
+    await store.rooms.finish_succeeded([found(first[0])])
+
+    assert len(await claim_limited(store, "q")) == 1
+
+
+async def test_what_a_limited_queue_holds_counts_too(store: Store) -> None:
+    await set_queue(store, "q", max_running=2)
+    for after in (0, 0.1, 0.2):
+        await enqueue(store, after=after, queue="q")
+
+    assert len(await claim_limited(store, "q", slots=5, holds=5)) == 2
+
+
+async def test_what_was_running_before_the_limit_counts(store: Store) -> None:
+    for _ in range(3):
+        await enqueue(store, queue="q")
+    await claim_all(store, slots=2)
+
+    await set_queue(store, "q", max_running=2)
+
+    assert await claim_limited(store, "q") == []
+
+
+async def test_a_queue_without_a_limit_is_not_claimed_as_one(store: Store) -> None:
+    await enqueue(store, queue="q")
+
+    assert await claim_limited(store, "q") == []
+    await set_queue(store, "q", max_running=2)
+    await set_queue(store, "q", max_running=None)
+    assert await claim_limited(store, "q") == []
