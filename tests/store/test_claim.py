@@ -135,7 +135,7 @@ async def test_a_claim_whose_reply_was_lost_is_read_back(store: Store) -> None:
 
 async def test_the_most_urgent_come_first_by_rank(store: Store) -> None:
     """Twelve seconds of waiting are worth one point of priority."""
-    waits = [(0, 50), (11, 49), (13, 49), (600, 0), (599, 0), (1, 50), (30, 51)]
+    waits = [(0, 50), (11, 49), (13, 49), (602, 0), (599, 0), (3, 50), (30, 51)]
     by_rank = sorted(waits, key=lambda wait: -(wait[0] + 12 * wait[1]))
     for waited, priority in waits:
         await enqueue(store, after=-waited, priority=priority)

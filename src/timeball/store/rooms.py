@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -150,7 +150,7 @@ class Rooms:
 
         Each lane is read from its bound on. No two workers are ever given the same execution. Paused and limited queues give nothing here.
         """
-        return await self._claim(wish, lanes, claim_id, is_limited=False, connection=None)
+        return await self._claim(wish, lanes, claim_id, wish.slots + wish.holds, is_limited=False)
 
     async def claim_limited(
         self, wish: ClaimWish, queue: str, lanes: Mapping[Lane, datetime], claim_id: ClaimId
@@ -163,9 +163,8 @@ class Rooms:
                 return Claims([], is_contended=False)
             running = await self._database.fetch_value("count_running_of_queue", connection, queue=queue)
             free = max(limit - running, 0)
-            slots = min(wish.slots, free)
-            narrowed = ClaimWish(wish.incarnation, wish.handlers, slots, min(wish.holds, free - slots))
-            return await self._claim(narrowed, lanes, claim_id, is_limited=True, connection=connection)
+            narrowed = replace(wish, slots=min(wish.slots, free), holds=min(wish.holds, free))
+            return await self._claim(narrowed, lanes, claim_id, free, is_limited=True, connection=connection)
 
         claims: Claims = await self._database.repeat(work)
         return claims
@@ -175,9 +174,10 @@ class Rooms:
         wish: ClaimWish,
         lanes: Mapping[Lane, datetime],
         claim_id: ClaimId,
+        most: int,
         *,
         is_limited: bool,
-        connection: Connection | None,
+        connection: Connection | None = None,
     ) -> Claims:
         rows = await self._database.fetch(
             "claim",
@@ -189,12 +189,12 @@ class Rooms:
             handlers=wish.handlers,
             slots=wish.slots,
             holds=wish.holds,
+            most=most,
             incarnation=wish.incarnation,
             claim_id=claim_id,
         )
-        seen = rows[0]["seen"]
         executions = [Claimed._make((*row[1:], claim_id, None)) for row in rows if row["id"] is not None]
-        return Claims(executions, is_contended=seen > len(executions) and len(executions) < wish.slots)
+        return Claims(executions, rows[0]["is_contended"])
 
     async def read_back_claim(self, incarnation: Incarnation, claim_id: ClaimId) -> list[Claimed]:
         """What a claim gave this worker, when the reply to it was lost."""

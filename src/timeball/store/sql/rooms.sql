@@ -180,10 +180,11 @@ FROM taken
 RETURNING id;
 
 -- name: claim
--- Give the most urgent ready executions of some lanes to one worker: up to :slots that are due, by rank; then up to :holds that are not yet due.
+-- Give the most urgent ready executions of some lanes to one worker: up to :slots that are due, by rank; then up to :holds that are not yet due;
+-- never more than :most in all.
 -- A lane is a (queue, priority); its rows are read in the order of time from its bound on, so dead rows behind the bound are not visited.
 -- MATERIALIZED: otherwise the planner may run a part again and take more than its limit. By ctid: the rows are locked, and no statistics can mislead it.
--- `seen` tells an empty lane from one whose head others hold just now.
+-- `is_contended` tells an empty lane from one whose head others hold just now.
 WITH lane AS MATERIALIZED (
     SELECT given.*
     FROM unnest(:queues::text[], :priorities::smallint[], :bounds::timestamptz[]) AS given (queue, priority, bound)
@@ -236,7 +237,7 @@ held AS MATERIALIZED (
     FROM coming_row
     JOIN timeball.ready ON ready.ctid = coming_row.tid
     ORDER BY coming_row.run_at
-    LIMIT :holds::integer
+    LIMIT least(:holds::integer, :most::integer - (SELECT count(*) FROM chosen))
     FOR UPDATE OF ready SKIP LOCKED
 ),
 taken AS (
@@ -259,7 +260,7 @@ claimed AS (
            greatest(coalesce(:now, now()), run_at) + timeout_ms * interval '1 millisecond' + interval '5 seconds', :is_limited::boolean
     FROM picked
 )
-SELECT (SELECT count(*) FROM due_row) AS seen,
+SELECT (SELECT count(*) FROM chosen) < least(:slots::integer, (SELECT count(*) FROM due_row)) AS is_contended,
        picked.id,
        picked.job_id,
        picked.fence + 1,
@@ -272,7 +273,8 @@ SELECT (SELECT count(*) FROM due_row) AS seen,
        picked.queue,
        picked.priority
 FROM (VALUES (1)) AS always (one)
-LEFT JOIN picked ON true;
+LEFT JOIN picked ON true
+ORDER BY picked.run_at - picked.priority * interval '12 seconds';
 
 -- name: lanes
 -- The lanes that have something ready, each with its first instant: a loose index scan, one probe a lane.
