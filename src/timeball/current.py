@@ -93,9 +93,11 @@ class RunContext:
 
     def notice(self) -> bool:
         """Whether the handler is to stop; from now on it knows."""
-        if self.is_halted:
+        # Looked at once: a halt between two looks would be told to the handler, but not noted.
+        is_halted = self.is_halted
+        if is_halted:
             self.has_noticed = True
-        return self.is_halted
+        return is_halted
 
     @property
     def is_forked_copy(self) -> bool:

@@ -61,7 +61,12 @@ def test_a_line_of_a_gigabyte_loses_its_middle() -> None:
 
 def test_lines_may_come_from_many_threads() -> None:
     buffer = LogBuffer(10**6)
-    threads = [Thread(target=lambda: [buffer.add(NOW, "info", "x") for _ in range(500)]) for _ in range(8)]
+
+    def write() -> None:
+        for _ in range(500):
+            buffer.add(NOW, "info", "x")
+
+    threads = [Thread(target=write) for _ in range(8)]
 
     for thread in threads:
         thread.start()

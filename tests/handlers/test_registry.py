@@ -48,7 +48,9 @@ def test_a_handler_is_found_by_its_name() -> None:
 def test_a_name_belongs_to_one_handler_only() -> None:
     registry = Registry([make_handler(plain, name="mail")])
 
-    with pytest.raises(Conflict, match=r"'mail' is declared twice: by .*test_registry.py:\d+ and by .*test_registry.py:\d+"):
+    with pytest.raises(
+        Conflict, match=r"'mail' is declared twice: by .*test_registry.py:\d+ and by .*test_registry.py:\d+"
+    ):
         registry.add(make_handler(asynchronous, name="mail"))
     with pytest.raises(Conflict):
         registry.merge([make_handler(asynchronous, name="mail")])
@@ -104,13 +106,13 @@ def test_what_has_no_name_must_be_given_one() -> None:
 
 def test_a_handler_has_the_same_name_in_a_script_and_when_imported(tmp_path: Path) -> None:
     (tmp_path / "mailer.py").write_text(
-        "from timeball.handlers.registry import default_name\n"
-        "def send(): ...\n"
-        "print(default_name(send))\n"
+        "from timeball.handlers.registry import default_name\ndef send(): ...\nprint(default_name(send))\n"
     )
 
     as_script = subprocess.run([sys.executable, "mailer.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
-    as_module = subprocess.run([sys.executable, "-m", "mailer"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    as_module = subprocess.run(
+        [sys.executable, "-m", "mailer"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
 
     assert as_script.stdout == as_module.stdout == "mailer:send\n"
     assert default_name(plain) == "tests.handlers.test_registry:plain"

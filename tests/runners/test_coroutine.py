@@ -97,7 +97,9 @@ async def test_a_cancellation_of_the_handlers_own_making_is_a_failure() -> None:
     assert outcome.error.type == "asyncio.exceptions.CancelledError"
 
 
-@pytest.mark.parametrize(("why", "kind"), [(Halt.TIMEOUT, TimedOut), (Halt.CANCEL, Cancelled), (Halt.SHUTDOWN, Released)])
+@pytest.mark.parametrize(
+    ("why", "kind"), [(Halt.TIMEOUT, TimedOut), (Halt.CANCEL, Cancelled), (Halt.SHUTDOWN, Released)]
+)
 async def test_a_halt_ends_what_the_handler_awaits(why: Halt, kind: type) -> None:
     outcome, _ = await halt_once_running(sleep_long, why)
 

@@ -41,7 +41,12 @@ def test_a_handler_knows_its_attempt() -> None:
 
 
 def test_outside_of_a_run_every_use_says_so() -> None:
-    for use in (lambda: current.attempt, lambda: current.cancelled, lambda: current.log("x"), lambda: current.progress(1)):
+    for use in (
+        lambda: current.attempt,
+        lambda: current.cancelled,
+        lambda: current.log("x"),
+        lambda: current.progress(1),
+    ):
         with pytest.raises(OutsideRun, match="outside of a running handler"):
             use()
 
@@ -72,11 +77,26 @@ def test_reading_that_it_is_cancelled_is_noticing_it() -> None:
     context = Attempt()
 
     with running(context):
-        assert not current.cancelled
+        before = (current.cancelled, context.has_noticed)
         context.halt(Halt.CANCEL, "enough")
-        assert not context.has_noticed
-        assert current.cancelled
-        assert context.has_noticed
+        halted = (context.has_noticed, current.cancelled, context.has_noticed)
+
+    assert before == (False, False)
+    assert halted == (False, True, True)
+
+
+def test_a_halt_that_comes_while_the_handler_looks_is_noticed_if_it_is_told() -> None:
+    class HaltedBetweenLooks(Attempt):
+        @property
+        def is_halted(self) -> bool:
+            was_halted = super().is_halted
+            self.halted = Halt.SHUTDOWN
+            return was_halted
+
+    context = HaltedBetweenLooks()
+
+    for _ in range(2):
+        assert context.notice() == context.has_noticed
 
 
 def test_an_attempt_that_says_nothing_opens_no_sink() -> None:
@@ -114,7 +134,9 @@ def test_log_records_of_a_handler_become_its_lines(capture: LogCapture) -> None:
     assert len(context.sink.lines) == 2
 
 
-def test_capturing_keeps_warnings_from_elsewhere_visible(capture: LogCapture, capsys: pytest.CaptureFixture[str]) -> None:
+def test_capturing_keeps_warnings_from_elsewhere_visible(
+    capture: LogCapture, capsys: pytest.CaptureFixture[str]
+) -> None:
     root = logging.getLogger()
     others = [handler for handler in root.handlers if handler is not capture]
     for handler in others:

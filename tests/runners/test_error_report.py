@@ -108,7 +108,9 @@ def test_a_fingerprint_ignores_data_and_line_numbers_but_not_kind_and_place(tmp_
     assert first != report_of(lambda: before.deliver()).fingerprint
 
 
-def test_a_fingerprint_does_not_depend_on_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fingerprint_does_not_depend_on_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module = imported(tmp_path, "def deliver(n): raise ValueError\n")
     here = report_of(lambda: module.deliver(1))
 
@@ -151,7 +153,7 @@ def test_an_error_that_cannot_be_told_is_told_all_the_same() -> None:
             raise RuntimeError
 
         @property
-        def __notes__(self) -> list[str]:
+        def __notes__(self) -> list[str]:  # type: ignore[override]
             raise RuntimeError
 
     report = report_of(lambda: (_ for _ in ()).throw(Hostile()))

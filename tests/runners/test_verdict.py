@@ -91,11 +91,14 @@ def test_retry_from_an_error_records_that_error() -> None:
 
 
 def test_control_words_pass_through_what_catches_errors() -> None:
-    with pytest.raises(Cancel):
+    def careless() -> None:
         try:
             raise Cancel("enough")
         except Exception:
             pytest.fail("caught as an error")
+
+    with pytest.raises(Cancel):
+        careless()
 
 
 def test_a_nonsensical_span_is_an_error_where_it_is_written() -> None:
@@ -105,7 +108,9 @@ def test_a_nonsensical_span_is_an_error_where_it_is_written() -> None:
         Retry(after=-1)
 
 
-@pytest.mark.parametrize("error", [ValueError("x"), SystemExit(0), KeyboardInterrupt(), asyncio.CancelledError(), MemoryError()])
+@pytest.mark.parametrize(
+    "error", [ValueError("x"), SystemExit(0), KeyboardInterrupt(), asyncio.CancelledError(), MemoryError()]
+)
 def test_whatever_is_raised_fails_the_attempt(error: BaseException) -> None:
     outcome = raised(error)
 

@@ -126,7 +126,7 @@ class JobLedger:
 
     def __init__(self, spans: Sequence[Span], outlook: Outlook, report: Callable[[Flaw], None]) -> None:
         self.checked = 0
-        self.not_checkable = 0
+        self.not_checkable = {Promise.RECORDED_ONCE: 0, Promise.NO_PHANTOM: 0}
         self._spans = spans
         self._by_version = {span.version: span for span in spans}
         self._outlook = outlook
@@ -166,7 +166,7 @@ class JobLedger:
         elif self._is_sure(entry.tzdata):
             self._phantom(entry, "is not at an instant of its version's schedule")
         else:
-            self.not_checkable += 1
+            self.not_checkable[Promise.NO_PHANTOM] += 1
 
     def close(self) -> None:
         """Say what is missing at the end."""
@@ -286,7 +286,7 @@ class JobLedger:
             upcoming = self._line.upcoming
         if upcoming != at:
             if not self._is_sure(pending.tzdata):
-                self.not_checkable += 1
+                self.not_checkable[Promise.NO_PHANTOM] += 1
                 return
             why = "the pending occurrence is not at an instant of its version's schedule"
             self._report(Flaw(Promise.NO_PHANTOM, why, at, span.version, records))
@@ -315,7 +315,7 @@ class JobLedger:
         number = span.rule.count_between(start - MICROSECOND, until)
         previous = self._previous
         if not (self._is_sure(revealed_by) and (previous is None or self._is_sure(previous.tzdata))):
-            self.not_checkable += number or 1
+            self.not_checkable[Promise.RECORDED_ONCE] += number or 1
             return
         last = span.rule.last_at_or_before(until, start - MICROSECOND) or start
         self.checked += number or 1

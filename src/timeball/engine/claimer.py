@@ -27,8 +27,8 @@ _SWEEP = timedelta(seconds=1)
 # Rows become visible a moment after the instant they bear; a bound stays that far behind.
 _SLACK = timedelta(milliseconds=50)
 _CONTENDED = timedelta(milliseconds=2)
-_LARGEST_WINDOW = 500
-_ACCEPTABLE_WAIT = 0.03
+_LARGEST_WINDOW = 1_000
+_ACCEPTABLE_WAIT = 0.08
 # Slots that become free within this time are filled by one claim.
 _GATHER_SECONDS = 0.003
 
@@ -58,6 +58,8 @@ class Claimer(Service):
         self._fresh: set[Lane] = set()
         self._prefetch = 0
         self._expects_more = False
+        # Whether something may have been hoisted since the last claim: worth asking for even without a free slot.
+        self._may_hold = False
         self._in_doubt: ClaimId | None = None
         self._gathering: asyncio.TimerHandle | None = None
         executor.on_room = self._on_room
@@ -80,6 +82,7 @@ class Claimer(Service):
         known = self._lanes.get(lane)
         self._lanes[lane] = run_at if known is None else min(known, run_at)
         self._expects_more = True
+        self._may_hold = True
         self.wake()
 
     def learn_all(self, lanes: dict[Lane, tuple[datetime, bool]]) -> None:
@@ -95,8 +98,9 @@ class Claimer(Service):
         if self._in_doubt is not None:
             await self._read_back()
         wish = self._wish()
-        if not self._lanes or (wish.slots <= 0 and wish.holds <= 0):
+        if not self._lanes or (wish.slots <= 0 and not (self._may_hold and wish.holds > 0)):
             return LONGEST_REST
+        self._may_hold = False
         claimed = 0
         is_contended = False
         asked_for_all = True

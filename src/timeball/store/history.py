@@ -157,7 +157,7 @@ class History:
                     WHERE id = ANY ($1)
                       AND name IS NULL
                       AND NOT EXISTS (SELECT 1 FROM timeball.finished WHERE finished.job_id = job.id AND finished.job_id <> finished.id)
-                      AND NOT EXISTS (SELECT 1 FROM timeball.due WHERE due.job_id = job.id)
+                      AND NOT EXISTS (SELECT 1 FROM timeball.due WHERE due.job_id = job.id AND due.job_id <> due.id)
                       AND NOT EXISTS (SELECT 1 FROM timeball.ready WHERE ready.job_id = job.id AND ready.job_id <> ready.id)
                       AND NOT EXISTS (SELECT 1 FROM timeball.blocked WHERE blocked.job_id = job.id)
                       AND NOT EXISTS (SELECT 1 FROM timeball.running WHERE running.job_id = job.id AND running.job_id <> running.id)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from timeball.domain.execution import Claimed, Finding, Succeeded
+from timeball.domain.execution import Claimed, Finding, Succeeded, TimedOut
 from timeball.domain.hints import Hints, Lane
 from timeball.domain.ids import ClaimId, ExecutionId, Incarnation, JobId, shard_of
 from timeball.domain.lifecycle import Finish, Requeue, Standing, Transition, Wait
@@ -380,7 +380,7 @@ def _transition_columns(finding: Finding, transition: Transition, shards: int) -
             columns |= {"target": "ready"}
     if error := transition.error:
         columns |= {
-            "outcome": type(finding.outcome).__name__.lower(),
+            "outcome": "timed_out" if isinstance(finding.outcome, TimedOut) else type(finding.outcome).__name__.lower(),
             "error_type": error.type,
             "error": error.message,
             "traceback": error.traceback,

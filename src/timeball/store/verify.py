@@ -376,9 +376,9 @@ class _Books:
         ledger.close()
         self._ledger = None
         self._watermarks.checked += 1
-        for check in (self._once, self._phantoms):
-            check.checked += ledger.checked
-            check.not_checkable += ledger.not_checkable
+        for promise, not_checkable in ledger.not_checkable.items():
+            self._by_promise[promise].checked += ledger.checked
+            self._by_promise[promise].not_checkable += not_checkable
 
     def _take(self, flaw: Flaw) -> None:
         columns = {

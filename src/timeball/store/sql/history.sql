@@ -16,10 +16,25 @@ WHERE id = :id
 LIMIT 1;
 
 -- name: executions_of_job
+-- Newest first. An enqueued execution bears its job's id; all others are found by the indexes on job_id, which leave those out.
+WITH own AS (
+    (
+        SELECT *
+        FROM timeball.execution
+        WHERE job_id = :job_id
+          AND job_id <> id
+          AND id < :before
+        ORDER BY id DESC
+        LIMIT :limit
+    )
+    UNION ALL
+    SELECT *
+    FROM timeball.execution
+    WHERE id = :job_id
+      AND id < :before
+)
 SELECT *, result::text AS result_text
-FROM timeball.execution
-WHERE job_id = :job_id
-  AND id < :before
+FROM own
 ORDER BY id DESC
 LIMIT :limit;
 

@@ -43,27 +43,43 @@ WHERE EXISTS (SELECT 1 FROM timeball.ready WHERE ready.job_id = asked.job_id AND
 -- Take rows out of due, put each recurring job's following occurrence in, and record what becomes of those taken:
 -- runs go to ready (blocked if limited, due again if they are to come later), skips into the history.
 -- The row itself is compared and set: version is a column of due, because a joined job would not be looked at again after a lock wait.
+-- The look-up by OFFSET 0 can only be done by the primary key, whatever the planner believes about the size of the room. After a lock wait the
+-- delete looks again at run_at alone: parking changes that; the version of a row never changes, an edit replaces the row.
 WITH owed AS (
     SELECT *
     FROM unnest(:ids::uuid[], :run_ats::timestamptz[], :versions::integer[], :next_ids::uuid[], :next_run_ats::timestamptz[],
                 :next_fors::timestamptz[], :watermarks::timestamptz[], :lefts::bigint[])
          AS o (id, run_at, version, next_id, next_run_at, next_for, watermark, left_over)
 ),
-taken AS (
+owned AS MATERIALIZED (
+    SELECT shard.id
+    FROM timeball.shard
+    JOIN unnest(:shards::smallint[], :epochs::bigint[]) AS mine (id, epoch) USING (id, epoch)
+    WHERE shard.owner = :incarnation
+),
+found AS MATERIALIZED (
+    SELECT looked_up.id
+    FROM owed
+    CROSS JOIN LATERAL (
+        SELECT due.id
+        FROM timeball.due
+        WHERE due.id = owed.id
+          AND due.run_at = owed.run_at
+          AND due.version = owed.version
+          AND due.shard IN (SELECT owned.id FROM owned)
+        OFFSET 0
+    ) AS looked_up
+),
+gone AS (
     DELETE FROM timeball.due
-    USING owed
-    WHERE due.id = owed.id
-      AND due.run_at = owed.run_at
-      AND due.version = owed.version
+    WHERE due.id = ANY (ARRAY(SELECT found.id FROM found))
       AND due.run_at <= coalesce(:now, now()) + :hoist_window::interval
-      AND EXISTS (
-          SELECT 1
-          FROM timeball.shard
-          JOIN unnest(:shards::smallint[], :epochs::bigint[]) AS mine (id, epoch) USING (id, epoch)
-          WHERE shard.id = due.shard
-            AND shard.owner = :incarnation
-      )
-    RETURNING due.*, owed.next_id, owed.next_run_at, owed.next_for, owed.watermark AS next_watermark, owed.left_over
+    RETURNING due.*
+),
+taken AS MATERIALIZED (
+    SELECT gone.*, owed.next_id, owed.next_run_at, owed.next_for, owed.watermark AS next_watermark, owed.left_over
+    FROM gone
+    JOIN owed ON owed.id = gone.id AND owed.run_at = gone.run_at
 ),
 following AS (
     INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, watermark, tzdata, version, queue, priority, handler,
@@ -327,18 +343,34 @@ WHERE queue.name = running.queue
 -- name: finish_succeeded
 -- Move succeeded executions into the history, each only while its row still names the claim.
 -- Zero rows for an outcome means it is stale; `accepted` lists the others when that happened.
+-- The look-up by OFFSET 0 can only be done by the primary key, whatever the planner believes about the size of the room. A row's claim never
+-- changes: who takes it away from a holder deletes it. So the delete need not compare the claim again after a lock wait.
 WITH outcome AS (
     SELECT *
     FROM unnest(:ids::uuid[], :fences::bigint[], :claim_ids::uuid[], :started::timestamptz[], :finished::timestamptz[], :results::text[])
          AS o (id, fence, claim_id, started_at, finished_at, result)
 ),
-gone AS (
+found AS MATERIALIZED (
+    SELECT looked_up.id
+    FROM outcome
+    CROSS JOIN LATERAL (
+        SELECT running.id
+        FROM timeball.running
+        WHERE running.id = outcome.id
+          AND running.fence = outcome.fence
+          AND running.claim_id = outcome.claim_id
+        OFFSET 0
+    ) AS looked_up
+),
+removed AS (
     DELETE FROM timeball.running
-    USING outcome
-    WHERE running.id = outcome.id
-      AND running.fence = outcome.fence
-      AND running.claim_id = outcome.claim_id
-    RETURNING running.*, outcome.started_at, outcome.finished_at, outcome.result
+    WHERE running.id = ANY (ARRAY(SELECT found.id FROM found))
+    RETURNING running.*
+),
+gone AS MATERIALIZED (
+    SELECT removed.*, outcome.started_at, outcome.finished_at, outcome.result
+    FROM removed
+    JOIN outcome ON outcome.id = removed.id
 ),
 unkeyed AS (
     DELETE FROM timeball.live_key
@@ -375,15 +407,29 @@ WITH given AS (
         outcome text, error_type text, error text, traceback text, top_frame text, fingerprint text
     )
 ),
-gone AS (
+found AS MATERIALIZED (
+    SELECT looked_up.id
+    FROM given
+    CROSS JOIN LATERAL (
+        SELECT running.id
+        FROM timeball.running
+        WHERE running.id = given.id
+          AND running.fence = given.fence
+          AND running.claim_id = given.claim_id
+        OFFSET 0
+    ) AS looked_up
+),
+removed AS (
     DELETE FROM timeball.running
-    USING given
-    WHERE running.id = given.id
-      AND running.fence = given.fence
-      AND running.claim_id = given.claim_id
-    RETURNING running.*, given.target, given.state, given.due_kind, given.run_at AS next_run_at, given.shard, given.started_at, given.finished_at,
-              given.attempts AS next_attempts, given.lost AS next_lost, given.result, given.reason, given.outcome, given.error_type, given.error,
-              given.traceback, given.top_frame, given.fingerprint
+    WHERE running.id = ANY (ARRAY(SELECT found.id FROM found))
+    RETURNING running.*
+),
+gone AS MATERIALIZED (
+    SELECT removed.*, given.target, given.state, given.due_kind, given.run_at AS next_run_at, given.shard, given.started_at, given.finished_at,
+           given.attempts AS next_attempts, given.lost AS next_lost, given.result, given.reason, given.outcome, given.error_type, given.error,
+           given.traceback, given.top_frame, given.fingerprint
+    FROM removed
+    JOIN given ON given.id = removed.id
 ),
 unkeyed AS (
     DELETE FROM timeball.live_key

@@ -1,0 +1,301 @@
+"""`Timeball`: the face for Python users.
+
+    tb = Timeball()                       # TIMEBALL_DATABASE_URL, or the embedded PostgreSQL
+
+    @tb.handler(queue="mail", retries=5, timeout="30s")
+    def send_receipt(order_id: int, to: str) -> str: ...
+
+    @tb.cron("0 9 * * mon-fri", timezone="Europe/Berlin")
+    async def morning_report() -> None: ...
+
+    run = send_receipt.enqueue(42, to="a@b.co")
+
+Declaring only takes note: nothing is read, opened or started before the first use, so a module with handlers can be
+imported anywhere. Schedules are declarations by name: however many processes declare one, there is one job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, overload
+
+from timeball.domain.ids import ExecutionId, JobId, parse_id
+from timeball.domain.job import JobSpec
+from timeball.domain.json_values import encode_object
+from timeball.domain.spans import Span, parse_span
+from timeball.domain.text import to_json
+from timeball.errors import InvalidInput
+from timeball.handles import (
+    AsyncHandlerHandle,
+    Enqueueable,
+    HandlerDecorator,
+    HandlerHandle,
+    SyncHandlerHandle,
+    Target,
+    make_handle,
+)
+from timeball.handlers.registry import Registry, make_handler
+from timeball.office import Desk, Office
+from timeball.options import (
+    EnqueueOptions,
+    HandlerDeclaration,
+    ScheduleOptions,
+    check_options,
+    handler_options,
+)
+from timeball.runs import Run
+from timeball.schedules import Schedules, check_handler
+
+if TYPE_CHECKING:
+    from timeball.commands import Commands
+    from timeball.settings import Settings
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Function = Callable[..., Any]
+
+
+class Timeball:
+    """Handlers and schedules of a program, and the way to the database they are kept in.
+
+    Settings are read from the environment and from `timeball.toml` when first needed; what is given here goes before.
+    Verbs have twins for coroutines, with an `a` before their names.
+    """
+
+    def __init__(
+        self,
+        database_url: str | None = None,
+        *,
+        data_dir: str | Path | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        if settings is not None and (database_url is not None or data_dir is not None):
+            raise InvalidInput("settings are given beside database_url or data_dir, expected one or the other")
+        self._given = {"database_url": database_url, "data_dir": data_dir}
+        self._known_settings = settings
+        self._office = Office(lambda: self.settings)
+        self._handles: dict[str, HandlerHandle[..., Any]] = {}
+        self._registry = Registry()
+        self._schedules = Schedules()
+
+    # what is declared
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of this program; read when first asked for."""
+        if self._known_settings is None:
+            from timeball.settings import load_settings
+
+            self._known_settings = load_settings(**{k: v for k, v in self._given.items() if v is not None})
+        return self._known_settings
+
+    @property
+    def registry(self) -> Registry:
+        """The handlers declared so far."""
+        return self._registry
+
+    @property
+    def schedules(self) -> Mapping[str, JobSpec]:
+        """The schedules declared so far, by name, as the jobs they ask for."""
+        return self._schedules.specs()
+
+    @overload
+    def handler(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncHandlerHandle[P, R]: ...
+    @overload
+    def handler(self, function: Callable[P, R], /) -> SyncHandlerHandle[P, R]: ...
+    @overload
+    def handler(self, **options: Unpack[HandlerDeclaration]) -> HandlerDecorator: ...
+    def handler(self, function: Function | None = None, /, **options: Unpack[HandlerDeclaration]) -> Any:
+        """Declare a handler: `@tb.handler`, or with options `@tb.handler(queue="mail", retries=5, timeout="30s")`."""
+        check_options(options, HandlerDeclaration, "@tb.handler")
+        if function is not None:
+            return self._declare(function, options)
+        return lambda function: self._declare(function, options)
+
+    def cron(self, expression: str, **options: Unpack[ScheduleOptions]) -> HandlerDecorator:
+        """Declare a handler that runs at the times of a cron expression; also above `@tb.handler(...)`."""
+        return self._scheduled({"schedule": expression}, options, "@tb.cron")
+
+    def every(self, interval: Span, **options: Unpack[ScheduleOptions]) -> HandlerDecorator:
+        """Declare a handler that runs in a steady rhythm, such as `30s`; also above `@tb.handler(...)`."""
+        seconds = parse_span(interval, "interval").total_seconds()
+        return self._scheduled({"interval_seconds": seconds}, options, "@tb.every")
+
+    def _scheduled(self, rhythm: Mapping[str, Any], options: ScheduleOptions, where: str) -> HandlerDecorator:
+        check_options(options, ScheduleOptions, where)
+
+        def decorate(function: Function) -> Any:
+            handle = self._handle_of(function) or self._declare(function, {})
+            self._schedules.add(handle, rhythm, options)
+            return handle
+
+        return decorate
+
+    def _declare(self, function: Function, options: HandlerDeclaration) -> HandlerHandle[..., Any]:
+        if not callable(function):
+            raise InvalidInput(
+                f"@tb.handler was given {function!r}, expected a function; options have names: @tb.handler(name=...)"
+            )
+        known = self._handle_of(function)
+        declared = make_handler(
+            function if known is None else known.handler.function,
+            name=options.get("name") or (None if known is None else known.name),
+            isolate=options.get("isolate", False),
+            options=handler_options(options),
+        )
+        check_handler(declared)
+        handle = known or make_handle(self._office, declared)
+        others = [other.handler for other in self._handles.values() if other is not handle]
+        self._registry = Registry([*others, declared])
+        if known is not None:
+            del self._handles[known.name]
+            known.redeclare(declared)
+        self._handles[declared.name] = handle
+        return handle
+
+    def _handle_of(self, function: Function) -> HandlerHandle[..., Any] | None:
+        """The handle itself, if it is one of ours already."""
+        if not isinstance(function, HandlerHandle):
+            return None
+        if self._handles.get(function.name) is not function:
+            raise InvalidInput(f"{function!r} belongs to another Timeball; declare its function here instead")
+        return function
+
+    # schedules become jobs
+
+    def sync_schedules(self) -> list[str]:
+        """Make the declared schedules jobs, or bring those of the same names up to date; returns the names."""
+        return self._office.portal.call(self._sync)
+
+    async def async_sync_schedules(self) -> list[str]:
+        """Like `sync_schedules`, for coroutines."""
+        return await self._office.portal.acall(self._sync)
+
+    async def declare_with(self, commands: Commands) -> list[str]:
+        """The same through commands that are open already, in their event loop: for a starting worker."""
+        return await self._schedules.declare(commands)
+
+    async def _sync(self, desk: Desk) -> list[str]:
+        await desk.now()  # first occurrences are computed from it
+        return await self._schedules.declare(desk.commands)
+
+    # by name
+
+    @overload
+    def enqueue(
+        self, handler: HandlerHandle[..., R], payload: Any = None, **options: Unpack[EnqueueOptions]
+    ) -> Run[R]: ...
+    @overload
+    def enqueue(self, handler: str, payload: Any = None, **options: Unpack[EnqueueOptions]) -> Run[Any]: ...
+    def enqueue(
+        self, handler: str | HandlerHandle[..., Any], payload: Any = None, **options: Unpack[EnqueueOptions]
+    ) -> Run[Any]:
+        """Enqueue a handler that need not be known here: `tb.enqueue("http.webhook", {"url": ...}, queue="web")`."""
+        target, text = self._addressed(handler, payload)
+        return target.options(**options).enqueue_payload(text)
+
+    @overload
+    async def aenqueue(
+        self, handler: HandlerHandle[..., R], payload: Any = None, **options: Unpack[EnqueueOptions]
+    ) -> Run[R]: ...
+    @overload
+    async def aenqueue(self, handler: str, payload: Any = None, **options: Unpack[EnqueueOptions]) -> Run[Any]: ...
+    async def aenqueue(
+        self, handler: str | HandlerHandle[..., Any], payload: Any = None, **options: Unpack[EnqueueOptions]
+    ) -> Run[Any]:
+        """Like `enqueue`, for coroutines."""
+        target, text = self._addressed(handler, payload)
+        return await target.options(**options).aenqueue_payload(text)
+
+    def _addressed(self, handler: str | HandlerHandle[..., Any], payload: Any) -> tuple[Enqueueable[..., Any], str]:
+        target = handler if isinstance(handler, HandlerHandle) else self._handles.get(handler)
+        if target is not None:
+            return target, target.call(**_arguments(target.name, payload)).payload
+        given = {} if payload is None else payload
+        text = encode_object(given) if isinstance(given, dict) else to_json(given)
+        return Enqueueable(self._office, Target.elsewhere(str(handler)), {}), text
+
+    def get_run(self, execution_id: str) -> Run[Any]:
+        """A hold on an execution by its id (`exe_...`), from another process for example; nothing is looked up yet."""
+        id_ = ExecutionId(parse_id("exe", execution_id))
+        return Run(self._office.portal, id_, JobId(id_), is_new=False)
+
+    def trigger(self, job: str, payload: Any = None) -> Run[Any]:
+        """Run a job now, beside its schedule, by its name or id; with another payload, if one is given."""
+        return self._triggered(*self._office.portal.call(partial(_trigger, job, payload)))
+
+    async def atrigger(self, job: str, payload: Any = None) -> Run[Any]:
+        """Like `trigger`, for coroutines."""
+        return self._triggered(*await self._office.portal.acall(partial(_trigger, job, payload)))
+
+    def _triggered(self, job_id: JobId, execution_id: ExecutionId) -> Run[Any]:
+        return Run(self._office.portal, execution_id, job_id)
+
+    def pause(self, job: str, until: datetime | None = None, reason: str | None = None) -> None:
+        """Let nothing of a job start until it is resumed, by hand or at *until*."""
+        self._office.portal.call(partial(_pause, job, until, reason))
+
+    async def apause(self, job: str, until: datetime | None = None, reason: str | None = None) -> None:
+        """Like `pause`, for coroutines."""
+        await self._office.portal.acall(partial(_pause, job, until, reason))
+
+    def resume(self, job: str, reason: str | None = None) -> None:
+        """Let a paused job go on from now."""
+        self._office.portal.call(partial(_resume, job, reason))
+
+    async def aresume(self, job: str, reason: str | None = None) -> None:
+        """Like `resume`, for coroutines."""
+        await self._office.portal.acall(partial(_resume, job, reason))
+
+    # opening and closing
+
+    def close(self) -> None:
+        """Give the database connections back and leave the embedded server; the next use opens them again."""
+        self._office.portal.close()
+
+    async def aclose(self) -> None:
+        """Like `close`, for coroutines."""
+        await self._office.portal.aclose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+def _arguments(handler: str, payload: Any) -> Mapping[str, Any]:
+    if payload is None:
+        return {}
+    if not isinstance(payload, Mapping):
+        raise InvalidInput(
+            f"the payload for {handler} is a {type(payload).__name__}, expected its arguments by name", field="payload"
+        )
+    return payload
+
+
+async def _trigger(job: str, payload: Any, desk: Desk) -> tuple[JobId, ExecutionId]:
+    job_id = (await desk.find_job(job)).id
+    return job_id, await desk.commands.trigger(job_id, payload)
+
+
+async def _pause(job: str, until: datetime | None, reason: str | None, desk: Desk) -> None:
+    await desk.commands.pause((await desk.find_job(job)).id, until, desk.actor(reason))
+
+
+async def _resume(job: str, reason: str | None, desk: Desk) -> None:
+    await desk.commands.resume((await desk.find_job(job)).id, desk.actor(reason))

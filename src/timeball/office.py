@@ -1,0 +1,188 @@
+"""Takes what a program wants done to the store: from any thread or event loop, or into the caller's own transaction."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from timeball.domain.ids import ExecutionId, JobId, parse_id
+from timeball.domain.job import Job, JobSpec
+from timeball.errors import NotFound
+from timeball.portal import Portal
+
+if TYPE_CHECKING:
+    from timeball.commands import Actor, Commands
+    from timeball.settings import Settings
+    from timeball.store.interface import Created
+    from timeball.transactions import Batch
+    from timeball.wiring import Parts
+
+# A clock that has not been compared with the database's for longer is compared before it is relied on.
+_CLOCK_IS_GOOD_FOR_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A one-off somebody wants: its job without the payload, and what only the moment of sending can fill in."""
+
+    spec: JobSpec
+    delay: timedelta | None = None
+    connection: Any = None
+
+
+class Desk:
+    """What the portal keeps open: the parts of this process, used in its loop alone."""
+
+    def __init__(self, parts: Parts) -> None:
+        from timeball.enqueuer import Enqueuer
+
+        self.parts = parts
+        self._enqueuer = Enqueuer(parts.commands)
+        self._compared_at = parts.env.clock.monotonic()
+
+    @property
+    def commands(self) -> Commands:
+        return self.parts.commands
+
+    @staticmethod
+    def actor(reason: str | None) -> Actor:
+        """Who gives commands here."""
+        from timeball.commands import Actor
+
+        return Actor(reason=reason)
+
+    async def now(self) -> datetime:
+        """The database's time: this machine may have slept, or its clock have drifted, since it was last compared."""
+        clock = self.parts.env.clock
+        if clock.monotonic() - self._compared_at > _CLOCK_IS_GOOD_FOR_SECONDS:
+            await self.parts.store.learn_clock()
+            self._compared_at = clock.monotonic()
+        return clock.now()
+
+    async def create(self, wish: Wish, payload: str) -> Created:
+        """Create one job; those that come in meanwhile share the next commit."""
+        made = await self._enqueuer.create(with_payload(await self._spec(wish), payload))
+        return await self.known(made)
+
+    async def create_many(self, wish: Wish, payloads: Sequence[str]) -> list[ExecutionId]:
+        """Create many jobs, all or none."""
+        spec = await self._spec(wish)
+        if spec.max_running is None:
+            return await self.commands.enqueue_many(spec, payloads)
+        # COPY knows no limits; one statement does, and is all or none too.
+        made = await self.commands.create_all([with_payload(spec, payload) for payload in payloads])
+        return [execution_of(created) for created in made]
+
+    async def prepare(self, wish: Wish, payloads: Sequence[str]) -> Batch:
+        """Jobs for the caller to write."""
+        from timeball.transactions import Batch
+
+        spec = await self._spec(wish)
+        prepared = self.commands.prepare([with_payload(spec, payload) for payload in payloads])
+        return Batch(
+            jobs=[job for job, _ in prepared],
+            openings=[opening for _, opening in prepared if opening is not None],
+            hoist_window=self.parts.store.hoist_window,
+            now=self.parts.env.clock.statement_now(),
+        )
+
+    async def known(self, made: Created) -> Created:
+        """For an execution that was there already, the job it belongs to."""
+        if made.is_new:
+            return made
+        holder = await self.parts.store.history.find(execution_of(made))
+        # Not to be seen yet: it was enqueued earlier in the same transaction, and then bears its job's id.
+        return replace(made, job_id=JobId(execution_of(made)) if holder is None else holder.job_id)
+
+    async def find_job(self, key: str) -> Job:
+        """The job of this name, or of this id (`job_...`)."""
+        jobs = self.parts.store.jobs
+        found = await jobs.find_by_name(key)
+        if found is None and key.startswith("job_"):
+            job_id = JobId(parse_id("job", key))
+            found = (await jobs.find([job_id])).get(job_id)
+        if found is None or found.deleted_at is not None:
+            raise NotFound("job", key)
+        return found
+
+    async def _spec(self, wish: Wish) -> JobSpec:
+        if wish.delay is None:
+            return wish.spec
+        return replace(wish.spec, scheduled_at=await self.now() + wish.delay)
+
+
+def with_payload(spec: JobSpec, payload: str) -> JobSpec:
+    """The job with its payload, which is JSON text already."""
+    return replace(spec, payload=orjson.Fragment(payload))
+
+
+def execution_of(made: Created) -> ExecutionId:
+    """The execution of an enqueued job: it always has one."""
+    assert made.execution_id is not None
+    return made.execution_id
+
+
+class Office:
+    """Sends wishes; every verb has a twin for coroutines, with an `a` before its name."""
+
+    def __init__(self, settings: Callable[[], Settings]) -> None:
+        self._settings = settings
+        self.portal: Portal[Desk] = Portal(self._open)
+
+    def _open(self) -> AbstractAsyncContextManager[Desk]:
+        return _open_desk(self._settings())
+
+    def send(self, wish: Wish, payload: str) -> Created:
+        """Enqueue one job; it is committed when this returns, or lies in the caller's transaction."""
+        if wish.connection is None:
+            return self.portal.call(lambda desk: desk.create(wish, payload))
+        return self._write(wish, [payload])[0]
+
+    async def asend(self, wish: Wish, payload: str) -> Created:
+        if wish.connection is None:
+            return await self.portal.acall(lambda desk: desk.create(wish, payload))
+        return (await self._awrite(wish, [payload]))[0]
+
+    def send_many(self, wish: Wish, payloads: Sequence[str]) -> list[ExecutionId]:
+        """Enqueue many jobs that differ only in their payloads, all or none."""
+        if wish.connection is None:
+            return self.portal.call(lambda desk: desk.create_many(wish, payloads))
+        return [execution_of(made) for made in self._write(wish, payloads)]
+
+    async def asend_many(self, wish: Wish, payloads: Sequence[str]) -> list[ExecutionId]:
+        if wish.connection is None:
+            return await self.portal.acall(lambda desk: desk.create_many(wish, payloads))
+        return [execution_of(made) for made in await self._awrite(wish, payloads)]
+
+    def _write(self, wish: Wish, payloads: Sequence[str]) -> list[Created]:
+        from timeball.transactions import create_in
+
+        made = create_in(wish.connection, self.portal.call(lambda desk: desk.prepare(wish, payloads)))
+        return self.portal.call(_all_known(made))
+
+    async def _awrite(self, wish: Wish, payloads: Sequence[str]) -> list[Created]:
+        from timeball.transactions import acreate_in
+
+        made = await acreate_in(wish.connection, await self.portal.acall(lambda desk: desk.prepare(wish, payloads)))
+        return await self.portal.acall(_all_known(made))
+
+
+def _all_known(made: Sequence[Created]) -> Callable[[Desk], Coroutine[Any, Any, list[Created]]]:
+    async def look(desk: Desk) -> list[Created]:
+        return [await desk.known(created) for created in made]
+
+    return look
+
+
+@asynccontextmanager
+async def _open_desk(settings: Settings) -> AsyncIterator[Desk]:
+    # Here and not above: a program that only declares handlers needs no database driver.
+    from timeball.wiring import opened
+
+    async with opened(settings) as parts:
+        yield Desk(parts)

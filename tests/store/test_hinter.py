@@ -1,0 +1,164 @@
+"""Hints: the first goes out at once, those right behind it together; losing one costs time, never work."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from tests.conftest import FreshDatabase
+from tests.factories import SOMEBODY, claim_all, due_row, enqueue, found, hoist_due, make_job, make_node, make_owner
+from tests.factories import make_recurring, read_job, seconds
+from timeball.domain import changes
+from timeball.domain.hints import Hints
+from timeball.domain.ids import JobId
+from timeball.store.database import Database
+from timeball.store.hinter import Hinter
+from timeball.store.postgres import Store
+from timeball.testing import VirtualClock
+
+pytestmark = pytest.mark.parametrize("fresh_database", ["pg15", "pgbouncer"], indirect=True)
+
+
+class Ear:
+    """Hears what is notified."""
+
+    def __init__(self) -> None:
+        self._heard: asyncio.Queue[str] = asyncio.Queue()
+
+    def hear(self, _connection: object, _pid: int, _channel: str, payload: str) -> None:
+        self._heard.put_nowait(payload)
+
+    async def next(self) -> Hints:
+        return Hints.decode(await asyncio.wait_for(self._heard.get(), 10))
+
+    async def all(self, store: Store) -> Hints:
+        """Everything that was told so far: a message of our own marks the end."""
+        await store.hinter.flush()
+        await store.database.notify("end")
+        together = Hints()
+        while (payload := await asyncio.wait_for(self._heard.get(), 10)) != "end":
+            together.merge(Hints.decode(payload))
+        return together
+
+
+@pytest.fixture
+async def ear(fresh_database: FreshDatabase, store: Store) -> AsyncIterator[Ear]:
+    # Listening needs a session of its own, so never through PgBouncer.
+    connection = await Database(fresh_database.server.dsn(fresh_database.name), store.env).connect()
+    ear = Ear()
+    await connection.add_listener("timeball", ear.hear)
+    yield ear
+    await connection.close()
+
+
+async def test_what_is_told_is_heard(store: Store, clock: VirtualClock, ear: Ear) -> None:
+    told = Hints(nodes_changed=True)
+    told.add_lane("q", 61, clock.now())
+    told.add_shard(5, clock.now() + seconds(1))
+
+    store.hinter.tell(told)
+
+    assert await ear.next() == told
+
+
+async def test_nothing_is_told_by_an_empty_bundle(store: Store, ear: Ear) -> None:
+    store.hinter.tell(Hints())
+
+    assert not await ear.all(store)
+
+
+async def test_what_comes_close_together_goes_out_together(store: Store, clock: VirtualClock, ear: Ear) -> None:
+    for shard in range(50):
+        hints = Hints()
+        hints.add_shard(shard, clock.now())
+        store.hinter.tell(hints)
+
+    assert set((await ear.next()).shards) == set(range(50))
+
+
+async def test_a_statement_may_carry_one_hint_along_and_then_no_more_for_a_while(
+    store: Store, clock: VirtualClock, ear: Ear
+) -> None:
+    hinter = Hinter(store.database)
+
+    assert [hinter.may_go_along(), hinter.may_go_along()] == [True, False]
+    clock.advance("10ms")
+    assert hinter.may_go_along()
+
+
+async def test_a_hint_that_cannot_be_sent_is_forgotten(store: Store) -> None:
+    hinter = Hinter(Database(store.database.dsn, store.env))  # which is not open
+
+    hinter.tell(Hints(look_everywhere=True))
+    await hinter.flush()
+
+    hinter.tell(Hints(look_everywhere=True))
+    await hinter.flush()
+
+
+async def test_each_verb_tells_whoever_can_act_on_it(store: Store, clock: VirtualClock, ear: Ear) -> None:
+    """Where something became ready, due, or to be stopped, the hint names the place and no later an instant."""
+
+    async def hints_of(deed: Awaitable[object]) -> Hints:
+        await deed
+        return await ear.all(store)
+
+    now = clock.now()
+    told = await hints_of(enqueue(store, queue="q", priority=61))
+    assert told.lanes[("q", 61)] <= now
+    later = await hints_of(enqueue(store, after=60))
+    assert set(later.shards.values()) == {now + seconds(60)}
+
+    worker = await make_node(store)
+    assert (await ear.all(store)).nodes_changed
+    (claimed,) = await claim_all(store, worker=worker)
+    assert (await hints_of(store.jobs.cancel([claimed.id], "no", SOMEBODY))).holders == {worker}
+
+    job = await make_recurring(store, 60, queue="r", priority=62)
+    pending = await due_row(store, job.id)
+    assert (await ear.all(store)).shards == {job.shard: pending.run_at}
+    owner = await make_owner(store)
+    clock.advance("60s")
+    told = await hints_of(hoist_due(store, owner))
+    assert told.lanes[("r", 62)] == pending.run_at
+
+    def change(decide: Callable[..., changes.JobChange]) -> Awaitable[object]:
+        return store.jobs.change(job.id, decide, SOMEBODY)
+
+    await change(lambda snapshot: changes.pause(snapshot, None, None))
+    resumed = await hints_of(change(changes.resume))
+    assert resumed.shards[job.shard] <= clock.now()
+
+    told = await hints_of(
+        store.jobs.set_queue("q", is_paused=True, max_running=None, reason=None, audit=SOMEBODY, action="x")
+    )
+    assert told.look_everywhere
+
+
+async def test_a_place_that_is_handed_on_is_told(store: Store, clock: VirtualClock, ear: Ear) -> None:
+    await enqueue(store, max_running=1, limit_key="l")
+    waiting = await read_job(store, JobId(await enqueue(store, queue="q", priority=61, max_running=1, limit_key="l")))
+    (claimed,) = await claim_all(store)
+    await ear.all(store)
+
+    await store.rooms.finish_succeeded([found(claimed)])
+
+    assert (await ear.all(store)).lanes == {("q", 61): clock.now()}
+    assert waiting.queue == "q"
+
+
+async def test_a_callers_own_transaction_sends_no_hint(store: Store, ear: Ear) -> None:
+    await make_job(store)
+    await ear.all(store)
+
+    from tests.factories import define_job, opening_of
+
+    job = define_job(store, name=None, scheduled_at=store.env.clock.now())
+    opening = opening_of(job, store.env.clock.now())
+    assert opening is not None
+    async with store.database.transaction() as connection:
+        await store.jobs.create([job], [opening], connection)
+
+    assert not await ear.all(store)

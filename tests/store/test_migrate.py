@@ -1,0 +1,96 @@
+"""The schema: applied once however many start at once, checked, and never touched by an older program."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from tests.servers import PostgresServer
+from timeball.env import Env
+from timeball.errors import SchemaMismatch, StoreUnavailable
+from timeball.store.database import Database
+from timeball.store.migrate import all_migrations, check, migrate, newest_known
+from timeball.store.postgres import Store
+
+
+@pytest.fixture
+def empty_database(postgres_server: PostgresServer) -> Iterator[str]:
+    name = postgres_server.create_database()
+    yield postgres_server.dsn(name)
+    postgres_server.drop_database(name)
+
+
+@pytest.fixture
+def database(empty_database: str) -> Database:
+    return Database(empty_database, Env())
+
+
+async def pretend_newer(database: Database) -> None:
+    connection = await database.connect()
+    await connection.execute("INSERT INTO timeball.migration (number, name) VALUES (9000, 'from the future')")
+    await connection.close()
+
+
+def test_migrations_are_numbered_without_gaps() -> None:
+    assert [migration.number for migration in all_migrations()] == list(range(1, newest_known() + 1))
+
+
+async def test_ten_that_start_at_once_apply_each_migration_once(empty_database: str) -> None:
+    databases = [Database(empty_database, Env()) for _ in range(10)]
+
+    applied = await asyncio.gather(*(migrate(database, shards=8) for database in databases))
+
+    assert sorted(len(each) for each in applied) == [0] * 9 + [len(all_migrations())]
+    connection = await databases[0].connect()
+    numbers = [row["number"] for row in await connection.fetch("SELECT number FROM timeball.migration")]
+    assert numbers == [migration.number for migration in all_migrations()]
+    assert await connection.fetchval("SELECT count(*) FROM timeball.shard") == 8
+    await connection.close()
+
+
+async def test_a_second_run_changes_nothing_not_even_the_number_of_shards(database: Database) -> None:
+    await migrate(database, shards=8)
+
+    assert await migrate(database, shards=16) == []
+
+    await check(database)
+    connection = await database.connect()
+    assert await connection.fetchval("SELECT count(*) FROM timeball.shard") == 8
+    await connection.close()
+
+
+async def test_a_newer_schema_is_left_alone_and_said_so(database: Database) -> None:
+    await migrate(database, shards=8)
+    await pretend_newer(database)
+
+    expected = f"the database has schema 9000, this program knows only {newest_known()}; install a newer Timeball"
+    with pytest.raises(SchemaMismatch, match=expected):
+        await migrate(database, shards=8)
+    with pytest.raises(SchemaMismatch, match=expected):
+        await check(database)
+
+
+async def test_an_older_schema_is_said_to_need_a_migration(empty_database: str, database: Database) -> None:
+    with pytest.raises(SchemaMismatch, match=r"has schema 0, this program needs \d+; run: timeball db migrate"):
+        await Store(empty_database, Env()).open(migrates=False)
+
+
+async def test_a_migration_that_fails_leaves_nothing_behind(database: Database) -> None:
+    connection = await database.connect()
+    await connection.execute("CREATE SCHEMA timeball; CREATE TABLE timeball.due (id integer)")
+
+    with pytest.raises(Exception, match='relation "due" already exists'):
+        await migrate(database, shards=8)
+
+    tables = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'timeball'")
+    assert [row["tablename"] for row in tables] == ["due"]
+    await connection.close()
+
+
+async def test_a_server_that_is_not_there_is_said_to_be_unreachable(postgres_server: PostgresServer) -> None:
+    nowhere = Database(postgres_server.dsn().replace(postgres_server.host.rsplit("/", 1)[1], "nowhere"), Env())
+
+    with pytest.raises(StoreUnavailable, match="PostgreSQL cannot be reached"):
+        await migrate(nowhere, shards=8)

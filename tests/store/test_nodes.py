@@ -1,0 +1,201 @@
+"""Leases and shards: who is believed alive, and who owns which slice of the schedule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.factories import LEASE, make_node, make_owner, only_row, seconds, table
+from timeball.domain.ids import Incarnation
+from timeball.domain.node import Lease, Node, NodeKind, NodeStatus
+from timeball.store.nodes import ShardRow
+from timeball.store.postgres import DEFAULT_SHARDS, Store
+from timeball.testing import VirtualClock
+
+
+async def own(store: Store, *shards: int) -> tuple[Incarnation, dict[int, int]]:
+    """A living scheduler, and what it got of these shards."""
+    incarnation = await make_node(store, NodeKind.SCHEDULER)
+    return incarnation, await store.nodes.take_shards(incarnation, shards)
+
+
+async def shard(store: Store, number: int) -> ShardRow:
+    return (await store.nodes.shards())[number]
+
+
+# leases
+
+
+async def test_a_node_is_listed_as_it_registered(store: Store, clock: VirtualClock) -> None:
+    node = Node(
+        incarnation=Incarnation(store.env.new_id()),
+        kind=NodeKind.WORKER,
+        name="red",
+        lease=Lease(span=seconds(21), interval=seconds(7)),
+        slots=5,
+        queues=("mail", "reports"),
+        handlers=("app:h", "app:i"),
+        version="1.2.3",
+    )
+
+    await store.nodes.register(node)
+
+    registered_at = clock.now()
+    expected = NodeStatus(
+        incarnation=node.incarnation,
+        kind=NodeKind.WORKER,
+        name="red",
+        started_at=registered_at,
+        renewed_at=registered_at,
+        lease_until=registered_at + seconds(21),
+        slots=5,
+        busy=0,
+        queues=("mail", "reports"),
+        handlers=("app:h", "app:i"),
+        version="1.2.3",
+        draining=False,
+        shards=(),
+    )
+    assert await store.nodes.list() == [expected]
+
+    clock.advance("20s")
+    renewal = await store.nodes.renew(node.incarnation, busy=3)
+
+    assert renewal is not None
+    assert not renewal.is_draining
+    renewed = replace(expected, renewed_at=clock.now(), lease_until=clock.now() + seconds(21), busy=3)
+    assert await store.nodes.list() == [renewed]
+
+
+async def test_a_node_that_serves_every_queue_names_none(store: Store) -> None:
+    await make_node(store, queues=None)
+
+    (status,) = await store.nodes.list()
+    assert status.queues is None
+
+
+async def test_a_lease_that_has_run_out_is_not_renewed(store: Store, clock: VirtualClock) -> None:
+    incarnation = await make_node(store)
+    clock.advance(LEASE.span)
+
+    assert await store.nodes.renew(incarnation, busy=0) is None
+    assert (await only_row(store, "node"))["renewed_at"] < clock.now()
+
+
+async def test_a_node_that_was_buried_does_not_come_back(store: Store, clock: VirtualClock) -> None:
+    incarnation = await make_node(store, name="late")
+    clock.advance(LEASE.span)
+    assert await store.nodes.bury() == []  # at its very last instant
+
+    clock.advance("1ms")
+
+    assert await store.nodes.bury() == [(incarnation, NodeKind.WORKER, "late")]
+    assert await store.nodes.renew(incarnation, busy=0) is None
+    assert await store.nodes.list() == []
+
+
+async def test_only_the_expired_are_buried(store: Store, clock: VirtualClock) -> None:
+    await make_node(store, NodeKind.SCHEDULER, name="old")
+    clock.advance("10s")
+    young = await make_node(store)
+    clock.advance("10s")
+
+    assert [(kind, name) for _, kind, name in await store.nodes.bury()] == [(NodeKind.SCHEDULER, "old")]
+    assert [node.incarnation for node in await store.nodes.list()] == [young]
+
+
+async def test_a_node_hears_of_its_draining_with_the_next_renewal(store: Store) -> None:
+    incarnation = await make_node(store)
+
+    assert await store.nodes.drain(incarnation)
+
+    renewal = await store.nodes.renew(incarnation, busy=0)
+    assert renewal is not None
+    assert renewal.is_draining
+    assert not await store.nodes.drain(Incarnation(store.env.new_id()))
+
+
+async def test_a_reading_of_the_clock_lies_between_question_and_answer(store: Store) -> None:
+    reading = await store.nodes.read_clock()
+
+    assert reading.sent <= reading.received
+    assert reading.database_time.utcoffset() == seconds(0)
+
+
+# shards
+
+
+async def test_there_are_as_many_shards_as_were_asked_for_and_nobody_owns_them(store: Store) -> None:
+    assert await store.nodes.shards() == [ShardRow(number, None, 0, False) for number in range(DEFAULT_SHARDS)]
+    assert store.shards == DEFAULT_SHARDS
+
+
+async def test_a_living_scheduler_takes_free_shards_each_with_a_new_epoch(store: Store) -> None:
+    first, epochs = await own(store, 3, 4)
+
+    assert epochs == {3: 1, 4: 1}
+    assert await shard(store, 3) == ShardRow(3, first, 1, True)
+    assert await shard(store, 5) == ShardRow(5, None, 0, False)
+    assert await store.nodes.take_shards(first, [3]) == {}  # it is ours already
+    (status,) = await store.nodes.list()
+    assert status.shards == (3, 4)
+
+
+async def test_the_shards_of_the_living_stay_theirs(store: Store) -> None:
+    first, _ = await own(store, 3)
+
+    _, epochs = await own(store, 3, 4)
+
+    assert epochs == {4: 1}
+    assert (await shard(store, 3)).owner == first
+
+
+async def test_the_shards_of_the_dead_are_taken_over(store: Store, clock: VirtualClock) -> None:
+    dead, _ = await own(store, 3)
+    clock.advance(LEASE.span)
+    assert await shard(store, 3) == ShardRow(3, dead, 1, False)
+
+    heir, epochs = await own(store, 3)
+
+    assert epochs == {3: 2}
+    assert await shard(store, 3) == ShardRow(3, heir, 2, True)
+
+
+async def test_who_is_dead_takes_nothing(store: Store, clock: VirtualClock) -> None:
+    incarnation = await make_node(store, NodeKind.SCHEDULER)
+    clock.advance(LEASE.span)
+
+    assert await store.nodes.take_shards(incarnation, [3]) == {}
+    assert await store.nodes.take_shards(Incarnation(store.env.new_id()), [3]) == {}
+
+
+async def test_a_released_shard_is_free_at_once_and_its_epoch_goes_on(store: Store) -> None:
+    first, _ = await own(store, 3, 4)
+
+    await store.nodes.release_shards(first, [3])
+
+    assert await shard(store, 3) == ShardRow(3, None, 1, False)
+    second, epochs = await own(store, 3, 4)
+    assert epochs == {3: 2}
+    await store.nodes.release_shards(first, [3])  # not its own any more
+    assert (await shard(store, 3)).owner == second
+
+
+async def test_a_farewell_releases_everything_at_once(store: Store) -> None:
+    owner = await make_owner(store)
+
+    await store.nodes.remove(owner.incarnation)
+
+    assert await table(store, "node") == []
+    assert {row.owner for row in await store.nodes.shards()} == {None}
+
+
+async def test_shards_are_shared_among_living_schedulers_that_stay(store: Store, clock: VirtualClock) -> None:
+    await make_node(store, NodeKind.SCHEDULER)
+    clock.advance("10s")
+    await make_node(store, NodeKind.WORKER)
+    drained = await make_node(store, NodeKind.SCHEDULER)
+    await store.nodes.drain(drained)
+    staying = await make_node(store, NodeKind.SCHEDULER)
+    clock.advance("5s")
+
+    assert await store.nodes.schedulers() == [staying]
