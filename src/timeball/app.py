@@ -21,7 +21,7 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, cast, overload
 
 from timeball.domain.ids import ExecutionId, JobId, parse_id
 from timeball.domain.job import JobSpec
@@ -29,6 +29,7 @@ from timeball.domain.json_values import encode_object
 from timeball.domain.spans import Span, parse_span
 from timeball.domain.text import to_json
 from timeball.errors import InvalidInput
+from timeball.handlers.registry import Registry, make_handler
 from timeball.handles import (
     AsyncHandlerHandle,
     Enqueueable,
@@ -38,7 +39,6 @@ from timeball.handles import (
     Target,
     make_handle,
 )
-from timeball.handlers.registry import Registry, make_handler
 from timeball.office import Desk, Office
 from timeball.options import (
     EnqueueOptions,
@@ -103,18 +103,22 @@ class Timeball:
         """The schedules declared so far, by name, as the jobs they ask for."""
         return self._schedules.specs()
 
+    # A coroutine function is a function too: of the first two, the first that fits is meant.
     @overload
-    def handler(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncHandlerHandle[P, R]: ...
+    def handler(  # type: ignore[overload-overlap]
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncHandlerHandle[P, R]: ...
     @overload
     def handler(self, function: Callable[P, R], /) -> SyncHandlerHandle[P, R]: ...
     @overload
-    def handler(self, **options: Unpack[HandlerDeclaration]) -> HandlerDecorator: ...
-    def handler(self, function: Function | None = None, /, **options: Unpack[HandlerDeclaration]) -> Any:
+    def handler(self, /, **options: Unpack[HandlerDeclaration]) -> HandlerDecorator: ...
+    def handler(self, function: Function | None = None, /, **options: Any) -> Any:
         """Declare a handler: `@tb.handler`, or with options `@tb.handler(queue="mail", retries=5, timeout="30s")`."""
         check_options(options, HandlerDeclaration, "@tb.handler")
+        declaration = cast(HandlerDeclaration, options)
         if function is not None:
-            return self._declare(function, options)
-        return lambda function: self._declare(function, options)
+            return self._declare(function, declaration)
+        return lambda function: self._declare(function, declaration)
 
     def cron(self, expression: str, **options: Unpack[ScheduleOptions]) -> HandlerDecorator:
         """Declare a handler that runs at the times of a cron expression; also above `@tb.handler(...)`."""
@@ -136,10 +140,7 @@ class Timeball:
         return decorate
 
     def _declare(self, function: Function, options: HandlerDeclaration) -> HandlerHandle[..., Any]:
-        if not callable(function):
-            raise InvalidInput(
-                f"@tb.handler was given {function!r}, expected a function; options have names: @tb.handler(name=...)"
-            )
+        _check_function(function)
         known = self._handle_of(function)
         declared = make_handler(
             function if known is None else known.handler.function,
@@ -148,16 +149,18 @@ class Timeball:
             options=handler_options(options),
         )
         check_handler(declared)
-        handle = known or make_handle(self._office, declared)
-        others = [other.handler for other in self._handles.values() if other is not handle]
+        if known is None:
+            self._registry.add(declared)
+            handle = self._handles[declared.name] = make_handle(self._office, declared)
+            return handle
+        others = [handler for handler in self._registry if handler.name != known.name]
         self._registry = Registry([*others, declared])
-        if known is not None:
-            del self._handles[known.name]
-            known.redeclare(declared)
-        self._handles[declared.name] = handle
-        return handle
+        del self._handles[known.name]
+        known.redeclare(declared)
+        self._handles[declared.name] = known
+        return known
 
-    def _handle_of(self, function: Function) -> HandlerHandle[..., Any] | None:
+    def _handle_of(self, function: object) -> HandlerHandle[..., Any] | None:
         """The handle itself, if it is one of ours already."""
         if not isinstance(function, HandlerHandle):
             return None
@@ -276,6 +279,13 @@ class Timeball:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+def _check_function(function: object) -> None:
+    if not callable(function):
+        raise InvalidInput(
+            f"@tb.handler was given {function!r}, expected a function; options have names: @tb.handler(name=...)"
+        )
 
 
 def _arguments(handler: str, payload: Any) -> Mapping[str, Any]:

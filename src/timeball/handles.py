@@ -192,8 +192,11 @@ class AsyncHandlerHandle(HandlerHandle[P, R]):
 class HandlerDecorator(Protocol):
     """What makes a function a handler."""
 
+    # A coroutine function is a function too: the first that fits is meant.
     @overload
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncHandlerHandle[P, R]: ...
+    def __call__(  # type: ignore[overload-overlap]
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncHandlerHandle[P, R]: ...
     @overload
     def __call__(self, function: Callable[P, R], /) -> SyncHandlerHandle[P, R]: ...
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from timeball.batcher import Batcher
 from timeball.domain.ids import ExecutionId, JobId, parse_id
 from timeball.domain.job import Job, JobSpec
 from timeball.errors import NotFound
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from timeball.transactions import Batch
     from timeball.wiring import Parts
 
+# The ids of enqueued executions, which are those of their jobs; occurrences of a schedule have ids of version 8.
+_ENQUEUED_VERSION = 7
 # A clock that has not been compared with the database's for longer is compared before it is relied on.
 _CLOCK_IS_GOOD_FOR_SECONDS = 5.0
 
@@ -39,10 +44,8 @@ class Desk:
     """What the portal keeps open: the parts of this process, used in its loop alone."""
 
     def __init__(self, parts: Parts) -> None:
-        from timeball.enqueuer import Enqueuer
-
         self.parts = parts
-        self._enqueuer = Enqueuer(parts.commands)
+        self.enqueues: Batcher[tuple[Wish, str], Created] = Batcher(self._create)
         self._compared_at = parts.env.clock.monotonic()
 
     @property
@@ -64,10 +67,9 @@ class Desk:
             self._compared_at = clock.monotonic()
         return clock.now()
 
-    async def create(self, wish: Wish, payload: str) -> Created:
-        """Create one job; those that come in meanwhile share the next commit."""
-        made = await self._enqueuer.create(with_payload(await self._spec(wish), payload))
-        return await self.known(made)
+    async def _create(self, wishes: Sequence[tuple[Wish, str]]) -> list[Created]:
+        specs = [with_payload(await self._spec(wish), payload) for wish, payload in wishes]
+        return [await self.known(made) for made in await self.commands.create_all(specs)]
 
     async def create_many(self, wish: Wish, payloads: Sequence[str]) -> list[ExecutionId]:
         """Create many jobs, all or none."""
@@ -95,9 +97,11 @@ class Desk:
         """For an execution that was there already, the job it belongs to."""
         if made.is_new:
             return made
-        holder = await self.parts.store.history.find(execution_of(made))
-        # Not to be seen yet: it was enqueued earlier in the same transaction, and then bears its job's id.
-        return replace(made, job_id=JobId(execution_of(made)) if holder is None else holder.job_id)
+        execution_id = execution_of(made)
+        if execution_id.version == _ENQUEUED_VERSION:
+            return replace(made, job_id=JobId(execution_id))
+        holder = await self.parts.store.history.find(execution_id)
+        return made if holder is None else replace(made, job_id=holder.job_id)
 
     async def find_job(self, key: str) -> Job:
         """The job of this name, or of this id (`job_...`)."""
@@ -139,14 +143,26 @@ class Office:
 
     def send(self, wish: Wish, payload: str) -> Created:
         """Enqueue one job; it is committed when this returns, or lies in the caller's transaction."""
-        if wish.connection is None:
-            return self.portal.call(lambda desk: desk.create(wish, payload))
-        return self._write(wish, [payload])[0]
+        if wish.connection is not None:
+            return self._write(wish, [payload])[0]
+        future: Future[Created] | None = None
+        while future is None:
+            desk = self.portal.resource or self.portal.call(_itself)
+            future = desk.enqueues.submit((wish, payload))
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
 
     async def asend(self, wish: Wish, payload: str) -> Created:
-        if wish.connection is None:
-            return await self.portal.acall(lambda desk: desk.create(wish, payload))
-        return (await self._awrite(wish, [payload]))[0]
+        if wish.connection is not None:
+            return (await self._awrite(wish, [payload]))[0]
+        future: asyncio.Future[Created] | None = None
+        while future is None:
+            desk = self.portal.resource or await self.portal.acall(_itself)
+            future = desk.enqueues.asubmit((wish, payload))
+        return await future
 
     def send_many(self, wish: Wish, payloads: Sequence[str]) -> list[ExecutionId]:
         """Enqueue many jobs that differ only in their payloads, all or none."""
@@ -179,10 +195,18 @@ def _all_known(made: Sequence[Created]) -> Callable[[Desk], Coroutine[Any, Any, 
     return look
 
 
+async def _itself(desk: Desk) -> Desk:
+    return desk
+
+
 @asynccontextmanager
 async def _open_desk(settings: Settings) -> AsyncIterator[Desk]:
     # Here and not above: a program that only declares handlers needs no database driver.
     from timeball.wiring import opened
 
     async with opened(settings) as parts:
-        yield Desk(parts)
+        desk = Desk(parts)
+        try:
+            yield desk
+        finally:
+            desk.enqueues.close()

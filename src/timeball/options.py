@@ -153,11 +153,12 @@ def _delivery(value: str) -> Delivery:
 
 
 def _errors(given: object) -> tuple[type[BaseException], ...]:
-    errors = given if isinstance(given, tuple) else (given,)
-    for error in errors:
+    errors: list[type[BaseException]] = []
+    for error in given if isinstance(given, tuple) else (given,):
         if not (isinstance(error, type) and issubclass(error, BaseException)):
             raise InvalidInput(f"no_retry has {error!r}, expected classes of exceptions", field="no_retry")
-    return errors
+        errors.append(error)
+    return tuple(errors)
 
 
 def inherited_fields(options: HandlerOptions) -> dict[str, Any]:

@@ -40,6 +40,12 @@ class Portal(Generic[T]):
         self._inherited: list[_Host[T]] = []
         self._is_prepared_for_fork = False
 
+    @property
+    def resource(self) -> T | None:
+        """The resource if it is open; a call opens it. Only what is made for other threads may be used of it."""
+        host = self._host
+        return None if host is None else host.resource
+
     def call(self, work: Work[T, Answer]) -> Answer:
         """Have *work* done with the resource, and wait for what comes of it."""
         future = self._submit(work)
@@ -107,9 +113,9 @@ class _Host(Generic[T]):
     def __init__(self, open_resource: Callable[[], AbstractAsyncContextManager[T]]) -> None:
         self.loop = _new_loop()
         self.loop.set_default_executor(_Executor(thread_name_prefix="timeball"))
+        self.resource: T | None = None
         self._open_resource = open_resource
         self._stack = AsyncExitStack()
-        self._resource: T | None = None
         self._opening = asyncio.Lock()
         self._is_stopping = False
         self._thread = threading.Thread(target=self.loop.run_forever, name="timeball", daemon=True)
@@ -122,8 +128,7 @@ class _Host(Generic[T]):
 
     async def perform(self, work: Work[T, Answer]) -> Answer:
         try:
-            resource = self._resource
-            return await work(await self._opened() if resource is None else resource)
+            return await work(await self._opened() if self.resource is None else self.resource)
         except asyncio.CancelledError:
             if self._is_stopping:
                 raise StoreUnavailable("Timeball was closed while this call was under way") from None
@@ -131,9 +136,9 @@ class _Host(Generic[T]):
 
     async def _opened(self) -> T:
         async with self._opening:
-            if self._resource is None:
-                self._resource = await self._stack.enter_async_context(self._open_resource())
-            return self._resource
+            if self.resource is None:
+                self.resource = await self._stack.enter_async_context(self._open_resource())
+            return self.resource
 
     def stop(self) -> None:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from inspect import unwrap
 from typing import Any, Generic, TypeVar, get_type_hints
 
@@ -161,16 +161,15 @@ class ReturnType:
     is a promise of its author, and breaking it is no reason to withhold the result.
     """
 
-    __slots__ = ("_adapter", "_function")
-
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
-        self._adapter: TypeAdapter[Any] | None | bool = True
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[Any] | None:
+        return _adapter_for(self._function)
 
     def __call__(self, value: Any) -> Any:
-        if self._adapter is True:
-            self._adapter = _adapter_for(self._function)
-        if not isinstance(self._adapter, TypeAdapter):
+        if self._adapter is None:
             return value
         try:
             return self._adapter.validate_json(orjson.dumps(value))

@@ -178,7 +178,7 @@ def _sqlalchemy_text(name: str) -> Any:
     """The statement as SQLAlchemy wants it: casts escaped, for it would read `:jobs::text` as a parameter `:job`."""
     from sqlalchemy import ARRAY, DateTime, Interval, Text, bindparam, text
 
-    types = {"now": DateTime(timezone=True), "hoist_window": Interval(), "keys": ARRAY(Text())}
+    types: dict[str, Any] = {"now": DateTime(timezone=True), "hoist_window": Interval(), "keys": ARRAY(Text())}
     statement = _statement(name)
     escaped = statement.text.replace("::", r"\:\:")
     return text(escaped).bindparams(*(bindparam(p, type_=types.get(p, Text())) for p in statement.parameters))

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import orjson
 import pytest
+import uvloop
 
 from tests.runners import isolated_app
 from tests.runners.support import Attempt, is_alive, open_files, patience, read_pid, until
@@ -212,6 +213,34 @@ async def test_an_app_that_cannot_be_imported_fails_the_attempt() -> None:
     assert isinstance(outcome, Failed)
     assert (outcome.error.type, outcome.error.message) == ("RuntimeError", "no such luck")
     await runner.stop()
+
+
+async def test_a_machine_without_room_for_a_process_fails_the_attempt(
+    runner: ProcessRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = open_files()
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+
+    outcome = await run(runner, "add", a=1, b=2)
+
+    assert isinstance(outcome, Failed)
+    assert outcome.error.type == "FileNotFoundError"
+    assert open_files() == before
+
+
+def test_children_work_on_the_loop_that_workers_use(tmp_path: Path) -> None:
+    async def main() -> None:
+        runner = ProcessRunner(APP)
+        assert result_of(await run(runner, "add", a=1, b=2)) == 3
+        assert isinstance(await run(runner, "leave_with", code=3), Lost)
+        context, attempt = start(runner, "hang", file=str(tmp_path / "pid"))
+        child = await read_pid(tmp_path / "pid")
+        context.halt(Halt.TIMEOUT)
+        assert isinstance(await attempt, TimedOut)
+        assert not is_alive(child)
+        await runner.stop()
+
+    uvloop.run(main())
 
 
 def test_an_app_is_named_by_module_and_attribute() -> None:

@@ -13,7 +13,7 @@ SOURCE = """-- A word about the file.
 
 -- name: first
 -- What it does, at 12:30 with :no parameters.
-SELECT :b::text, ':not', a::integer, :a, x[1:2]
+SELECT :b::text, a::integer, :a, x[1:2]
 FROM t -- 100 %
 WHERE a = :b;
 
@@ -31,14 +31,14 @@ def test_a_file_holds_statements_by_name() -> None:
 
 
 def test_parameters_are_numbered_by_their_first_use() -> None:
-    first = parse(SOURCE.replace("':not', ", ""))["first"]
+    first = parse(SOURCE)["first"]
 
     assert first.parameters == ("b", "a")
     assert first.numbered() == "SELECT $1::text, a::integer, $2, x[1:2]\nFROM t -- 100 %\nWHERE a = $1"
 
 
 def test_psycopg_gets_names_and_doubled_percent_signs() -> None:
-    first = parse(SOURCE.replace("':not', ", ""))["first"]
+    first = parse(SOURCE)["first"]
 
     expected = "SELECT %(b)s::text, a::integer, %(a)s, x[1:2]\nFROM t -- 100 %%\nWHERE a = %(b)s"
     assert first.pyformat() == expected

@@ -123,7 +123,9 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The worker gives the execution back untouched; this try does not count."""
+    """The worker gives the execution back; this try does not count. *has_started* says whether it was touched."""
+
+    has_started: bool = False
 
 
 Outcome = Succeeded | Failed | TimedOut | Snoozed | Cancelled | NotDropped | Lost | Released

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import TypeVar
 from uuid import UUID
 
 import orjson
@@ -15,6 +16,7 @@ _MICROSECOND = timedelta(microseconds=1)
 _LARGEST = 7_000
 
 Lane = tuple[str, int]
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -74,13 +76,20 @@ class Hints:
             document = orjson.loads(text)
             hints = cls(nodes_changed=bool(document.get("n")), look_everywhere=bool(document.get("e")))
             for queue, priority, number in document.get("l", ()):
-                hints.add_lane(queue, priority, _to_instant(number))
+                hints.add_lane(_expect(queue, str), _expect(priority, int), _to_instant(number))
             for shard, number in document.get("s", ()):
-                hints.add_shard(shard, _to_instant(number))
+                hints.add_shard(_expect(shard, int), _to_instant(number))
             hints.holders = {UUID(hex=holder) for holder in document.get("h", ())}
         except (ValueError, TypeError, AttributeError, OverflowError):
             return cls(look_everywhere=True)
         return hints
+
+
+def _expect(value: object, kind: type[T]) -> T:
+    """What a statement would choke on must not get any further: whoever may connect may send hints."""
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise TypeError(f"expected {kind.__name__}")
+    return value
 
 
 def _to_number(instant: datetime) -> int:

@@ -103,8 +103,8 @@ def decide(standing: Standing, outcome: Outcome, now: datetime, chance: float) -
             return Finish(ExecutionState.SKIPPED, attempts - 1, lost, reason=reason)
         case Lost(error):
             return _after_loss(standing, error)
-        case Released():
-            return Requeue(attempts - 1, lost)
+        case Released(has_started):
+            return _after_release(standing, has_started=has_started)
         case _:
             assert_never(outcome)
 
@@ -128,6 +128,13 @@ def _after_loss(standing: Standing, error: ErrorInfo) -> Finish | Requeue:
         reason = f"lost with its worker {lost} times, max_lost is {standing.retry.max_lost}"
         return Finish(ExecutionState.DEAD, standing.attempts, lost, error=error, reason=reason)
     return Requeue(standing.attempts, lost, error=error)
+
+
+def _after_release(standing: Standing, *, has_started: bool) -> Finish | Requeue:
+    if has_started and standing.delivery is Delivery.AT_MOST_ONCE:
+        reason = "its worker left while it ran, and at_most_once forbids another attempt"
+        return Finish(ExecutionState.DEAD, standing.attempts, standing.lost, reason=reason)
+    return Requeue(standing.attempts - 1, standing.lost)
 
 
 def _dead(standing: Standing, error: ErrorInfo, reason: str) -> Finish:

@@ -68,19 +68,20 @@ class NodeStatus:
 def fair_share(shards: Iterable[int], nodes: Iterable[Incarnation]) -> dict[int, Incarnation]:
     """Who should own which shard: rendezvous hashing, evened out.
 
-    Every scheduler that sees the same nodes computes the same answer, and a node that comes or goes moves few shards. No node gets more than
-    its share rounded up, so a handful of nodes is balanced exactly.
+    Every scheduler that sees the same nodes computes the same answer, and a node that comes or goes moves few shards. The shares differ by
+    one shard at most.
     """
     candidates = sorted(set(nodes), key=lambda node: node.bytes)
     wanted = sorted(set(shards))
     if not candidates:
         return {}
-    most = -(-len(wanted) // len(candidates))
+    least, left_over = divmod(len(wanted), len(candidates))
     owned = dict.fromkeys(candidates, 0)
     share: dict[int, Incarnation] = {}
     for shard in wanted:
         ranked = sorted(candidates, key=lambda node: _weight(shard, node), reverse=True)
-        owner = next(node for node in ranked if owned[node] < most)
+        owner = next(node for node in ranked if owned[node] < least + (left_over > 0))
+        left_over -= owned[owner] == least
         owned[owner] += 1
         share[shard] = owner
     return share

@@ -15,7 +15,7 @@ from timeball.domain.civil_time import tzdata_version
 from timeball.domain.execution import Origin
 from timeball.domain.ids import ExecutionId, JobId, occurrence_id
 from timeball.domain.job import Job
-from timeball.domain.misfire import Owed, Overlap, SkippedRange, SkipReason, judge
+from timeball.domain.misfire import Overlap, Owed, SkippedRange, SkipReason, judge
 from timeball.domain.schedule import Once
 
 # Catching up goes at ten a second, so that new work is not crowded out by old.

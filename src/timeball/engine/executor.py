@@ -60,6 +60,7 @@ class Executor:
         slots: int,
         hand_over: Callable[[Finding], None],
         open_sink: Callable[[RunContext], RunSink],
+        close_sink: Callable[[Claimed], None] = lambda _: None,
     ) -> None:
         self._env = env
         self._handlers = handlers
@@ -71,6 +72,7 @@ class Executor:
         self._slots = slots
         self._hand_over = hand_over
         self._open_sink = open_sink
+        self._close_sink = close_sink
         self._loop = asyncio.get_running_loop()
         self._held: list[tuple[float, int, Claimed]] = []
         self._order = 0
@@ -204,8 +206,11 @@ class Executor:
         outcome = await self._runners[handler.style].run(handler, context)
         if self._is_closed:
             return
+        if isinstance(outcome, Released):
+            outcome = Released(has_started=True)
         self._wheel.remove(context)
         self._running.pop(claimed.id, None)
+        self._close_sink(claimed)
         self._conclude(claimed, outcome, started_at)
         if not self._running:
             self._idle.set()

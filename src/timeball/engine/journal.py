@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from timeball.current import RunContext, RunSink
+from timeball.domain import log_buffer
 from timeball.domain.events import Emit
 from timeball.domain.execution import Claimed
 from timeball.domain.ids import ExecutionId
+from timeball.domain.log_buffer import LogBuffer
 from timeball.engine.service import AT_ONCE, Service
 from timeball.env import Env
 from timeball.store.interface import HistoryStore, LogLine, RoomStore
 
 _BATCH = 500
+_MOST_WAITING = 100_000
 _GATHER = timedelta(milliseconds=200)
-# Per attempt, as RELIABILITY has it: the head and the tail of its words.
-_HEAD_BYTES = 512 * 1024
-_TAIL_BYTES = 512 * 1024
-_LONGEST_LINE = 16 * 1024
 
 
 class Journal(Service):
@@ -29,28 +28,35 @@ class Journal(Service):
         super().__init__(env, emit)
         self._rooms = rooms
         self._history = history
-        self._loop = asyncio.get_running_loop()
-        self._lines: deque[LogLine] = deque(maxlen=100_000)
+        self._open: dict[tuple[ExecutionId, int], _Sink] = {}
+        # Bounded: with the database away, old words are worth less than the memory they take.
+        self._lines: deque[LogLine] = deque(maxlen=_MOST_WAITING)
         self._progress: dict[ExecutionId, tuple[Claimed, float, str | None]] = {}
 
     def open_sink(self, context: RunContext) -> RunSink:
         """A place for the words of one attempt."""
-        return _Sink(self, context.claimed)
+        claimed = context.claimed
+        sink = self._open[claimed.id, claimed.fence] = _Sink(self, claimed)
+        return sink
 
-    def add_line(self, line: LogLine) -> None:
-        """Keep a line; may be called from any thread."""
-        self._lines.append(line)
+    def close_sink(self, claimed: Claimed) -> None:
+        """The attempt has ended: what it said last is known now."""
+        sink = self._open.pop((claimed.id, claimed.fence), None)
+        if sink is not None:
+            self._lines.extend(sink.last_lines())
 
     def add_progress(self, claimed: Claimed, fraction: float, note: str | None) -> None:
         """Keep the last report of an attempt; may be called from any thread."""
         self._progress[claimed.id] = (claimed, fraction, note)
 
     async def tick(self) -> timedelta:
-        if not self._lines and not self._progress:
-            return _GATHER
-        batch = [self._lines.popleft() for _ in range(min(_BATCH, len(self._lines)))]
+        for sink in list(self._open.values()):
+            self._lines.extend(sink.new_lines())
+        batch = [self._lines[number] for number in range(min(_BATCH, len(self._lines)))]
         if batch:
             await self._history.write_log(batch)
+            for _ in batch:
+                self._lines.popleft()
         progress, self._progress = self._progress, {}
         for claimed, fraction, note in progress.values():
             await self._rooms.report_progress(claimed, fraction, note)
@@ -63,29 +69,33 @@ class Journal(Service):
 
 
 class _Sink:
-    """Numbers the lines of one attempt, and keeps their head and their tail."""
+    """The words of one attempt, numbered; their head and their tail are kept."""
 
     def __init__(self, journal: Journal, claimed: Claimed) -> None:
         self._journal = journal
         self._claimed = claimed
+        self._buffer = LogBuffer()
         self._number = 0
-        self._bytes = 0
-        self._dropped = 0
 
     def emit_log(self, at: datetime, level: str, message: str) -> None:
-        message = message if len(message) <= _LONGEST_LINE else message[:_LONGEST_LINE] + " … (cut)"
-        self._bytes += len(message)
-        if self._bytes > _HEAD_BYTES + _TAIL_BYTES:
-            self._dropped += 1
-            if self._dropped == 1:
-                self._add(at, "warning", "more than 1 MiB of output: the rest of this attempt's log is not kept")
-            return
-        self._add(at, level, message)
-
-    def _add(self, at: datetime, level: str, message: str) -> None:
-        self._number += 1
-        claimed = self._claimed
-        self._journal.add_line(LogLine(claimed.id, claimed.fence, self._number, at, level, message))
+        self._buffer.add(at, level, message)
 
     def report_progress(self, fraction: float, note: str | None) -> None:
         self._journal.add_progress(self._claimed, fraction, note)
+
+    def new_lines(self) -> list[LogLine]:
+        """What was said since the last time, and is sure to be kept."""
+        return self._numbered(self._buffer.drain())
+
+    def last_lines(self) -> list[LogLine]:
+        """All that is left, at the end."""
+        return self._numbered(self._buffer.close())
+
+    def _numbered(self, lines: Iterable[log_buffer.LogLine]) -> list[LogLine]:
+        numbered = []
+        for line in lines:
+            self._number += 1
+            numbered.append(
+                LogLine(self._claimed.id, self._claimed.fence, self._number, line.at, line.level, line.message)
+            )
+        return numbered

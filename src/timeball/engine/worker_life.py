@@ -63,7 +63,13 @@ class WorkerLife(Life):
         self.recorder = Recorder(env, emit, store.rooms)
         self.journal = Journal(env, emit, store.rooms, store.history)
         self.executor = Executor(
-            env, handlers, runners, settings.slots, self.recorder.hand_over, self.journal.open_sink
+            env,
+            handlers,
+            runners,
+            settings.slots,
+            self.recorder.hand_over,
+            self.journal.open_sink,
+            self.journal.close_sink,
         )
         self.claimer = Claimer(env, emit, store.rooms, self.executor, node.incarnation, node.handlers, settings)
         self.sweeper = Sweeper(env, emit, store.rooms, self.claimer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,9 +106,8 @@ def _main_module_name() -> str:
 
 def style_of(function: Callable[..., Any], *, isolate: bool) -> RunStyle:
     """How a function is run; generators are refused, for nobody would take what they yield."""
-    code = function if inspect.isroutine(function) or not hasattr(function, "func") else function.func
-    if not inspect.isroutine(code):
-        code = type(code).__call__
+    inner = function.func if isinstance(function, partial) else function
+    code = inner if inspect.isroutine(inner) else type(inner).__call__
     if inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code):
         raise InvalidInput(f"handler {function!r} is a generator; expected a function or a coroutine function")
     if isolate:

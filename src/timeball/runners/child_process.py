@@ -66,6 +66,11 @@ class ChildProcess:
                 stderr=outputs[1].inlet,
                 start_new_session=True,
             )
+        except BaseException:
+            ours.close()
+            for output in outputs:
+                output.close()
+            raise
         finally:
             theirs.close()
             for output in outputs:

@@ -17,7 +17,7 @@ from timeball.current import Halt, RunContext
 from timeball.domain.execution import ErrorInfo, Failed, Lost, Outcome
 from timeball.domain.handler import Handler
 from timeball.runners.child_process import ChildProcess, Died, Ending, Unusable
-from timeball.runners.error_report import describe_death
+from timeball.runners.error_report import describe, describe_death
 from timeball.runners.verdict import outcome_of_halt, settle
 from timeball.runners.wire import Ended
 
@@ -45,10 +45,14 @@ class ProcessRunner:
 
     async def run(self, handler: Handler, context: RunContext) -> Outcome:
         """Run the handler in a child. After a forced end nothing of it is left when this returns."""
-        while (child := await self._take(context)) is not None:
-            ending = await self._run_in(child, context)
-            if not _died_idle(child, ending):
-                return _outcome(handler, context, ending)
+        try:
+            while (child := await self._take(context)) is not None:
+                ending = await self._run_in(child, context)
+                if not _died_idle(child, ending):
+                    return _outcome(handler, context, ending)
+        except OSError as error:
+            # The machine has no room for another process just now.
+            return settle(context, Failed(describe(error)))
         return outcome_of_halt(context)
 
     async def stop(self) -> None:

@@ -13,6 +13,7 @@ from timeball.domain.ids import ExecutionId, JobId
 from timeball.store.database import Database
 from timeball.store.rows import attempt_from, execution_from
 
+_PARTITION_LOCK = int.from_bytes(b"timebal2", "big") >> 1
 _LAST_ID = UUID(int=2**128 - 1)
 _PARTITIONED = {"finished": "finished_at", "attempt": "finished_at", "log_line": "at"}
 
@@ -95,6 +96,8 @@ class History:
         start = datetime(day.year, day.month, day.day, tzinfo=UTC)
         async with self._database.transaction() as connection:
             await connection.execute("SET LOCAL lock_timeout = '2s'")
+            # Two processes may start at once, and both find the day missing.
+            await connection.execute("SELECT pg_advisory_xact_lock($1)", _PARTITION_LOCK)
             for table, column in _PARTITIONED.items():
                 await self._add_partition(connection, table, column, start)
 

@@ -62,14 +62,22 @@ WHERE kind = 'scheduler'
 
 -- name: take_shards
 -- Take shards that nobody alive owns, if we are alive ourselves; each acquisition is a new epoch.
+-- The epoch is compared on the row itself: after a lock wait nobody asks again whether the owner lives, and there is another one by then.
+WITH free AS MATERIALIZED (
+    SELECT shard.id, shard.epoch
+    FROM timeball.shard
+    WHERE id = ANY (:ids::smallint[])
+      AND owner IS DISTINCT FROM :incarnation
+      AND NOT EXISTS (SELECT 1 FROM timeball.node WHERE node.incarnation = shard.owner AND node.lease_until > coalesce(:now, now()))
+      AND EXISTS (SELECT 1 FROM timeball.node WHERE node.incarnation = :incarnation AND node.lease_until > coalesce(:now, now()))
+)
 UPDATE timeball.shard
 SET owner = :incarnation,
-    epoch = epoch + 1
-WHERE id = ANY (:ids::smallint[])
-  AND owner IS DISTINCT FROM :incarnation
-  AND NOT EXISTS (SELECT 1 FROM timeball.node WHERE node.incarnation = shard.owner AND node.lease_until > coalesce(:now, now()))
-  AND EXISTS (SELECT 1 FROM timeball.node WHERE node.incarnation = :incarnation AND node.lease_until > coalesce(:now, now()))
-RETURNING id, epoch;
+    epoch = shard.epoch + 1
+FROM free
+WHERE shard.id = free.id
+  AND shard.epoch = free.epoch
+RETURNING shard.id, shard.epoch;
 
 -- name: release_shards
 UPDATE timeball.shard

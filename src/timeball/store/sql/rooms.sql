@@ -44,7 +44,7 @@ WHERE EXISTS (SELECT 1 FROM timeball.ready WHERE ready.job_id = asked.job_id AND
 -- runs go to ready (blocked if limited, due again if they are to come later), skips into the history.
 -- The row itself is compared and set: version is a column of due, because a joined job would not be looked at again after a lock wait.
 -- The look-up by OFFSET 0 can only be done by the primary key, whatever the planner believes about the size of the room. After a lock wait the
--- delete looks again at run_at alone: parking changes that; the version of a row never changes, an edit replaces the row.
+-- delete looks again at run_at alone: parking and unparking change that; the version of a row never changes, an edit replaces the row.
 WITH owed AS (
     SELECT *
     FROM unnest(:ids::uuid[], :run_ats::timestamptz[], :versions::integer[], :next_ids::uuid[], :next_run_ats::timestamptz[],
@@ -58,10 +58,10 @@ owned AS MATERIALIZED (
     WHERE shard.owner = :incarnation
 ),
 found AS MATERIALIZED (
-    SELECT looked_up.id
+    SELECT looked_up.id, looked_up.run_at
     FROM owed
     CROSS JOIN LATERAL (
-        SELECT due.id
+        SELECT due.id, due.run_at
         FROM timeball.due
         WHERE due.id = owed.id
           AND due.run_at = owed.run_at
@@ -73,6 +73,7 @@ found AS MATERIALIZED (
 gone AS (
     DELETE FROM timeball.due
     WHERE due.id = ANY (ARRAY(SELECT found.id FROM found))
+      AND (due.id, due.run_at) = ANY (ARRAY(SELECT (found.id, found.run_at) FROM found))
       AND due.run_at <= coalesce(:now, now()) + :hoist_window::interval
     RETURNING due.*
 ),

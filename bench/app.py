@@ -1,0 +1,10 @@
+"""The program the benchmarks run."""
+
+from timeball import Timeball
+
+tb = Timeball()
+
+
+@tb.handler(name="bench.noop")
+async def noop() -> None:
+    """Do nothing."""

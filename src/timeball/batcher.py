@@ -1,0 +1,145 @@
+"""Lets concurrent enqueues share a commit.
+
+A durable write costs most of a millisecond, whether it is of one job or of a hundred. So while one is under way, the wishes
+that come in gather, and all go with the next; who comes alone goes at once and waits for nobody.
+
+Wishes come from any thread and any event loop, and the answers go back there. Waking another thread is what costs most
+on that way, so it is done once for all that wait, in both directions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import Future
+from typing import Any, Generic, TypeVar
+
+from timeball.errors import StoreUnavailable, TimeballError
+
+_MOST_TOGETHER = 200
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+# Where somebody waits: a thread, or a coroutine of some event loop.
+_Receiver = Future[Any] | asyncio.Future[Any]
+
+
+class Batcher(Generic[Item, Answer]):
+    """Collects single items and has them dealt with together, in the event loop it was made in.
+
+    *perform* answers in the order of the items, and does all or none. If it raises one of our errors, the items are tried
+    one by one, so that nobody pays for the one that cannot be; if the store is away, all hear of it.
+    """
+
+    def __init__(self, perform: Callable[[Sequence[Item]], Awaitable[Sequence[Answer]]]) -> None:
+        self._perform = perform
+        self._loop = asyncio.get_running_loop()
+        self._mutex = threading.Lock()
+        self._incoming: list[tuple[Item, _Receiver]] = []
+        self._is_closed = False
+        # From here on, in the loop alone.
+        self._waiting: deque[tuple[Item, _Receiver]] = deque()
+        self._sender: asyncio.Task[None] | None = None
+
+    def submit(self, item: Item) -> Future[Answer] | None:
+        """Hand an item in, from any thread; None if it is too late, because the batcher is closed.
+
+        Whoever cancels the future before the item is under way has it left out.
+        """
+        future: Future[Answer] = Future()
+        return future if self._hand_in(item, future) else None
+
+    def asubmit(self, item: Item) -> asyncio.Future[Answer] | None:
+        """The same, from any event loop."""
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        return future if self._hand_in(item, future) else None
+
+    def close(self) -> None:
+        """Take nothing more; those who wait are told."""
+        with self._mutex:
+            self._is_closed = True
+            self._waiting.extend(self._incoming)
+            self._incoming = []
+        _tell((receiver, _closed()) for _, receiver in self._waiting)
+        self._waiting.clear()
+
+    def _hand_in(self, item: Item, receiver: _Receiver) -> bool:
+        with self._mutex:
+            if self._is_closed:
+                return False
+            self._incoming.append((item, receiver))
+            is_first = len(self._incoming) == 1
+        if is_first:
+            self._loop.call_soon_threadsafe(self._take_in)
+        return True
+
+    def _take_in(self) -> None:
+        with self._mutex:
+            incoming, self._incoming = self._incoming, []
+        self._waiting.extend(incoming)
+        if self._waiting and self._sender is None:
+            self._sender = self._loop.create_task(self._send_all())
+
+    async def _send_all(self) -> None:
+        try:
+            while batch := self._next_batch():
+                await self._send(batch)
+        finally:
+            self._sender = None
+
+    def _next_batch(self) -> list[tuple[Item, _Receiver]]:
+        batch: list[tuple[Item, _Receiver]] = []
+        while self._waiting and len(batch) < _MOST_TOGETHER:
+            item, receiver = self._waiting.popleft()
+            if _is_waiting(receiver):
+                batch.append((item, receiver))
+        return batch
+
+    async def _send(self, batch: Sequence[tuple[Item, _Receiver]]) -> None:
+        try:
+            answers: Sequence[Any] = await self._perform([item for item, _ in batch])
+        except TimeballError as error:
+            if len(batch) > 1 and not isinstance(error, StoreUnavailable):
+                for one in batch:
+                    await self._send([one])
+                return
+            answers = [error] * len(batch)
+        except asyncio.CancelledError:
+            _tell((receiver, _closed()) for _, receiver in batch)
+            raise
+        except Exception as error:  # whatever it is: those who wait must hear of it
+            answers = [error] * len(batch)
+        _tell(zip((receiver for _, receiver in batch), answers, strict=True))
+
+
+def _is_waiting(receiver: _Receiver) -> bool:
+    # For a thread this also says that it is too late to cancel.
+    return receiver.set_running_or_notify_cancel() if isinstance(receiver, Future) else not receiver.done()
+
+
+def _tell(answers: Iterable[tuple[_Receiver, Any]]) -> None:
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Receiver, Any]]] = {}
+    for receiver, answer in answers:
+        if isinstance(receiver, Future):
+            _settle([(receiver, answer)])
+        else:
+            by_loop.setdefault(receiver.get_loop(), []).append((receiver, answer))
+    for loop, pairs in by_loop.items():
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(_settle, pairs)
+
+
+def _settle(pairs: Iterable[tuple[_Receiver, Any]]) -> None:
+    for receiver, answer in pairs:
+        if receiver.done():
+            continue
+        if isinstance(answer, Exception):
+            receiver.set_exception(answer)
+        else:
+            receiver.set_result(answer)
+
+
+def _closed() -> StoreUnavailable:
+    return StoreUnavailable("Timeball was closed while this call was under way")

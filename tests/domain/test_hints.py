@@ -1,0 +1,138 @@
+"""Hints: read back as they were told, never too long, and nonsense only makes a node look everywhere."""
+
+from __future__ import annotations
+
+from datetime import UTC, timedelta
+from uuid import UUID
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.domain.oracle import utc, wall
+from timeball.domain.hints import Hints
+
+NOW = utc(2026, 3, 2, 12)
+
+instants = st.datetimes(wall(1970, 1, 1), wall(2199, 12, 31), timezones=st.just(UTC))
+labels = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=200)
+lanes = st.dictionaries(st.tuples(labels, st.integers(0, 100)), instants, max_size=30)
+bundles = st.builds(
+    Hints,
+    lanes=lanes,
+    shards=st.dictionaries(st.integers(0, 1023), instants, max_size=30),
+    holders=st.sets(st.uuids(), max_size=30),
+    nodes_changed=st.booleans(),
+    look_everywhere=st.booleans(),
+)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from("lshne"), inner, max_size=5),
+    max_leaves=12,
+)
+
+
+@given(bundles)
+def test_a_bundle_reads_back_as_it_was_told_or_says_look_everywhere(told: Hints) -> None:
+    text = told.encode()
+
+    heard = Hints.decode(text)
+
+    assert len(text.encode()) < 8_000  # what a NOTIFY takes
+    if heard != told:
+        assert heard == Hints(look_everywhere=True, nodes_changed=True)
+        assert len(told.lanes) + len(told.shards) + len(told.holders) > 10
+
+
+def test_too_large_a_bundle_says_look_everywhere() -> None:
+    told = Hints(shards=dict.fromkeys(range(1_000), NOW))
+
+    assert Hints.decode(told.encode()) == Hints(look_everywhere=True, nodes_changed=True)
+
+
+def test_an_ordinary_bundle_is_short() -> None:
+    told = Hints()
+    told.add_lane("default", 50, NOW)
+
+    assert len(told.encode()) < 50
+
+
+@given(st.text())
+def test_any_text_can_be_heard(text: str) -> None:
+    assert isinstance(Hints.decode(text), Hints)
+
+
+@given(json_values)
+def test_any_json_can_be_heard_and_gives_only_sound_hints(value: object) -> None:
+    heard = Hints.decode(orjson.dumps(value).decode())
+
+    assert all(type(queue) is str and type(priority) is int for queue, priority in heard.lanes)
+    assert all(type(shard) is int for shard in heard.shards)
+    assert all(type(holder) is UUID for holder in heard.holders)
+    assert all(at.tzinfo is UTC for at in (*heard.lanes.values(), *heard.shards.values()))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "hello",
+        "[]",
+        "7",
+        '{"l": 3}',
+        '{"l": [["default", 50]]}',
+        '{"l": [["default", "high", 1772452800000000]]}',
+        '{"l": [[null, 50, 1772452800000000]]}',
+        '{"l": [["default", 50, 1e300]]}',
+        '{"s": [["one", 1772452800000000]]}',
+        '{"s": [[1, 9223372036854775807]]}',
+        '{"h": ["nobody"]}',
+        '{"h": [7]}',
+    ],
+)
+def test_what_cannot_be_read_means_look_everywhere(text: str) -> None:
+    heard = Hints.decode(text)
+
+    assert heard == Hints(look_everywhere=True)
+
+
+@given(bundles, bundles)
+def test_merging_keeps_the_earliest_instant_of_each(one: Hints, other: Hints) -> None:
+    merged = Hints()
+    merged.merge(one)
+    merged.merge(other)
+
+    assert merged.lanes.keys() == one.lanes.keys() | other.lanes.keys()
+    for lane, at in merged.lanes.items():
+        assert at == min(hints.lanes[lane] for hints in (one, other) if lane in hints.lanes)
+    for shard, at in merged.shards.items():
+        assert at == min(hints.shards[shard] for hints in (one, other) if shard in hints.shards)
+    assert merged.holders == one.holders | other.holders
+    assert merged.look_everywhere == (one.look_everywhere or other.look_everywhere)
+    assert merged.nodes_changed == (one.nodes_changed or other.nodes_changed)
+
+
+def test_a_later_hint_does_not_hide_an_earlier_one() -> None:
+    hints = Hints()
+    hints.add_lane("mail", 50, NOW)
+    hints.add_lane("mail", 50, NOW + timedelta(seconds=5))
+    hints.add_shard(3, NOW + timedelta(seconds=5))
+    hints.add_shard(3, NOW)
+
+    assert (hints.lanes, hints.shards) == ({("mail", 50): NOW}, {3: NOW})
+
+
+@pytest.mark.parametrize(
+    "hints",
+    [
+        Hints(lanes={("a", 1): NOW}),
+        Hints(shards={1: NOW}),
+        Hints(holders={UUID(int=1)}),
+        Hints(nodes_changed=True),
+        Hints(look_everywhere=True),
+    ],
+)
+def test_a_bundle_that_says_something_is_true(hints: Hints) -> None:
+    assert hints
+    assert not Hints()

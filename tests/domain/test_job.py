@@ -1,0 +1,412 @@
+"""Jobs: every wish is made a job or refused, and a refusal names the field, what was found and what was expected."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.domain.oracle import utc
+from timeball.domain.ids import JobId
+from timeball.domain.job import SPEC_FIELDS, Job, JobSpec, define, redefine, spec_of
+from timeball.domain.lifecycle import Delivery
+from timeball.domain.misfire import Misfire, Overlap
+from timeball.domain.schedule import Cron, Every, Manual, Once, OnGap, OnRepeat
+from timeball.errors import InvalidInput
+
+NOW = utc(2026, 3, 2, 12)
+JOB = JobId(UUID("0193c8a2-5d1e-7abc-8def-0123456789ab"))
+SHARDS = 64
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=12),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+anything = json_values | st.datetimes() | st.binary(max_size=4) | st.just(object())
+
+
+def make(**fields: Any) -> Job:
+    return define(JobSpec(**{"handler": "app:work"} | fields), JOB, NOW, SHARDS)
+
+
+def refusal_of(**fields: Any) -> InvalidInput:
+    with pytest.raises(InvalidInput) as refusal:
+        make(**fields)
+    return refusal.value
+
+
+# defined
+
+
+def test_a_wish_without_a_schedule_is_a_manual_job() -> None:
+    job = make(name="by-hand")
+
+    assert isinstance(job.rule, Manual)
+    assert (job.shard, job.version, job.payload, job.queue, job.priority) == (
+        JOB.int % 2**32 % SHARDS,
+        1,
+        "{}",
+        "default",
+        50,
+    )
+    assert not job.is_enqueued
+    assert not job.is_paused
+
+
+def test_every_field_of_a_wish_ends_up_in_the_job() -> None:
+    job = make(
+        payload={"a": 1},
+        name="nightly",
+        description="says why",
+        schedule="30 2 * * *",
+        timezone="Europe/Berlin",
+        on_gap="skip",
+        on_repeat="both",
+        starts_at="2026-04-01T00:00",
+        ends_at="2026-05-01T00:00Z",
+        max_executions=9,
+        jitter_seconds=8,
+        misfire="all",
+        misfire_grace_seconds=7,
+        misfire_cap=6,
+        misfire_max_age_seconds=5,
+        overlap="queue",
+        queue="mail",
+        priority=4,
+        max_retries=3,
+        max_lost=2,
+        initial_backoff_ms=11,
+        max_backoff_ms=12,
+        timeout_ms=13,
+        delivery="at_most_once",
+        max_running=14,
+        limit_key="smtp",
+        unique_key="once",
+        tags=["a", "b", "a"],
+    )
+
+    assert job.rule == Cron(
+        expression="30 2 * * *",
+        timezone="Europe/Berlin",
+        on_gap=OnGap.SKIP,
+        on_repeat=OnRepeat.BOTH,
+        starts_at=utc(2026, 3, 31, 22),
+        ends_at=utc(2026, 5, 1),
+    )
+    assert (job.payload, job.name, job.description, job.timezone) == (
+        '{"a":1}',
+        "nightly",
+        "says why",
+        "Europe/Berlin",
+    )
+    assert (job.max_executions, job.jitter_seconds) == (9, 8)
+    assert (job.misfire.policy, job.misfire.grace, job.misfire.cap, job.misfire.max_age) == (
+        Misfire.ALL,
+        timedelta(seconds=7),
+        6,
+        timedelta(seconds=5),
+    )
+    assert (job.overlap, job.queue, job.priority) == (Overlap.QUEUE, "mail", 4)
+    assert (job.retry.max_retries, job.retry.max_lost) == (3, 2)
+    assert (job.retry.initial_backoff_ms, job.retry.max_backoff_ms, job.timeout_ms) == (11, 12, 13)
+    assert (job.delivery, job.max_running, job.limit_key) == (Delivery.AT_MOST_ONCE, 14, "smtp")
+    assert (job.unique_key, job.tags) == ("once", ("a", "b"))
+
+
+def test_a_one_off_without_a_name_bears_its_executions_id() -> None:
+    assert make(scheduled_at=NOW).is_enqueued
+    assert not make(scheduled_at=NOW, name="launch").is_enqueued
+    assert not make(interval_seconds=60).is_enqueued
+
+
+@pytest.mark.parametrize(
+    ("fields", "limit"),
+    [
+        ({}, None),
+        ({"max_running": 3}, 3),
+        ({"interval_seconds": 60, "overlap": "queue"}, 1),
+        ({"interval_seconds": 60, "overlap": "cancel_running", "max_running": 5}, 1),
+        ({"interval_seconds": 60, "overlap": "skip"}, None),
+        ({"interval_seconds": 60, "overlap": "allow", "max_running": 5}, 5),
+        ({"overlap": "queue"}, None),  # a manual job has no occurrences that could overlap
+    ],
+)
+def test_what_limits_a_job(fields: dict[str, Any], limit: int | None) -> None:
+    job = make(**fields)
+
+    assert job.effective_limit == limit
+    assert job.limit_key == (None if limit is None else f"job:{JOB}")
+
+
+# jitter
+
+
+@given(st.uuids(), st.integers(0, 86_400))
+def test_jitter_is_the_same_for_a_job_for_ever_and_within_its_bounds(job_id: UUID, jitter_seconds: int) -> None:
+    spec = JobSpec(handler="app:work", interval_seconds=60, jitter_seconds=jitter_seconds)
+    job = define(spec, JobId(job_id), NOW, SHARDS)
+
+    assert timedelta(0) <= job.jitter <= timedelta(seconds=jitter_seconds)
+    assert replace(job, version=7, name="other").jitter == job.jitter
+
+
+def test_jitter_spreads_jobs() -> None:
+    spec = JobSpec(handler="app:work", interval_seconds=60, jitter_seconds=60)
+
+    found = {define(spec, JobId(UUID(int=number)), NOW, SHARDS).jitter for number in range(500)}
+
+    assert len(found) == 500
+    assert max(found) - min(found) > timedelta(seconds=50)
+
+
+# refused
+
+EXPECTED: list[tuple[str, Any, str]] = [
+    ("name", "", "name has 0 characters, expected 1 to 200"),
+    ("name", 7, "name is int, expected text"),
+    ("handler", "  ", "handler has 2 characters, expected 1 to 200"),
+    ("handler", None, "handler is NoneType, expected text"),
+    ("description", 7, "description is not text of at most 10000 characters"),
+    ("payload", {1, 2}, "payload is not JSON"),
+    ("schedule", "0 25 * * *", 'cron "0 25 * * *": hour is 25, expected 0-23'),
+    ("schedule", 7, "schedule is int, expected text"),
+    ("interval_seconds", 0, "interval_seconds is 0, expected whole seconds from 1"),
+    ("interval_seconds", -5, "interval_seconds is -5, expected whole seconds from 1"),
+    ("interval_seconds", 1.5, "interval_seconds is 1.5, expected whole seconds from 1"),
+    ("interval_seconds", float("nan"), "interval_seconds is nan, expected whole seconds from 1"),
+    ("scheduled_at", "tomorrow", "scheduled_at"),
+    ("scheduled_at", utc(2200, 1, 1), "expected an instant from 1970-01-01T00:00:00Z to 2199-12-31"),
+    ("timezone", "Mars/Base", "Mars/Base"),
+    ("timezone", None, "timezone is NoneType, expected text"),
+    ("on_gap", "explode", 'on_gap is "explode", expected one of next_valid, skip'),
+    ("on_repeat", "thrice", 'on_repeat is "thrice", expected one of first, second, both'),
+    ("starts_at", "soon", "starts_at"),
+    ("ends_at", "never", "ends_at"),
+    ("max_executions", 0, "max_executions is 0, expected 1 to"),
+    ("max_executions", "5", "max_executions is '5', expected a whole number from 1"),
+    ("jitter_seconds", -1, "jitter_seconds is -1, expected 0 to 86400"),
+    ("jitter_seconds", 1.5, "jitter_seconds is 1.5, expected a whole number from 0 to 86400"),
+    ("misfire", "ignore", "misfire is 'ignore', expected one of latest, skip, all"),
+    ("misfire_grace_seconds", -1, "misfire_grace_seconds is -1, expected 0 to"),
+    ("misfire_cap", 0, "misfire_cap is 0, expected 1 to 10000"),
+    ("misfire_max_age_seconds", -1, "misfire_max_age_seconds is -1, expected 0 to"),
+    ("overlap", "explode", "overlap is 'explode', expected one of skip, allow, queue, cancel_running"),
+    ("queue", "", "queue has 0 characters, expected 1 to 200"),
+    ("priority", 101, "priority is 101, expected 0 to 100"),
+    ("priority", True, "priority is True, expected a whole number from 0 to 100"),
+    ("max_retries", -1, "max_retries is -1, expected 0 to"),
+    ("max_lost", 0, "max_lost is 0, expected 1 to"),
+    ("initial_backoff_ms", -1, "initial_backoff_ms is -1, expected 0 to"),
+    ("max_backoff_ms", 10**20, "max_backoff_ms is 100000000000000000000, expected 0 to"),
+    ("timeout_ms", 0, "timeout_ms is 0, expected 1 to"),
+    ("delivery", "exactly_once", "delivery is 'exactly_once', expected one of at_least_once, at_most_once"),
+    ("max_running", 0, "max_running is 0, expected 1 to"),
+    ("limit_key", "", "limit_key has 0 characters, expected 1 to 200"),
+    ("unique_key", "x" * 201, "unique_key has 201 characters, expected 1 to 200"),
+    ("tags", "mail", "tags is str, expected a list of texts"),
+    ("tags", ["a", 7], "tags is int, expected text"),
+    ("tags", [str(number) for number in range(51)], "tags has 51 entries, expected at most 50"),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "words"), EXPECTED)
+def test_a_refusal_names_the_field_what_was_found_and_what_was_expected(field: str, value: Any, words: str) -> None:
+    refusal = refusal_of(**{field: value})
+
+    assert refusal.field == field
+    assert words in str(refusal)
+
+
+def test_every_field_of_a_wish_is_checked() -> None:
+    assert {field for field, _, _ in EXPECTED} == SPEC_FIELDS
+
+
+@given(
+    st.sampled_from(sorted(SPEC_FIELDS)),
+    anything,
+    st.sampled_from([{}, {"interval_seconds": 60}, {"schedule": "@daily"}]),
+)
+@settings(max_examples=400)
+def test_whatever_is_given_for_a_field_is_taken_or_refused_by_name(
+    field: str, value: Any, others: dict[str, Any]
+) -> None:
+    try:
+        job = make(**others | {field: value})
+    except InvalidInput as refusal:
+        # A contradiction may be blamed on either of the two that contradict each other.
+        assert refusal.field in {field, *others, "scheduled_at", "max_running"}
+        assert len(str(refusal)) < 1_000
+    else:
+        assert isinstance(job, Job)
+
+
+def test_a_limit_key_without_a_limit_is_refused() -> None:
+    refusal = refusal_of(limit_key="smtp")
+
+    assert refusal.field == "max_running"
+    assert "say how many may run together" in str(refusal)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"schedule": "@daily", "interval_seconds": 60}, "interval_seconds"),
+        ({"schedule": "@daily", "scheduled_at": NOW}, "scheduled_at"),
+        ({"schedule": "0 0 30 2 *"}, "schedule"),
+        ({"interval_seconds": 60, "ends_at": NOW - timedelta(days=1)}, "ends_at"),
+        ({"interval_seconds": 60, "starts_at": NOW, "ends_at": NOW - timedelta(days=1)}, "ends_at"),
+        ({"scheduled_at": NOW, "starts_at": NOW + timedelta(days=1)}, "starts_at"),
+    ],
+)
+def test_contradictions_are_refused(fields: dict[str, Any], field: str) -> None:
+    assert refusal_of(**fields).field == field
+
+
+# defined again
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "name": st.sampled_from(["a", "b"]),
+            "description": st.text("xyz", max_size=3),
+            "max_executions": st.none() | st.integers(1, 100),
+            "jitter_seconds": st.integers(0, 60),
+            "misfire": st.sampled_from(Misfire),
+            "misfire_grace_seconds": st.integers(0, 600),
+            "misfire_cap": st.integers(1, 50),
+            "misfire_max_age_seconds": st.none() | st.integers(0, 600),
+            "overlap": st.sampled_from(Overlap),
+            "queue": st.sampled_from(["mail", "default"]),
+            "priority": st.integers(0, 100),
+            "max_retries": st.integers(0, 9),
+            "max_lost": st.integers(1, 9),
+            "initial_backoff_ms": st.integers(0, 9_000),
+            "max_backoff_ms": st.integers(0, 9_000),
+            "timeout_ms": st.none() | st.integers(1, 9_000),
+            "delivery": st.sampled_from(Delivery),
+            "max_running": st.integers(1, 9),
+            "unique_key": st.none() | st.just("k"),
+            "tags": st.lists(st.sampled_from("abc"), max_size=3),
+        },
+    ),
+    st.sampled_from(
+        [
+            {},
+            {"interval_seconds": 60},
+            {"interval_seconds": 60, "scheduled_at": NOW + timedelta(seconds=7), "ends_at": NOW + timedelta(days=9)},
+            {"schedule": "*/5 * * * *", "timezone": "Europe/Berlin", "on_gap": "skip", "on_repeat": "both"},
+            {"scheduled_at": NOW + timedelta(hours=1)},
+        ]
+    ),
+)
+def test_a_job_defined_again_without_changes_is_the_same_but_for_its_version(
+    fields: dict[str, Any], when: dict[str, Any]
+) -> None:
+    job = make(payload={"a": [1]}, **fields, **when)
+
+    again = redefine(job, {}, NOW + timedelta(hours=3), SHARDS)
+
+    assert again == replace(job, version=2)
+    assert define(replace(spec_of(job), payload={"a": [1]}), JOB, NOW, SHARDS) == job
+
+
+def test_a_change_keeps_what_it_does_not_name() -> None:
+    job = replace(
+        make(interval_seconds=60, payload={"a": 1}, queue="mail"),
+        version=4,
+        declared_by="app",
+        paused_at=NOW,
+        paused_until=NOW + timedelta(days=1),
+        paused_from=NOW,
+        paused_left=5,
+        pause_reason="tired",
+        created_at=NOW,
+    )
+
+    changed = redefine(job, {"priority": 9}, NOW, SHARDS)
+
+    assert changed == replace(job, priority=9, version=5)
+
+
+def test_a_payload_can_be_changed() -> None:
+    job = make(payload={"a": 1})
+
+    assert redefine(job, {"payload": {"b": 2}}, NOW, SHARDS).payload == '{"b":2}'
+
+
+@pytest.mark.parametrize(
+    ("before", "change", "rule"),
+    [
+        ({"interval_seconds": 60}, {"schedule": "@daily"}, Cron(expression="@daily")),
+        ({"scheduled_at": NOW}, {"schedule": "@daily"}, Cron(expression="@daily")),
+        (
+            {"schedule": "@daily"},
+            {"interval_seconds": 60},
+            Every(interval_seconds=60, anchor=NOW + timedelta(seconds=60)),
+        ),
+        ({"schedule": "@daily"}, {"scheduled_at": NOW}, Once(scheduled_at=NOW)),
+        (
+            {"interval_seconds": 60, "scheduled_at": NOW + timedelta(seconds=7)},
+            {"interval_seconds": 30},
+            Every(interval_seconds=30, anchor=NOW + timedelta(seconds=7)),
+        ),
+        ({"interval_seconds": 60}, {"interval_seconds": None, "scheduled_at": None}, Manual()),
+    ],
+)
+def test_another_kind_of_schedule_replaces_the_old_one(
+    before: dict[str, Any], change: dict[str, Any], rule: object
+) -> None:
+    job = make(name="a", **before)
+
+    changed = redefine(job, change, NOW, SHARDS)
+
+    assert type(changed.rule) is type(rule)
+    assert changed.rule == rule
+
+
+def test_a_changed_interval_keeps_its_anchor() -> None:
+    job = make(interval_seconds=60)
+
+    changed = redefine(job, {"interval_seconds": 90}, NOW + timedelta(days=3), SHARDS)
+
+    assert changed.rule == Every(interval_seconds=90, anchor=NOW + timedelta(seconds=60))
+
+
+@pytest.mark.parametrize("name", ["cron", "Handler", "id", "version", "paused_at", ""])
+def test_unknown_fields_are_refused_with_those_that_are_known(name: str) -> None:
+    with pytest.raises(InvalidInput) as refusal:
+        redefine(make(), {"queue": "mail", name: 1}, NOW, SHARDS)
+
+    assert refusal.value.field == name
+    assert "interval_seconds" in str(refusal.value)
+
+
+@pytest.mark.parametrize(("field", "value", "words"), EXPECTED)
+def test_a_change_is_checked_like_a_wish(field: str, value: Any, words: str) -> None:
+    job = make(name="a", interval_seconds=None)
+
+    with pytest.raises(InvalidInput) as refusal:
+        redefine(job, {field: value}, NOW, SHARDS)
+
+    assert refusal.value.field == field
+    assert words in str(refusal.value)
+
+
+def _instant(job: Job) -> datetime | None:
+    return job.rule.next_after(NOW)
+
+
+def test_the_limit_key_of_a_job_that_is_no_longer_limited_goes() -> None:
+    job = make(max_running=3)
+
+    free = redefine(job, {"max_running": None}, NOW, SHARDS)
+
+    assert (free.limit_key, free.effective_limit) == (None, None)

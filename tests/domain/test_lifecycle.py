@@ -1,0 +1,239 @@
+"""What follows an outcome: budgets are kept over every sequence of outcomes, and an end is an end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.domain.oracle import utc
+from timeball.domain.execution import (
+    Cancelled,
+    ErrorInfo,
+    ExecutionState,
+    Failed,
+    Lost,
+    NotDropped,
+    Outcome,
+    Released,
+    Snoozed,
+    Succeeded,
+    TimedOut,
+)
+from timeball.domain.lifecycle import Delivery, Finish, Requeue, Standing, Transition, Wait, decide
+from timeball.domain.retry import RetryPolicy
+
+NOW = utc(2026, 3, 2, 12)
+ERROR = ErrorInfo(type="ValueError", message="no")
+
+spans = st.timedeltas(timedelta(0), timedelta(days=365))
+chances = st.floats(0, 1, exclude_max=True)
+failures = st.builds(Failed, st.just(ERROR), st.booleans(), st.none() | spans)
+uncounted = st.just(Released()) | st.builds(Snoozed, spans)
+unhappy = failures | st.just(TimedOut(ERROR)) | st.just(Lost(ERROR))
+final = st.just(Succeeded("1")) | st.just(Cancelled("enough")) | st.just(NotDropped("paused"))
+policies = st.builds(
+    RetryPolicy,
+    max_retries=st.integers(0, 5),
+    max_lost=st.integers(1, 5),
+    initial_backoff_ms=st.integers(0, 10_000),
+    max_backoff_ms=st.integers(0, 10_000_000),
+)
+deliveries = st.sampled_from(Delivery)
+
+
+@dataclass
+class Walk:
+    """The life of one execution: each outcome follows a claim, which counts the attempt."""
+
+    policy: RetryPolicy
+    delivery: Delivery = Delivery.AT_LEAST_ONCE
+    attempts: int = 0
+    lost: int = 0
+    end: Finish | None = None
+
+    def take(self, outcome: Outcome, chance: float = 0.5) -> Transition:
+        assert self.end is None, "nothing can follow an end"
+        standing = Standing(attempts=self.attempts + 1, lost=self.lost, retry=self.policy, delivery=self.delivery)
+        transition = decide(standing, outcome, NOW, chance)
+        self.attempts, self.lost = transition.attempts, transition.lost
+        if isinstance(transition, Finish):
+            self.end = transition
+        return transition
+
+    def take_all(self, outcomes: Sequence[Outcome]) -> int:
+        """Take outcomes until the end; returns how many were needed."""
+        for number, outcome in enumerate(outcomes):
+            if self.end is not None:
+                return number
+            self.take(outcome)
+        return len(outcomes)
+
+
+@given(policies, deliveries, st.lists(unhappy | uncounted, max_size=40))
+def test_no_sequence_of_outcomes_exceeds_the_budgets(
+    policy: RetryPolicy, delivery: Delivery, outcomes: list[Outcome]
+) -> None:
+    walk = Walk(policy, delivery)
+
+    taken = outcomes[: walk.take_all(outcomes)]
+
+    counted = sum(isinstance(outcome, Failed | TimedOut) for outcome in taken)
+    lost = sum(isinstance(outcome, Lost) for outcome in taken)
+    assert counted <= policy.max_retries + 1
+    assert lost <= policy.max_lost
+    assert (walk.attempts, walk.lost) == (counted + lost, lost)
+
+
+@given(policies, deliveries, st.lists(unhappy, min_size=12, max_size=12))
+def test_what_keeps_failing_or_being_lost_ends_dead(
+    policy: RetryPolicy, delivery: Delivery, outcomes: list[Outcome]
+) -> None:
+    walk = Walk(policy, delivery)
+
+    walk.take_all(outcomes)
+
+    assert walk.end is not None
+    assert walk.end.state is ExecutionState.DEAD
+    assert walk.end.error == ERROR
+    assert walk.end.reason
+
+
+@given(policies, deliveries, st.lists(unhappy, max_size=12), st.lists(uncounted, max_size=6))
+def test_given_back_and_snoozed_attempts_do_not_count(
+    policy: RetryPolicy, delivery: Delivery, outcomes: list[Outcome], between: list[Outcome]
+) -> None:
+    plain, interrupted = Walk(policy, delivery), Walk(policy, delivery)
+    mixed = list(outcomes)
+    for number, outcome in enumerate(between):
+        mixed.insert((7 * number) % (len(mixed) + 1), outcome)
+
+    plain.take_all(outcomes)
+    interrupted.take_all(mixed)
+
+    assert interrupted.end == plain.end
+    assert (interrupted.attempts, interrupted.lost) == (plain.attempts, plain.lost)
+
+
+@given(policies, deliveries, st.lists(unhappy | uncounted, max_size=5), final)
+def test_a_success_a_cancellation_and_a_calling_off_end_it_for_good(
+    policy: RetryPolicy, delivery: Delivery, before: list[Outcome], outcome: Outcome
+) -> None:
+    walk = Walk(policy, delivery)
+    walk.take_all(before)
+    if walk.end is not None:
+        return
+
+    end = walk.take(outcome)
+
+    assert isinstance(end, Finish)
+    assert end.state.is_final
+    match outcome:
+        case Succeeded():
+            assert (end.state, end.result) == (ExecutionState.SUCCEEDED, "1")
+        case Cancelled():
+            assert (end.state, end.reason) == (ExecutionState.CANCELLED, "enough")
+        case NotDropped():
+            assert (end.state, end.reason) == (ExecutionState.SKIPPED, "paused")
+
+
+@given(policies, unhappy | uncounted | final, chances, st.integers(1, 10), st.integers(0, 4))
+def test_nothing_is_to_be_tried_in_the_past(
+    policy: RetryPolicy, outcome: Outcome, chance: float, attempts: int, lost: int
+) -> None:
+    standing = Standing(attempts=attempts, lost=min(lost, attempts - 1), retry=policy)
+
+    transition = decide(standing, outcome, NOW, chance)
+
+    if isinstance(transition, Wait):
+        assert transition.run_at >= NOW
+    assert transition.attempts >= transition.lost >= 0
+
+
+@given(policies, chances, st.integers(1, 6))
+def test_a_failure_waits_for_its_back_off(policy: RetryPolicy, chance: float, number: int) -> None:
+    standing = Standing(attempts=number, lost=0, retry=policy)
+
+    transition = decide(standing, Failed(ERROR), NOW, chance)
+
+    if number > policy.max_retries:
+        assert isinstance(transition, Finish)
+    else:
+        assert transition == Wait(NOW + policy.delay(number, chance), number, 0, is_retry=True, error=ERROR)
+
+
+def test_lost_attempts_do_not_lengthen_the_back_off() -> None:
+    policy = RetryPolicy(max_retries=3, initial_backoff_ms=1_000)
+
+    transition = decide(Standing(attempts=3, lost=2, retry=policy), Failed(ERROR), NOW, 0.0)
+
+    assert transition == Wait(NOW + policy.delay(1, 0.0), 3, 2, is_retry=True, error=ERROR)
+
+
+def test_a_handler_may_choose_its_own_wait() -> None:
+    outcome = Failed(ERROR, retry_after=timedelta(hours=5))
+
+    transition = decide(Standing(attempts=1, lost=0, retry=RetryPolicy()), outcome, NOW, 0.9)
+
+    assert transition == Wait(NOW + timedelta(hours=5), 1, 0, is_retry=True, error=ERROR)
+
+
+def test_its_own_wait_gives_no_further_tries() -> None:
+    outcome = Failed(ERROR, retry_after=timedelta(hours=5))
+
+    transition = decide(Standing(attempts=1, lost=0, retry=RetryPolicy(max_retries=0)), outcome, NOW, 0.9)
+
+    assert isinstance(transition, Finish)
+
+
+def test_a_hopeless_error_is_not_tried_again() -> None:
+    end = decide(Standing(attempts=1, lost=0, retry=RetryPolicy()), Failed(ERROR, is_retryable=False), NOW, 0)
+
+    assert isinstance(end, Finish)
+    assert (end.state, end.error, end.attempts) == (ExecutionState.DEAD, ERROR, 1)
+    assert "not one to retry" in (end.reason or "")
+
+
+def test_the_dead_know_which_budget_was_used_up() -> None:
+    policy = RetryPolicy(max_retries=2, max_lost=4)
+
+    failed = decide(Standing(attempts=3, lost=0, retry=policy), Failed(ERROR), NOW, 0)
+    lost = decide(Standing(attempts=4, lost=3, retry=policy), Lost(ERROR), NOW, 0)
+
+    assert isinstance(failed, Finish)
+    assert failed.reason == "failed 3 times, max_retries is 2"
+    assert isinstance(lost, Finish)
+    assert lost.reason == "lost with its worker 4 times, max_lost is 4"
+
+
+def test_a_lost_attempt_goes_back_to_the_queue_at_once() -> None:
+    transition = decide(Standing(attempts=2, lost=0, retry=RetryPolicy()), Lost(ERROR), NOW, 0)
+
+    assert transition == Requeue(attempts=2, lost=1, error=ERROR)
+
+
+def test_at_most_once_never_runs_a_lost_attempt_again() -> None:
+    standing = Standing(
+        attempts=1, lost=0, retry=RetryPolicy(max_retries=9, max_lost=9), delivery=Delivery.AT_MOST_ONCE
+    )
+
+    end = decide(standing, Lost(ERROR), NOW, 0)
+
+    assert isinstance(end, Finish)
+    assert (end.state, end.lost) == (ExecutionState.DEAD, 1)
+    assert "at_most_once" in (end.reason or "")
+
+
+@pytest.mark.parametrize(("attempts", "is_retry"), [(1, False), (2, True)])
+def test_a_snooze_shows_as_retrying_only_after_a_try_that_counted(attempts: int, is_retry: bool) -> None:
+    transition = decide(Standing(attempts=attempts, lost=0, retry=RetryPolicy()), Snoozed(timedelta(minutes=5)), NOW, 0)
+
+    assert transition == Wait(NOW + timedelta(minutes=5), attempts - 1, 0, is_retry=is_retry)
+
+
+def test_exactly_four_states_are_final() -> None:
+    assert {state.value for state in ExecutionState if state.is_final} == {"succeeded", "cancelled", "dead", "skipped"}

@@ -1,0 +1,145 @@
+"""What may be stored as text and as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timeball.domain.text import (
+    MAX_DEPTH,
+    MAX_DESCRIPTION,
+    MAX_LABEL,
+    MAX_PAYLOAD_BYTES,
+    check_description,
+    check_label,
+    clean,
+    to_json,
+)
+from timeball.errors import InvalidInput, PayloadError
+
+any_text = st.text(st.characters())  # surrogates too
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    max_leaves=15,
+)
+
+
+def can_be_stored(text: str) -> bool:
+    return "\0" not in text and not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+@given(any_text)
+def test_a_label_is_kept_as_it_is_or_refused(text: str) -> None:
+    fits = bool(text.strip()) and len(text) <= MAX_LABEL and can_be_stored(text)
+    try:
+        assert check_label(text, "name") == text
+    except InvalidInput as refusal:
+        assert not fits
+        assert refusal.field == "name"
+    else:
+        assert fits
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("", "name has 0 characters, expected 1 to 200, not all blank"),
+        ("   ", "name has 3 characters, expected 1 to 200, not all blank"),
+        ("x" * 201, "name has 201 characters, expected 1 to 200, not all blank"),
+        ("a\0b", "name contains a NUL character, which cannot be stored"),
+        ("a\ud800", "name contains half of a surrogate pair, which is no character"),
+        (7, "name is int, expected text"),
+        (None, "name is NoneType, expected text"),
+        (b"x", "name is bytes, expected text"),
+    ],
+)
+def test_a_refused_label_says_what_was_found_and_expected(value: object, words: str) -> None:
+    with pytest.raises(InvalidInput) as refusal:
+        check_label(value, "name")
+
+    assert str(refusal.value) == words
+    assert refusal.value.field == "name"
+
+
+def test_the_longest_label_and_description_fit() -> None:
+    assert check_label("é" * MAX_LABEL, "name") == "é" * MAX_LABEL
+    assert check_description("x" * MAX_DESCRIPTION, "description") == "x" * MAX_DESCRIPTION
+    assert check_description("", "description") == ""
+
+
+@pytest.mark.parametrize("value", ["x" * (MAX_DESCRIPTION + 1), 7, "a\0", "\udfff"])
+def test_a_description_that_cannot_be_stored_is_refused(value: object) -> None:
+    with pytest.raises(InvalidInput) as refusal:
+        check_description(value, "description")
+
+    assert refusal.value.field == "description"
+
+
+@given(any_text)
+def test_cleaned_text_can_always_be_stored(text: str) -> None:
+    cleaned = clean(text)
+
+    assert can_be_stored(cleaned)
+    assert cleaned.encode().decode() == cleaned
+    if can_be_stored(text):
+        assert cleaned == text
+
+
+@given(json_values)
+def test_json_is_written_as_it_is_or_refused_for_a_nul(value: Any) -> None:
+    try:
+        text = to_json(value)
+    except PayloadError as refusal:
+        assert "NUL" in str(refusal)
+        assert "\\u0000" in orjson.dumps(value).decode()
+    else:
+        assert orjson.loads(text) == value
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def test_a_backslash_before_u0000_is_no_nul() -> None:
+    assert orjson.loads(to_json({"a": "\\u0000"})) == {"a": "\\u0000"}
+
+
+@pytest.mark.parametrize("value", [nested(MAX_DEPTH), [[1]] * 500, {"a": [{"b": {}}] * 200}])
+def test_wide_is_not_deep(value: Any) -> None:
+    assert orjson.loads(to_json(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (nested(MAX_DEPTH + 1), "payload is nested more than 100 levels deep"),
+        (nested(3_000), "payload is not JSON"),
+        ({"a": {1, 2}}, "payload is not JSON"),
+        ({1: 2}, "payload is not JSON"),
+        ({"a": 2**70}, "payload is not JSON"),
+        ({"a": "\ud800"}, "payload is not JSON"),
+        ({"a": ["x\0"]}, "payload contains a NUL character"),
+        ({"x\0": 1}, "payload contains a NUL character"),
+        ("x" * MAX_PAYLOAD_BYTES, "payload has 262146 bytes as JSON, at most 262144 are kept"),
+    ],
+)
+def test_a_refused_payload_says_why(value: Any, words: str) -> None:
+    with pytest.raises(InvalidInput) as refusal:
+        to_json(value)
+
+    assert words in str(refusal.value)
+    assert refusal.value.field == "payload"
+
+
+def test_the_largest_payload_fits() -> None:
+    text = "x" * (MAX_PAYLOAD_BYTES - 2)
+
+    assert len(to_json(text)) == MAX_PAYLOAD_BYTES

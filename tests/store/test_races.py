@@ -1,0 +1,700 @@
+"""Each pair of verbs that share rows, on two connections, in both orders, with both endings: exactly one truth comes of it.
+
+The first party has done its work and stops before COMMIT; the second runs into it; then the first commits or rolls back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.conftest import FreshDatabase
+from tests.factories import (
+    ALWAYS,
+    FAILURE,
+    HANDLER,
+    SOMEBODY,
+    claim_all,
+    define_job,
+    due_row,
+    enqueue,
+    found,
+    hoist,
+    hoist_due,
+    make_job,
+    make_node,
+    make_owner,
+    make_recurring,
+    only_row,
+    opening_of,
+    plan_row,
+    read_job,
+    record,
+    rooms_of,
+    seconds,
+    table,
+)
+from tests.store.ledger import check_ledger, check_rooms
+from tests.store.racing import Race, stoppable
+from timeball.domain import changes
+from timeball.domain.changes import JobChange
+from timeball.domain.execution import Cancelled, Claimed, Failed, Lost, Origin, Succeeded
+from timeball.domain.ids import ClaimId, ExecutionId, Incarnation
+from timeball.domain.job import Job
+from timeball.domain.node import NodeKind
+from timeball.domain.occurrences import Hoist
+from timeball.env import Env
+from timeball.store.jobs import Created, Request
+from timeball.store.postgres import Store
+from timeball.store.rooms import PARKED_AT, ClaimWish, Ownership
+from timeball.testing import VirtualClock
+
+pytestmark = pytest.mark.parametrize("fresh_database", ["pg15", "pg18"], indirect=True)
+both_endings = pytest.mark.parametrize("commits", [True, False], ids=["commit", "rollback"])
+
+
+@pytest.fixture
+async def race(fresh_database: FreshDatabase, store: Store, env: Env, clock: VirtualClock) -> AsyncIterator[Race]:
+    ahead = stoppable(Store(fresh_database.dsn, Env(clock, Random(1))))
+    await ahead.open(migrates=False)
+    observer = await store.database.connect()
+    yield Race(ahead, store, observer)
+    await observer.close()
+    await ahead.close()
+
+
+class Scheduled:
+    """A job whose occurrence has fallen due, the scheduler that owns it, and what that one means to do."""
+
+    def __init__(self, job: Job, owner: Ownership, plan: Hoist) -> None:
+        self.job = job
+        self.owner = owner
+        self.plan = plan
+
+    def hoist(self, store: Store) -> Awaitable[set[ExecutionId]]:
+        return hoist(store, [self.plan], self.owner)
+
+
+@pytest.fixture
+async def scheduled(store: Store, clock: VirtualClock) -> Scheduled:
+    job = await make_recurring(store, 60, payload={"v": 1}, overlap="allow")
+    owner = await make_owner(store)
+    clock.advance("60s")
+    return Scheduled(job, owner, await plan_row(store, await due_row(store, job.id)))
+
+
+def edit(store: Store, job: Job, **fields: Any) -> Awaitable[JobChange]:
+    return store.jobs.change(job.id, lambda found: changes.edit(found, fields, store.shards), SOMEBODY)
+
+
+def pause(store: Store, job: Job) -> Awaitable[JobChange]:
+    return store.jobs.change(job.id, lambda found: changes.pause(found, None, None), SOMEBODY)
+
+
+def delete(store: Store, job: Job) -> Awaitable[JobChange]:
+    return store.jobs.change(job.id, lambda found: changes.delete(found, None), SOMEBODY)
+
+
+def cancel(store: Store, execution: ExecutionId) -> Awaitable[set[ExecutionId]]:
+    return store.jobs.cancel([execution], "not needed", SOMEBODY)
+
+
+def claim(store: Store, slots: int = 10) -> Awaitable[list[Claimed]]:
+    async def claims() -> list[Claimed]:
+        wish = ClaimWish(Incarnation(store.env.new_id()), [HANDLER], slots, 0)
+        given = await store.rooms.claim(wish, {("default", 50): ALWAYS}, ClaimId(store.env.new_id()))
+        return given.executions
+
+    return claims()
+
+
+async def check(store: Store, job: Job) -> None:
+    await check_ledger(store, job.id)
+    await check_rooms(store)
+
+
+# edit and hoist
+
+
+@both_endings
+async def test_a_hoist_that_comes_after_an_edit(
+    race: Race, store: Store, scheduled: Scheduled, *, commits: bool
+) -> None:
+    """The edit keeps the schedule, so the pending occurrence keeps its id and its instant: only its version tells."""
+    job, anchor = scheduled.job, scheduled.plan.row.scheduled_for
+
+    result = await race.run(
+        edit(race.ahead, job, payload={"v": 2}, scheduled_at=anchor), scheduled.hoist(race.behind), commits=commits
+    )
+
+    assert result.second_waited
+    assert result.second == (set() if commits else {scheduled.plan.row.id})
+    assert (await read_job(store, job.id)).version == (2 if commits else 1)
+    assert len(await table(store, "ready")) == (0 if commits else 1)
+    await check(store, job)
+
+
+@both_endings
+async def test_an_edit_that_comes_after_a_hoist(
+    race: Race, store: Store, scheduled: Scheduled, *, commits: bool
+) -> None:
+    result = await race.run(
+        scheduled.hoist(race.ahead), edit(race.behind, scheduled.job, interval_seconds=45), commits=commits
+    )
+
+    assert result.second_waited
+    # What was hoisted runs by the old version; otherwise the edit has skipped it.
+    records = [row for room in ("ready", "finished") for row in await table(store, room)]
+    assert [(row["version"], row["scheduled_for"]) for row in records] == [(1, scheduled.plan.row.scheduled_for)]
+    assert len(await table(store, "ready")) == (1 if commits else 0)
+    await check(store, scheduled.job)
+
+
+async def test_a_plan_that_was_made_before_an_edit_is_refused(
+    store: Store, scheduled: Scheduled, clock: VirtualClock
+) -> None:
+    """The edit is committed; the occurrence it put in place looks just like the one the plan was made for."""
+    job = scheduled.job
+    ahead = await make_recurring(store, 60)
+    plan = await plan_row(store, await due_row(store, ahead.id))
+    await edit(store, ahead, payload={"v": 2})
+    after = await due_row(store, ahead.id)
+    assert (after.id, after.run_at, after.version) == (plan.row.id, plan.row.run_at, 2)
+    clock.advance("60s")
+
+    assert await hoist(store, [plan], scheduled.owner) == set()
+    await check(store, ahead)
+    await check(store, job)
+
+
+# pause and hoist
+
+
+@both_endings
+async def test_a_hoist_that_comes_after_a_pause(
+    race: Race, store: Store, scheduled: Scheduled, *, commits: bool
+) -> None:
+    result = await race.run(pause(race.ahead, scheduled.job), scheduled.hoist(race.behind), commits=commits)
+
+    assert result.second_waited
+    assert result.second == (set() if commits else {scheduled.plan.row.id})
+    assert len(await table(store, "ready")) == (0 if commits else 1)
+    await check(store, scheduled.job)
+
+
+@both_endings
+async def test_a_pause_that_comes_after_a_hoist(
+    race: Race, store: Store, scheduled: Scheduled, *, commits: bool
+) -> None:
+    result = await race.run(scheduled.hoist(race.ahead), pause(race.behind, scheduled.job), commits=commits)
+
+    assert result.second_waited
+    assert await table(store, "ready") == []
+    assert len(await table(store, "finished")) == (1 if commits else 0)
+    await check(store, scheduled.job)
+
+
+@both_endings
+async def test_a_retry_that_is_hoisted_while_its_job_is_paused_is_parked(
+    race: Race, store: Store, clock: VirtualClock, *, commits: bool
+) -> None:
+    """It is in due when the pause looks there, and in ready when it is committed."""
+    job = await make_job(store)
+    owner = await make_owner(store)
+    execution = (await store.jobs.request([_trigger(store, job)], SOMEBODY, "job.trigger"))[0]
+    await record(store, [found(each, Failed(FAILURE)) for each in await claim_all(store)])
+    clock.advance("1h")
+    plan = await plan_row(store, await due_row(store, job.id))
+
+    result = await race.run(hoist(race.ahead, [plan], owner), pause(race.behind, job), commits=commits)
+
+    assert result.second_waited
+    assert await rooms_of(store, execution) == ["due"]
+    assert (await only_row(store, "due"))["run_at"] == PARKED_AT
+
+
+@both_endings
+async def test_a_parked_retry_is_not_hoisted(race: Race, store: Store, clock: VirtualClock, *, commits: bool) -> None:
+    """Neither its id nor its version changes: only its instant tells."""
+    job = await make_job(store)
+    owner = await make_owner(store)
+    execution = (await store.jobs.request([_trigger(store, job)], SOMEBODY, "job.trigger"))[0]
+    await record(store, [found(each, Failed(FAILURE)) for each in await claim_all(store)])
+    clock.advance("1h")
+    plan = await plan_row(store, await due_row(store, job.id))
+
+    result = await race.run(pause(race.ahead, job), hoist(race.behind, [plan], owner), commits=commits)
+
+    assert result.second_waited
+    assert result.second == (set() if commits else {execution})
+    assert await rooms_of(store, execution) == ["due" if commits else "ready"]
+
+
+@both_endings
+async def test_a_retry_that_is_parked_and_unparked_meanwhile_is_not_lost(
+    race: Race, store: Store, clock: VirtualClock, *, commits: bool
+) -> None:
+    job = await make_job(store)
+    owner = await make_owner(store)
+    execution = (await store.jobs.request([_trigger(store, job)], SOMEBODY, "job.trigger"))[0]
+    await record(store, [found(each, Failed(FAILURE)) for each in await claim_all(store)])
+    clock.advance("1h")
+    plan = await plan_row(store, await due_row(store, job.id))
+
+    async def park_and_unpark() -> None:
+        async with race.ahead.database.transaction() as connection:
+            for statement in ("park_waiting", "unpark"):
+                await race.ahead.database.fetch(statement, connection, job_id=job.id, parked_at=PARKED_AT)
+
+    result = await race.run(park_and_unpark(), hoist(race.behind, [plan], owner), commits=commits)
+
+    assert result.second == (set() if commits else {execution})
+    assert await rooms_of(store, execution) == ["due" if commits else "ready"]
+
+
+# delete and hoist
+
+
+@both_endings
+async def test_a_hoist_that_comes_after_a_deletion(
+    race: Race, store: Store, scheduled: Scheduled, *, commits: bool
+) -> None:
+    result = await race.run(delete(race.ahead, scheduled.job), scheduled.hoist(race.behind), commits=commits)
+
+    assert result.second_waited
+    assert result.second == (set() if commits else {scheduled.plan.row.id})
+    assert len(await table(store, "ready")) == (0 if commits else 1)
+    await check(store, scheduled.job)
+
+
+@both_endings
+async def test_a_deletion_that_comes_after_a_hoist(
+    race: Race, store: Store, scheduled: Scheduled, *, commits: bool
+) -> None:
+    result = await race.run(scheduled.hoist(race.ahead), delete(race.behind, scheduled.job), commits=commits)
+
+    assert result.second_waited
+    row = await only_row(store, "finished")
+    assert row["state"] == ("cancelled" if commits else "skipped")
+    assert await table(store, "ready") == []
+    assert await table(store, "due") == []
+    await check(store, scheduled.job)
+
+
+@both_endings
+async def test_a_retry_that_is_hoisted_while_its_job_is_deleted_is_cancelled(
+    race: Race, store: Store, clock: VirtualClock, *, commits: bool
+) -> None:
+    job = await make_job(store)
+    owner = await make_owner(store)
+    execution = (await store.jobs.request([_trigger(store, job)], SOMEBODY, "job.trigger"))[0]
+    await record(store, [found(each, Failed(FAILURE)) for each in await claim_all(store)])
+    clock.advance("1h")
+    plan = await plan_row(store, await due_row(store, job.id))
+
+    result = await race.run(hoist(race.ahead, [plan], owner), delete(race.behind, job), commits=commits)
+
+    assert result.second_waited
+    assert await rooms_of(store, execution) == ["finished"]
+
+
+# two hoists
+
+
+@both_endings
+async def test_two_schedulers_hoist_the_same_occurrence(
+    race: Race, store: Store, scheduled: Scheduled, *, commits: bool
+) -> None:
+    """Both believe that they own the shard; the row decides."""
+    result = await race.run(scheduled.hoist(race.ahead), scheduled.hoist(race.behind), commits=commits)
+
+    assert result.second_waited
+    done = [each for each in (result.first, result.second) if each]
+    assert done == [{scheduled.plan.row.id}]
+    assert len(await table(store, "ready")) == 1
+    await check(store, scheduled.job)
+
+
+@both_endings
+async def test_two_hoists_of_one_batch_do_not_hold_each_other_back(
+    race: Race, store: Store, scheduled: Scheduled, *, commits: bool
+) -> None:
+    other = await make_recurring(store, 60, scheduled_at=store.env.clock.now() + seconds(0.2))
+    theirs = await plan_row(store, await due_row(store, other.id))
+
+    both = hoist(race.behind, [theirs, scheduled.plan], scheduled.owner)
+    result = await race.run(scheduled.hoist(race.ahead), both, commits=commits)
+
+    assert result.second == {theirs.row.id} | (set() if commits else {scheduled.plan.row.id})
+    await check(store, other)
+    await check(store, scheduled.job)
+
+
+# claim and claim
+
+
+@both_endings
+async def test_two_claims_never_give_the_same_and_never_wait(race: Race, store: Store, *, commits: bool) -> None:
+    ids = {await enqueue(store) for _ in range(3)}
+
+    result = await race.run(claim(race.ahead, 2), claim(race.behind, 2), commits=commits)
+
+    assert not result.second_waited
+    assert len(result.second) == 1
+    given = {each.id for each in (*(result.first or ()), *result.second)}
+    assert {row["id"] for row in await table(store, "running")} == given
+    assert given <= ids
+    await check_rooms(store)
+
+
+@both_endings
+async def test_two_claims_at_the_limit_of_a_queue(race: Race, store: Store, *, commits: bool) -> None:
+    await store.jobs.set_queue("q", is_paused=False, max_running=1, reason=None, audit=SOMEBODY, action="queue.limit")
+    for _ in range(2):
+        await enqueue(store, queue="q")
+
+    async def claim_limited(store: Store) -> list[Claimed]:
+        wish = ClaimWish(Incarnation(store.env.new_id()), [HANDLER], 10, 10)
+        claims = await store.rooms.claim_limited(wish, "q", {("q", 50): ALWAYS}, ClaimId(store.env.new_id()))
+        return claims.executions
+
+    result = await race.run(claim_limited(race.ahead), claim_limited(race.behind), commits=commits)
+
+    assert result.second_waited
+    assert len(result.second) == (0 if commits else 1)
+    assert len(await table(store, "running")) == 1
+
+
+@both_endings
+async def test_two_who_let_in_at_the_limit_of_a_job(race: Race, store: Store, *, commits: bool) -> None:
+    first = await enqueue(store, max_running=1, limit_key="l")
+    for _ in range(3):
+        await enqueue(store, max_running=1, limit_key="l")
+    await store.database.fetch("cancel_waiting", ids=[first], reason="frees its place, and nobody hands it on")
+
+    result = await race.run(race.ahead.rooms.promote(["l"]), race.behind.rooms.promote(["l"]), commits=commits)
+
+    assert result.second_waited
+    assert (len(await table(store, "ready")), len(await table(store, "blocked"))) == (1, 2)
+    await check_rooms(store)
+
+
+@both_endings
+async def test_a_claim_does_not_free_a_place_while_another_lets_in(race: Race, store: Store, *, commits: bool) -> None:
+    """An execution on its way from ready to running is in one of them by any snapshot."""
+    for _ in range(2):
+        await enqueue(store, max_running=1, limit_key="l")
+
+    result = await race.run(claim(race.ahead), race.behind.rooms.promote(["l"]), commits=commits)
+
+    assert not result.second_waited
+    assert len(await table(store, "blocked")) == 1
+
+
+@both_endings
+async def test_a_limit_that_is_lowered_while_another_lets_in(race: Race, store: Store, *, commits: bool) -> None:
+    job = await make_job(store, max_running=2, limit_key="l")
+    blocked = [_trigger(store, job) for _ in range(3)]
+    await store.jobs.request(blocked, SOMEBODY, "job.trigger")
+    (running, _) = await claim_all(store)
+    finished = await store.database.fetch("finish_succeeded", **_columns(running))
+    assert finished[0]["accepted_count"] == 1
+
+    result = await race.run(
+        edit(race.ahead, job, max_running=1), race.behind.rooms.promote(["l"]), commits=commits
+    )
+
+    assert result.second_waited
+    assert len(await table(store, "ready")) == (0 if commits else 1)
+
+
+# renew and bury
+
+
+@both_endings
+async def test_a_burial_that_comes_after_a_renewal(
+    race: Race, store: Store, env: Env, open_store: Callable[..., Awaitable[Store]], *, commits: bool
+) -> None:
+    incarnation = await make_node(store)
+    env.clock.advance("14.9s")  # type: ignore[attr-defined]
+    late = await open_store(Env(VirtualClock(env.clock.now() + seconds(1)), Random(2)))
+
+    result = await race.run(race.ahead.nodes.renew(incarnation, 1), late.nodes.bury(), commits=commits)
+
+    assert result.second_waited
+    assert [each for each, _, _ in result.second] == ([] if commits else [incarnation])
+    assert len(await table(store, "node")) == (1 if commits else 0)
+
+
+@both_endings
+async def test_a_renewal_that_comes_after_a_burial(
+    race: Race, store: Store, env: Env, open_store: Callable[..., Awaitable[Store]], *, commits: bool
+) -> None:
+    incarnation = await make_node(store)
+    early = await open_store(Env(VirtualClock(env.clock.now()), Random(2)))
+    env.clock.advance("15.1s")  # type: ignore[attr-defined]
+
+    result = await race.run(race.ahead.nodes.bury(), early.nodes.renew(incarnation, 1), commits=commits)
+
+    assert result.second_waited
+    assert (result.second is None) == commits
+    assert len(await table(store, "node")) == (0 if commits else 1)
+
+
+# two who take a shard
+
+
+@both_endings
+async def test_two_schedulers_take_the_same_shard(race: Race, store: Store, *, commits: bool) -> None:
+    one, other = [await make_node(store, NodeKind.SCHEDULER) for _ in range(2)]
+
+    result = await race.run(
+        race.ahead.nodes.take_shards(one, [3]), race.behind.nodes.take_shards(other, [3]), commits=commits
+    )
+
+    assert result.second == ({} if commits else {3: 1})
+    row = (await store.nodes.shards())[3]
+    assert (row.owner, row.epoch) == (one if commits else other, 1)
+
+
+# finish and cancel
+
+
+@both_endings
+async def test_a_request_to_stop_that_comes_after_the_finish(race: Race, store: Store, *, commits: bool) -> None:
+    execution = await enqueue(store)
+    (claimed,) = await claim_all(store)
+
+    result = await race.run(
+        race.ahead.rooms.finish_succeeded([found(claimed)]), cancel(race.behind, execution), commits=commits
+    )
+
+    assert result.second_waited
+    assert result.second == (set() if commits else {execution})
+    assert await rooms_of(store, execution) == ["finished" if commits else "running"]
+    assert len(await table(store, "audit")) == (0 if commits else 1)
+
+
+@both_endings
+async def test_a_finish_that_comes_after_the_request_to_stop(race: Race, store: Store, *, commits: bool) -> None:
+    execution = await enqueue(store)
+    (claimed,) = await claim_all(store)
+
+    result = await race.run(
+        cancel(race.ahead, execution), race.behind.rooms.finish_succeeded([found(claimed)]), commits=commits
+    )
+
+    assert result.second_waited
+    assert result.second == []  # it did succeed, and says so
+    assert (await only_row(store, "finished"))["state"] == "succeeded"
+    await check_rooms(store)
+
+
+@both_endings
+async def test_a_cancellation_follows_what_is_hoisted_meanwhile(
+    race: Race, store: Store, clock: VirtualClock, *, commits: bool
+) -> None:
+    execution = await enqueue(store, after=60)
+    owner = await make_owner(store)
+    clock.advance("60s")
+
+    result = await race.run(hoist_due(race.ahead, owner), cancel(race.behind, execution), commits=commits)
+
+    assert result.second_waited
+    assert result.second == {execution}
+    assert (await only_row(store, "finished"))["state"] == "cancelled"
+    await check_rooms(store)
+
+
+@both_endings
+async def test_a_cancellation_follows_what_is_claimed_meanwhile(race: Race, store: Store, *, commits: bool) -> None:
+    execution = await enqueue(store)
+
+    result = await race.run(claim(race.ahead), cancel(race.behind, execution), commits=commits)
+
+    assert result.second_waited
+    assert result.second == {execution}
+    assert await rooms_of(store, execution) == ["running" if commits else "finished"]
+    if commits:
+        assert (await only_row(store, "running"))["stop"] == "not needed"
+
+
+@both_endings
+async def test_a_cancellation_follows_what_fails_meanwhile(race: Race, store: Store, *, commits: bool) -> None:
+    execution = await enqueue(store)
+    (claimed,) = await claim_all(store)
+
+    result = await race.run(
+        record(race.ahead, [found(claimed, Failed(FAILURE))]), cancel(race.behind, execution), commits=commits
+    )
+
+    assert result.second_waited
+    assert result.second == {execution}
+    assert await rooms_of(store, execution) == ["finished" if commits else "running"]
+
+
+@both_endings
+async def test_a_claim_that_comes_after_a_cancellation(race: Race, store: Store, *, commits: bool) -> None:
+    execution = await enqueue(store)
+
+    result = await race.run(cancel(race.ahead, execution), claim(race.behind), commits=commits)
+
+    assert not result.second_waited  # a claim takes only what nobody touches
+    assert result.second == []
+    assert await rooms_of(store, execution) == ["finished" if commits else "ready"]
+
+
+# finish and reap
+
+
+@both_endings
+async def test_a_reaper_that_comes_after_the_finish(race: Race, store: Store, *, commits: bool) -> None:
+    execution = await enqueue(store)
+    worker = await make_node(store)
+    (claimed,) = await claim_all(store, worker=worker)
+    await store.nodes.remove(worker)
+    (orphan,) = await store.rooms.orphans(10)
+    lost = found(orphan.claimed, Lost(FAILURE))
+
+    result = await race.run(
+        race.ahead.rooms.finish_succeeded([found(claimed)]), record(race.behind, [lost]), commits=commits
+    )
+
+    assert result.second_waited
+    assert result.second == ([lost] if commits else [])
+    assert await rooms_of(store, execution) == ["finished" if commits else "ready"]
+    assert len(await table(store, "attempt")) == (0 if commits else 1)
+
+
+@both_endings
+async def test_a_finish_that_comes_after_the_reaper(race: Race, store: Store, *, commits: bool) -> None:
+    execution = await enqueue(store)
+    worker = await make_node(store)
+    (claimed,) = await claim_all(store, worker=worker)
+    await store.nodes.remove(worker)
+    (orphan,) = await store.rooms.orphans(10)
+    late = found(claimed)
+
+    result = await race.run(
+        record(race.ahead, [found(orphan.claimed, Lost(FAILURE))]),
+        race.behind.rooms.finish_succeeded([late]),
+        commits=commits,
+    )
+
+    assert result.second_waited
+    assert result.second == ([late] if commits else [])
+    assert await rooms_of(store, execution) == ["ready" if commits else "finished"]
+
+
+@both_endings
+async def test_two_outcomes_of_one_claim(race: Race, store: Store, *, commits: bool) -> None:
+    execution = await enqueue(store)
+    (claimed,) = await claim_all(store)
+    ended = found(claimed, Cancelled("no"))
+
+    result = await race.run(
+        record(race.ahead, [found(claimed, Failed(FAILURE))]), record(race.behind, [ended]), commits=commits
+    )
+
+    assert result.second == ([ended] if commits else [])
+    assert await rooms_of(store, execution) == ["due" if commits else "finished"]
+
+
+# unique_key and finish
+
+
+def enqueue_again(store: Store) -> Awaitable[list[Created]]:
+    job = define_job(store, name=None, scheduled_at=store.env.clock.now(), unique_key="k")
+    opening = opening_of(job, store.env.clock.now())
+    assert opening is not None
+    return store.jobs.create([job], [opening])
+
+
+@both_endings
+async def test_an_enqueue_that_comes_after_the_holder_of_its_key_finished(
+    race: Race, store: Store, *, commits: bool
+) -> None:
+    holder = await enqueue(store, unique_key="k")
+    (claimed,) = await claim_all(store)
+
+    result = await race.run(
+        race.ahead.rooms.finish_succeeded([found(claimed)]), enqueue_again(race.behind), commits=commits
+    )
+
+    (created,) = result.second
+    assert result.second_waited
+    assert created.is_new == commits
+    assert (created.execution_id == holder) != commits
+    assert (await only_row(store, "live_key"))["execution_id"] == created.execution_id
+    assert await rooms_of(store, created.execution_id) == ["ready" if commits else "running"]
+
+
+@both_endings
+async def test_a_finish_that_comes_after_an_enqueue_with_its_key(race: Race, store: Store, *, commits: bool) -> None:
+    holder = await enqueue(store, unique_key="k")
+    (claimed,) = await claim_all(store)
+
+    # It finds the key alive, and so writes nothing: it is stopped at what it read.
+    result = await race.run(
+        enqueue_again(race.ahead), race.behind.rooms.finish_succeeded([found(claimed)]), commits=commits, at_reads=True
+    )
+
+    assert not result.second_waited
+    assert result.second == []
+    if commits:
+        assert result.first[0].execution_id == holder
+    assert await table(store, "live_key") == []
+    assert await table(store, "ready") == []
+
+
+@both_endings
+async def test_two_enqueues_with_one_key(race: Race, store: Store, *, commits: bool) -> None:
+    result = await race.run(enqueue_again(race.ahead), enqueue_again(race.behind), commits=commits)
+
+    (second,) = result.second
+    assert result.second_waited
+    assert second.is_new != commits
+    row = await only_row(store, "ready")
+    assert row["id"] == second.execution_id == (await only_row(store, "live_key"))["execution_id"]
+
+
+@both_endings
+async def test_an_occurrence_whose_key_is_freed_meanwhile(
+    race: Race, store: Store, clock: VirtualClock, *, commits: bool
+) -> None:
+    await enqueue(store, unique_key="k")
+    (claimed,) = await claim_all(store)
+    job = await make_recurring(store, 60, unique_key="k")
+    owner = await make_owner(store)
+    clock.advance("60s")
+
+    result = await race.run(
+        race.ahead.rooms.finish_succeeded([found(claimed, Succeeded())]),
+        hoist_due(race.behind, owner),
+        commits=commits,
+    )
+
+    assert result.second_waited
+    row = await only_row(store, "ready" if commits else "finished")
+    assert (row["job_id"], row.get("reason")) == (job.id, None if commits else "unique_key")
+    await check(store, job)
+
+
+def _trigger(store: Store, job: Job) -> Request:
+    return Request(id=ExecutionId(store.env.new_id()), job_id=job.id, origin=Origin.TRIGGER)
+
+
+def _columns(claimed: Claimed) -> dict[str, Any]:
+    """The arguments of `finish_succeeded` alone, without the handing on that follows it."""
+    finding = found(claimed)
+    return {
+        "ids": [claimed.id],
+        "fences": [claimed.fence],
+        "claim_ids": [claimed.claim_id],
+        "started": [finding.started_at],
+        "finished": [finding.finished_at],
+        "results": [None],
+    }

@@ -1,0 +1,101 @@
+"""The program that the workers of these tests run.
+
+Every handler notes in a file outside of the system under test what it does: one line when it begins, one when it ends.
+`cluster.Ledger` reads it. The file is opened for appending, so lines of many processes never mix.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+
+from timeball import Timeball, current
+
+tb = Timeball()
+
+_ledger = os.open(os.environ["LEDGER"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+_gates = Path(os.environ["GATES"])
+
+
+def note(what: str, **more: object) -> None:
+    line = {
+        "what": what,
+        "execution": current.execution_id,
+        "fence": current.fence,
+        "attempt": current.attempt,
+        "handler": current.handler,
+        "scheduled_for": current.scheduled_for.timestamp(),
+        "pid": os.getpid(),
+        "at": time.time(),
+        "monotonic": time.monotonic(),
+    }
+    os.write(_ledger, json.dumps(line | more).encode() + b"\n")
+
+
+@contextmanager
+def noted(**more: object) -> Iterator[None]:
+    note("begin", **more)
+    try:
+        yield
+    except BaseException as error:
+        note("cut", error=type(error).__name__)
+        raise
+    note("end")
+
+
+@tb.handler(name="work")
+async def work(seconds: float = 0, failures: int = 0, label: str = "") -> str:
+    """Take some time; fail in the first so many attempts."""
+    with noted(label=label):
+        if seconds:
+            await asyncio.sleep(seconds)
+        if current.attempt <= failures:
+            raise RuntimeError("as it was asked to")
+    return label
+
+
+@tb.handler(name="wait")
+async def wait(gate: str) -> None:
+    """Run until the test opens a gate."""
+    with noted(label=gate):
+        while not (_gates / gate).exists():
+            await asyncio.sleep(0.01)
+
+
+@tb.handler(name="stubborn")
+def stubborn(gate: str) -> None:
+    """The same in a thread, and without ever asking whether it should stop."""
+    with noted(label=gate):
+        while not (_gates / gate).exists():
+            time.sleep(0.01)
+
+
+@tb.handler(name="block")
+async def block(seconds: float) -> None:
+    """Keep the event loop from turning, as no coroutine should."""
+    with noted():
+        time.sleep(seconds)
+
+
+@tb.handler(name="poison")
+async def poison() -> None:
+    """Kill the worker that runs it."""
+    note("begin")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@tb.handler(name="hold_tables")
+def hold_tables(seconds: float) -> None:
+    """Lock the rooms, so that every statement of every node that needs them waits, and keeps its connection."""
+    with noted(), psycopg.connect(os.environ["TIMEBALL_DATABASE_URL"]) as connection:
+        connection.execute("LOCK TABLE timeball.ready, timeball.running, timeball.due IN ACCESS EXCLUSIVE MODE")
+        note("locked")
+        time.sleep(seconds)

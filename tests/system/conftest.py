@@ -1,0 +1,78 @@
+"""Clusters of processes, ended with the test; when it fails, their last words are shown."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.servers import PostgresServer, Servers, ServiceMissing, give_up_on
+from tests.system.cluster import SHORT_LEASES, Cluster, DurableServer, make_server
+from timeball.commands import Commands
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    report: Any = yield
+    cluster = getattr(item, "funcargs", {}).get("cluster")
+    if report.when == "call" and report.failed and isinstance(cluster, Cluster):
+        for process in cluster.processes:
+            report.sections.append((f"the end of {process.log}", process.tail()))
+    return report
+
+
+@pytest.fixture
+def database(servers: Servers, template_of: Callable[[PostgresServer], str]) -> Iterator[str]:
+    """The address of a migrated, empty database."""
+    try:
+        server = servers.postgres("pg15")
+    except ServiceMissing as error:
+        give_up_on(error)
+        raise
+    name = server.create_database(template_of(server))
+    yield server.dsn(name)
+    server.drop_database(name)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, database: str) -> Iterator[Cluster]:
+    """Processes with short leases on a database of their own; none is started yet."""
+    made = Cluster(tmp_path, database, **SHORT_LEASES)
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+@pytest.fixture
+async def commands(cluster: Cluster) -> AsyncIterator[Commands]:
+    """What a front would use."""
+    async with cluster.commands() as opened:
+        yield opened
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder whose path is short enough for sockets, and that other accounts may enter."""
+    # On the disk and not in memory: what is written through should reach something.
+    folder = Path(tempfile.mkdtemp(prefix="tb-", dir="/tmp"))
+    folder.chmod(0o711)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def durable_server(short_folder: Path) -> Iterator[DurableServer]:
+    """A PostgreSQL of the test's own, which it may stop and kill."""
+    try:
+        server = make_server(short_folder / "pg")
+    except ServiceMissing as error:
+        give_up_on(error)
+        raise
+    server.start()
+    yield server
+    server.stop()

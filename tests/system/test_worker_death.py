@@ -1,0 +1,162 @@
+"""Workers that are killed, frozen, buried alive, or killed by what they run."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.system.cluster import LEASE_SECONDS, LONG_LEASES, Cluster, Process, enqueue
+from timeball.commands import Commands
+
+pytestmark = pytest.mark.slow
+
+
+async def test_what_a_killed_worker_ran_is_lost_and_run_again_elsewhere(cluster: Cluster, commands: Commands) -> None:
+    await cluster.nodes(schedulers=1, workers=2)
+    # No retries: what is lost with a worker is not a failure of the job.
+    execution = await enqueue(commands, "wait", {"gate": "a"}, max_retries=0)
+    (first,) = await cluster.begins("a")
+
+    cluster.of_pid(first.pid).kill()
+    _, second = await cluster.begins("a", 2, seconds=LEASE_SECONDS + 10)
+    cluster.open_gate("a")
+
+    ended = await cluster.ends(execution)
+    assert (ended["state"], ended["attempts"], ended["lost"]) == ("succeeded", 2, 1)
+    assert second.pid != first.pid
+    assert (second.fence, second.attempt) == (2, 2)
+    attempts = cluster.sql("SELECT fence, outcome, error_type FROM timeball.attempt")
+    assert attempts == [(1, "lost", "WorkerLost")]
+    cluster.check_books()
+
+
+async def test_an_execution_that_may_run_once_only_ends_dead_with_its_worker(
+    cluster: Cluster, commands: Commands
+) -> None:
+    _, worker = await cluster.nodes(schedulers=1, workers=1)
+    execution = await enqueue(commands, "wait", {"gate": "a"}, delivery="at_most_once")
+    await cluster.begins("a")
+
+    worker.kill()
+    await cluster.worker()
+
+    ended = await cluster.ends(execution)
+    assert (ended["state"], ended["lost"]) == ("dead", 1)
+    assert len(cluster.ledger.runs("a")) == 1
+    cluster.check_books()
+
+
+async def test_a_job_that_kills_its_workers_ends_dead_and_its_neighbours_do_not(
+    cluster: Cluster, commands: Commands
+) -> None:
+    _, worker = await cluster.nodes(schedulers=1, workers=1)
+    neighbours = [await enqueue(commands, "wait", {"gate": "a"}, max_retries=0) for _ in range(3)]
+    await cluster.begins("a", 3)
+
+    poison = await enqueue(commands, "poison", {}, max_lost=2)
+    for _ in range(2):
+        assert await worker.exit_code() == -9
+        worker = await cluster.worker()
+    dead = await cluster.ends(poison)
+    cluster.open_gate("a")
+    ended = [await cluster.ends(neighbour) for neighbour in neighbours]
+
+    assert (dead["state"], dead["lost"], dead["error_type"]) == ("dead", 2, "WorkerLost")
+    assert "max_lost" in dead["reason"]
+    assert [row["state"] for row in ended] == ["succeeded"] * 3
+    assert all(row["lost"] == row["attempts"] - 1 for row in ended)
+    cluster.check_books()
+
+
+async def test_a_frozen_worker_that_wakes_after_its_lease_changes_nothing(cluster: Cluster, commands: Commands) -> None:
+    await cluster.nodes(schedulers=1, workers=2)
+    execution = await enqueue(commands, "wait", {"gate": "a"})
+    (first,) = await cluster.begins("a")
+    frozen = cluster.of_pid(first.pid)
+
+    frozen.freeze()
+    _, second = await cluster.begins("a", 2, seconds=LEASE_SECONDS + 10)
+    cluster.open_gate("a")
+    accepted = await cluster.ends(execution)
+    frozen.thaw()
+
+    await frozen.event("node.lost")
+    await frozen.event("node.started", count=2)
+    assert (accepted["state"], accepted["fence"], accepted["lost"]) == ("succeeded", second.fence, 1)
+    assert cluster.row(execution) == accepted
+    await _is_of_use_again(cluster, commands, frozen)
+    cluster.check_books()
+
+
+async def _is_of_use_again(cluster: Cluster, commands: Commands, worker: Process) -> None:
+    """In its new life the worker runs what the others have no room for."""
+    for process in cluster.processes:
+        if process is not worker and process.log.stem.startswith("worker"):
+            process.terminate()
+            await process.exit_code()
+    again = await enqueue(commands, "work", {"label": "again"})
+    assert (await cluster.ends(again))["state"] == "succeeded"
+    assert [run.pid for run in cluster.ledger.runs("again")] == [worker.pid]
+
+
+async def test_an_outcome_that_comes_after_the_burial_is_refused_and_logged(
+    cluster: Cluster, commands: Commands
+) -> None:
+    # It renews so seldom that it finishes its work before it hears of its death; its only slot is taken till then.
+    buried = cluster.launch_worker("--slots", "1", **LONG_LEASES | {"TIMEBALL_WORKER__RENEW_SECONDS": "20"})
+    execution = await enqueue(commands, "wait", {"gate": "a"})
+    await cluster.begins("a")
+    await cluster.nodes(schedulers=1, workers=1)
+
+    cluster.sql("DELETE FROM timeball.node WHERE kind = 'worker' AND lease_seconds = 60")
+    _, second = await cluster.begins("a", 2)
+    cluster.open_gate("a")
+
+    refused = await buried.event("outcome.refused")
+    accepted = await cluster.ends(execution)
+    assert (refused["handler"], refused["fence"]) == ("wait", 1)
+    assert (accepted["state"], accepted["fence"], accepted["attempts"], accepted["lost"]) == ("succeeded", 2, 2, 1)
+    assert second.fence == 2
+    assert {run.was_cut for run in cluster.ledger.runs("a")} == {False}
+    cluster.check_books()
+
+
+# A node's name is its host and its process id, which a container gives to every process it starts.
+SAME_NAME = """
+import types
+import timeball.wiring
+timeball.wiring.os = types.SimpleNamespace(getpid=lambda: 1)
+from timeball.cli.main import main
+main()
+"""
+
+
+async def test_a_worker_that_restarts_under_the_same_name_is_somebody_else(
+    cluster: Cluster, commands: Commands
+) -> None:
+    await cluster.scheduler()
+    execution = await enqueue(commands, "wait", {"gate": "a"}, max_lost=10)
+    for life in (1, 2, 3):
+        worker = _worker_of_the_same_name(cluster)
+        await worker.event("node.started")
+        await cluster.begins("a", life, seconds=LEASE_SECONDS + 10)
+        if life < 3:
+            worker.kill()
+    cluster.open_gate("a")
+
+    ended = await cluster.ends(execution)
+    names = {event["name"] for process in cluster.processes[1:] for event in process.events("node.started")}
+    assert len(names) == 1
+    assert (ended["state"], ended["attempts"], ended["lost"]) == ("succeeded", 3, 2)
+    assert [run.fence for run in cluster.ledger.runs("a")] == [1, 2, 3]
+    assert not worker.events("node.lost")
+    cluster.check_books()
+
+
+def _worker_of_the_same_name(cluster: Cluster) -> Process:
+    command = [sys.executable, "-c", SAME_NAME, "worker", "app:tb"]
+    log = cluster.folder / f"worker-{len(cluster.processes) + 1}.log"
+    process = Process(command, cluster.folder, cluster.environment, log)
+    cluster.processes.append(process)
+    return process
