@@ -41,9 +41,9 @@ soak: dev-packages services ## the system tests with random faults, for long (MI
 
 lock: dev-packages ## choose and lock the versions of all packages anew
 	@$(BIN)/python -m pip install --quiet uv
-	@$(BIN)/uv pip compile pyproject.toml --extra local --group dev --upgrade --quiet \
+	@$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --upgrade --quiet \
 		--generate-hashes --universal --python-version 3.11 -o requirements/dev.lock
-	@$(BIN)/uv pip compile pyproject.toml requirements/build.in --extra local --constraint requirements/dev.lock --quiet \
+	@$(BIN)/uv pip compile pyproject.toml requirements/build.in --all-extras --constraint requirements/dev.lock --quiet \
 		--generate-hashes --universal --python-version 3.11 -o requirements/run.lock
 
 clean: ## remove what was installed and cached here; your data in .timeball stays

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -236,14 +236,16 @@ def test_every_field_of_a_wish_is_checked() -> None:
 def test_whatever_is_given_for_a_field_is_taken_or_refused_by_name(
     field: str, value: Any, others: dict[str, Any]
 ) -> None:
+    refusal: InvalidInput | None = None
     try:
-        job = make(**others | {field: value})
-    except InvalidInput as refusal:
+        make(**others | {field: value})
+    except InvalidInput as error:
+        refusal = error
+
+    if refusal is not None:
         # A contradiction may be blamed on either of the two that contradict each other.
         assert refusal.field in {field, *others, "scheduled_at", "max_running"}
         assert len(str(refusal)) < 1_000
-    else:
-        assert isinstance(job, Job)
 
 
 def test_a_limit_key_without_a_limit_is_refused() -> None:
@@ -398,10 +400,6 @@ def test_a_change_is_checked_like_a_wish(field: str, value: Any, words: str) -> 
 
     assert refusal.value.field == field
     assert words in str(refusal.value)
-
-
-def _instant(job: Job) -> datetime | None:
-    return job.rule.next_after(NOW)
 
 
 def test_the_limit_key_of_a_job_that_is_no_longer_limited_goes() -> None:

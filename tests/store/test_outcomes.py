@@ -39,7 +39,7 @@ from timeball.domain.execution import (
 )
 from timeball.domain.ids import ClaimId, ExecutionId, Incarnation
 from timeball.domain.job import Job
-from timeball.domain.lifecycle import Delivery, Finish
+from timeball.domain.lifecycle import Delivery, Finish, Requeue
 from timeball.domain.retry import RetryPolicy
 from timeball.store.postgres import Store
 from timeball.testing import VirtualClock
@@ -333,6 +333,26 @@ async def test_a_stale_outcome_changes_nothing(store: Store, running: Running, s
     assert await table(store, "finished") == []
     assert await table(store, "attempt") == []
     assert len(await table(store, "live_key")) == 1
+
+
+@pytest.mark.parametrize("is_late_first", [True, False])
+async def test_of_two_outcomes_in_one_batch_the_one_of_the_claim_counts(
+    store: Store, running: Running, *, is_late_first: bool
+) -> None:
+    """A worker that lost its claim and got another on the same execution may hand in both together."""
+    honest = finding(running, Succeeded("1"))
+    late = found(with_foreign_claim(running.claimed), Succeeded("2"), finished_at=honest.finished_at + seconds(1))
+    order = -1 if is_late_first else 1
+
+    assert await store.rooms.finish_succeeded([honest, late][::order]) == [late]
+    assert (await only_row(store, "finished"))["result"] == "1"
+
+    await put_row(store, "running", **running.row | {"id": ENDED})
+    honest, late = (f._replace(claimed=f.claimed._replace(id=ENDED)) for f in (honest, late))
+    moves = [(honest, Finish(ExecutionState.CANCELLED, 4, 2)), (late, Requeue(4, 2))]
+
+    assert await store.rooms.record_transitions(moves[::order]) == [late]
+    assert await rooms_of(store, ENDED) == ["finished"]
 
 
 async def test_an_outcome_counts_once(store: Store, running: Running) -> None:

@@ -116,8 +116,8 @@ async def test_an_outcome_that_comes_after_the_burial_is_refused_and_logged(
     refused = await buried.event("outcome.refused")
     accepted = await cluster.ends(execution)
     assert (refused["handler"], refused["fence"]) == ("wait", 1)
-    assert (accepted["state"], accepted["fence"], accepted["attempts"], accepted["lost"]) == ("succeeded", 2, 2, 1)
-    assert second.fence == 2
+    assert (accepted["state"], accepted["attempts"], accepted["lost"]) == ("succeeded", 2, 1)
+    assert accepted["fence"] == second.fence > 1
     assert {run.was_cut for run in cluster.ledger.runs("a")} == {False}
     cluster.check_books()
 

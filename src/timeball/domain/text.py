@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import orjson
@@ -30,16 +31,14 @@ def check_description(value: object, field: str) -> str:
     return _check_characters(value, field)
 
 
-def _check_characters(value: str, field: str) -> str:
+def _check_characters(value: str, field: str, refusal: type[InvalidInput] = InvalidInput) -> str:
     if "\0" in value:
-        raise InvalidInput(f"{field} contains a NUL character, which cannot be stored", field=field, hint="remove it")
+        raise refusal(f"{field} contains a NUL character, which cannot be stored", field=field, hint="remove it")
     if not value.isascii():
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise InvalidInput(
-                f"{field} contains half of a surrogate pair, which is no character", field=field
-            ) from None
+            raise refusal(f"{field} contains half of a surrogate pair, which is no character", field=field) from None
     return value
 
 
@@ -60,7 +59,7 @@ def to_json(value: Any, field: str = "payload") -> str:
             field=field,
             hint="store the data elsewhere and pass a reference to it",
         )
-    if b"\\u0000" in encoded or encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH:
+    if b"null" in encoded or b"\\u0000" in encoded or encoded.count(b"[") + encoded.count(b"{") > MAX_DEPTH:
         _check_value(value, field, MAX_DEPTH)
     return encoded.decode()
 
@@ -69,7 +68,9 @@ def _check_value(value: Any, field: str, depth: int) -> None:
     if depth < 0:
         raise PayloadError(f"{field} is nested more than {MAX_DEPTH} levels deep", field=field)
     if isinstance(value, str):
-        _check_characters(value, field)
+        _check_characters(value, field, PayloadError)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise PayloadError(f"{field} contains NaN or an infinity, which JSON does not know", field=field)
     elif isinstance(value, dict):
         for key, inner in value.items():
             _check_value(key, field, depth)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from timeball.domain.execution import Claimed, Finding, Succeeded, TimedOut
 from timeball.domain.hints import Hints, Lane
@@ -223,8 +224,7 @@ class Rooms:
             await self.promote(row["freed"])
         if row["accepted_count"] == len(findings):
             return []
-        accepted = set(row["accepted"] or ())
-        return [finding for finding in findings if finding.claimed.id not in accepted]
+        return _refused(findings, {(id_, claim_id) for id_, claim_id in row["accepted"] or ()})
 
     async def standings(self, claims: Sequence[Claimed]) -> dict[ExecutionId, Standing]:
         """What `decide` must know of these claims; those that are stale are missing."""
@@ -249,9 +249,9 @@ class Rooms:
                 _transition_columns(finding, transition, self._shards) for finding, transition in moves
             ),
         )
-        accepted = {row["id"] for row in rows}
-        await self._after_transitions(rows, [(f, t) for f, t in moves if f.claimed.id in accepted])
-        return [finding for finding, _ in moves if finding.claimed.id not in accepted]
+        refused = _refused([finding for finding, _ in moves], {(row["id"], row["claim_id"]) for row in rows})
+        await self._after_transitions(rows, [(f, t) for f, t in moves if f not in refused])
+        return refused
 
     async def _after_transitions(self, rows: Sequence[Any], moves: Sequence[tuple[Finding, Transition]]) -> None:
         hints = Hints()
@@ -339,6 +339,11 @@ class Rooms:
             )
             for row in rows
         ]
+
+
+def _refused(findings: Sequence[Finding], accepted: Set[tuple[UUID, UUID]]) -> list[Finding]:
+    """By claim, not by execution: a batch may hold a stale and an honest outcome of the same one."""
+    return [f for f in findings if (f.claimed.id, f.claimed.claim_id) not in accepted]
 
 
 def _claimed_from(row: Any) -> Claimed:

@@ -371,7 +371,7 @@ removed AS (
 gone AS MATERIALIZED (
     SELECT removed.*, outcome.started_at, outcome.finished_at, outcome.result
     FROM removed
-    JOIN outcome ON outcome.id = removed.id
+    JOIN outcome ON outcome.id = removed.id AND outcome.fence = removed.fence AND outcome.claim_id = removed.claim_id
 ),
 unkeyed AS (
     DELETE FROM timeball.live_key
@@ -387,7 +387,7 @@ kept AS (
     FROM gone
 )
 SELECT count(*) AS accepted_count,
-       CASE WHEN count(*) < cardinality(:ids::uuid[]) THEN array_agg(id) END AS accepted,
+       CASE WHEN count(*) < cardinality(:ids::uuid[]) THEN array_agg((id, claim_id)) END AS accepted,
        array_agg(DISTINCT limit_key) FILTER (WHERE limit_key IS NOT NULL) AS freed
 FROM gone;
 
@@ -430,7 +430,7 @@ gone AS MATERIALIZED (
            given.attempts AS next_attempts, given.lost AS next_lost, given.result, given.reason, given.outcome, given.error_type, given.error,
            given.traceback, given.top_frame, given.fingerprint
     FROM removed
-    JOIN given ON given.id = removed.id
+    JOIN given ON given.id = removed.id AND given.fence = removed.fence AND given.claim_id = removed.claim_id
 ),
 unkeyed AS (
     DELETE FROM timeball.live_key
@@ -470,7 +470,7 @@ tried AS (
     FROM gone
     WHERE outcome IS NOT NULL
 )
-SELECT id, limit_key, queue, priority, run_at, target
+SELECT id, claim_id, limit_key, queue, priority, run_at, target
 FROM gone;
 
 -- name: already_recorded

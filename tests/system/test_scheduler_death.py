@@ -1,0 +1,136 @@
+"""Schedulers that are killed, stopped and frozen while the schedule goes on."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+from tests.system.cluster import LEASE_SECONDS, LONG_LEASES, Cluster, Process, eventually
+from tests.system.ledger import every
+from timeball.commands import Commands
+from timeball.domain.job import JobSpec
+
+pytestmark = pytest.mark.slow
+
+JOBS = 12
+
+
+class Timetable:
+    """Some jobs that run every second until a known instant."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._targets: dict[UUID, set[datetime]] = {}
+
+    @classmethod
+    async def begin(cls, cluster: Cluster, commands: Commands, seconds: int) -> Timetable:
+        timetable = cls(cluster)
+        anchor = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
+        until = anchor + timedelta(seconds=seconds)
+        for number in range(JOBS):
+            spec = JobSpec(
+                name=f"job-{number}",
+                handler="work",
+                interval_seconds=1,
+                scheduled_at=anchor,
+                ends_at=until,
+                overlap="allow",
+            )
+            created = await commands.create(spec)
+            timetable._targets[created.job_id] = every(1, anchor, anchor - timedelta(seconds=1), until)
+        return timetable
+
+    def check(self) -> None:
+        """Every occurrence was recorded once, and was run."""
+        rows = self._cluster.sql("SELECT job_id, scheduled_for, state FROM timeball.finished")
+        recorded = Counter((job, instant) for job, instant, _ in rows)
+        expected = {(job, instant) for job, instants in self._targets.items() for instant in instants}
+        assert {key for key, count in recorded.items() if count > 1} == set()
+        assert set(recorded) == expected
+        assert {state for _, _, state in rows} == {"succeeded"}
+        assert len(self._cluster.ledger.runs()) == len(expected)
+        self._cluster.check_books()
+
+    def worst_lateness(self) -> float:
+        return max((run.began_at - run.scheduled_for).total_seconds() for run in self._cluster.ledger.runs())
+
+
+def shards_of(cluster: Cluster) -> Counter[str]:
+    """How many shards each living scheduler owns, by the process id in its name."""
+    rows = cluster.sql("SELECT node.name FROM timeball.shard JOIN timeball.node ON node.incarnation = shard.owner")
+    return Counter(name.rsplit("/", 1)[1] for (name,) in rows)
+
+
+async def shared_out(cluster: Cluster, among: list[Process], seconds: float) -> float:
+    """Wait until these schedulers own all shards between them; returns how long that took."""
+    started = time.monotonic()
+    pids = {str(process.pid) for process in among}
+
+    def is_shared_out() -> bool:
+        shares = shards_of(cluster)
+        return set(shares) == pids and shares.total() == 64
+
+    await eventually(is_shared_out, f"{len(among)} schedulers share the shards", seconds)
+    return time.monotonic() - started
+
+
+async def test_a_killed_scheduler_is_replaced_within_its_lease_without_gap_or_double(
+    cluster: Cluster, commands: Commands
+) -> None:
+    *schedulers, _ = await cluster.nodes(schedulers=3, workers=1)
+    await shared_out(cluster, schedulers, 10)
+    timetable = await Timetable.begin(cluster, commands, seconds=9)
+    await eventually(lambda: len(cluster.ledger.runs()) > JOBS, "the schedule runs")
+
+    # The one that keeps house: its other duties pass on as well.
+    owner = cluster.value("SELECT name FROM timeball.shard JOIN timeball.node ON incarnation = owner WHERE id = 0")
+    victim = cluster.of_pid(int(owner.rsplit("/", 1)[1]))
+    victim.kill()
+    taken_within = await shared_out(cluster, [s for s in schedulers if s is not victim], 20)
+
+    await cluster.drained()
+    assert taken_within < LEASE_SECONDS + 4
+    assert timetable.worst_lateness() < LEASE_SECONDS + 5
+    timetable.check()
+
+
+async def test_a_scheduler_that_leaves_hands_over_at_once(cluster: Cluster, commands: Commands) -> None:
+    # Nobody could wait for this lease to run out.
+    *schedulers, _ = await cluster.nodes(schedulers=3, workers=1, **LONG_LEASES)
+    await shared_out(cluster, schedulers, 10)
+    timetable = await Timetable.begin(cluster, commands, seconds=6)
+    await eventually(lambda: len(cluster.ledger.runs()) > JOBS, "the schedule runs")
+
+    for leaving in schedulers[:2]:
+        leaving.terminate()
+        assert await leaving.exit_code() == 0
+    taken_within = await shared_out(cluster, schedulers[2:], 20)
+
+    await cluster.drained()
+    assert taken_within < 4
+    assert timetable.worst_lateness() < 5
+    timetable.check()
+
+
+async def test_a_scheduler_frozen_through_its_own_death_changes_nothing_when_it_wakes(
+    cluster: Cluster, commands: Commands
+) -> None:
+    *schedulers, _ = await cluster.nodes(schedulers=2, workers=1)
+    frozen, other = schedulers
+    await shared_out(cluster, schedulers, 10)
+    timetable = await Timetable.begin(cluster, commands, seconds=10)
+    await eventually(lambda: len(cluster.ledger.runs()) > JOBS, "the schedule runs")
+
+    frozen.freeze()
+    await shared_out(cluster, [other], 20)
+    frozen.thaw()
+    await frozen.event("node.lost")
+    await frozen.event("node.started", count=2)
+
+    await shared_out(cluster, schedulers, 20)
+    await cluster.drained()
+    timetable.check()
