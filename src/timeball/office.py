@@ -147,8 +147,7 @@ class Office:
             return self._write(wish, [payload])[0]
         future: Future[Created] | None = None
         while future is None:
-            desk = self.portal.resource or self.portal.call(_itself)
-            future = desk.enqueues.submit((wish, payload))
+            future = self._desk().enqueues.submit((wish, payload))
         try:
             return future.result()
         except BaseException:
@@ -160,8 +159,7 @@ class Office:
             return (await self._awrite(wish, [payload]))[0]
         future: asyncio.Future[Created] | None = None
         while future is None:
-            desk = self.portal.resource or await self.portal.acall(_itself)
-            future = desk.enqueues.asubmit((wish, payload))
+            future = (await self._adesk()).enqueues.asubmit((wish, payload))
         return await future
 
     def send_many(self, wish: Wish, payloads: Sequence[str]) -> list[ExecutionId]:
@@ -174,6 +172,14 @@ class Office:
         if wish.connection is None:
             return await self.portal.acall(lambda desk: desk.create_many(wish, payloads))
         return [execution_of(made) for made in await self._awrite(wish, payloads)]
+
+    def _desk(self) -> Desk:
+        desk = self.portal.resource
+        return self.portal.call(_itself) if desk is None else desk
+
+    async def _adesk(self) -> Desk:
+        desk = self.portal.resource
+        return await self.portal.acall(_itself) if desk is None else desk
 
     def _write(self, wish: Wish, payloads: Sequence[str]) -> list[Created]:
         from timeball.transactions import create_in

@@ -7,10 +7,16 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
 
 from timeball.domain.node import Lease
 from timeball.errors import SettingsError
@@ -77,7 +83,32 @@ class HousekeepingSettings(_Section):
     days_ahead: int = Field(default=7, ge=1, le=60, description="For how many days ahead partitions are made.")
 
 
-class Settings(BaseSettings):
+def _split(value: Any) -> Any:
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+# In the environment a list is written `a, b, c`.
+Texts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
+Ports = Annotated[tuple[Annotated[int, Field(ge=1, le=65535)], ...], NoDecode, BeforeValidator(_split)]
+
+
+class HandlerSettings(BaseModel):
+    """What the handlers in the box may do and reach; the fields stand among the others: `TIMEBALL_SHELL_ENABLED`."""
+
+    secrets_dir: Path | None = Field(
+        default=None, description="A folder with one file per secret, besides TIMEBALL_SECRET_... in the environment."
+    )
+    webhook_allow: Texts = Field(
+        default=(), description="Private targets of webhooks: CIDR or host name, each with or without :port."
+    )
+    webhook_ports: Ports = Field(default=(80, 443, 8080, 8443), description="The ports webhooks may go to.")
+    webhook_http: bool = Field(default=False, description="Whether webhooks may go to public addresses without TLS.")
+    webhook_signing_secrets: Texts = Field(
+        default=(), description="The names of the secrets that sign webhooks which name none of their own."
+    )
+
+
+class Settings(HandlerSettings, BaseSettings):
     """All settings of a process."""
 
     model_config = SettingsConfigDict(
@@ -92,6 +123,7 @@ class Settings(BaseSettings):
     port: int = Field(default=8080, ge=0, le=65535, description="The port the API listens on.")
     data_dir: Path = Field(default=Path(".timeball"), description="Where the embedded PostgreSQL and files live.")
     database_url: str | None = Field(default=None, description="PostgreSQL to use; none means the embedded one.")
+    broker_url: str | None = Field(default=None, description="A broker for due work; not supported by this release.")
     database_pool: int = Field(
         default=8, ge=2, le=200, description="The most connections a process opens, besides three of its own."
     )
@@ -129,6 +161,8 @@ def load_settings(**given: Any) -> Settings:
     except ValidationError as error:
         raise SettingsError([_problem(item) for item in error.errors()]) from None
     problems: list[str] = []
+    if settings.broker_url is not None:
+        problems.append("TIMEBALL_BROKER_URL is set, but this release carries due work through PostgreSQL only: unset it")
     for section in (settings.scheduler, settings.worker):
         try:
             _ = section.lease

@@ -237,5 +237,5 @@ asyncio.run(main())
 
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
 
-    assert ended.stdout == "Released()\n"
+    assert ended.stdout == "Released(has_started=False)\n"
     assert ended.stderr == ""

@@ -198,8 +198,10 @@ async def test_an_occurrence_without_a_record_is_a_hole(history: History) -> Non
 
     assert await history.broken() == {
         "S1": [
-            f"an occurrence has no record: job ticker, job_id {show_job(history.ticker.id)}, "
-            "version 1, at 2026-03-02T12:02:00Z"
+            (
+                f"an occurrence has no record: job ticker, job_id {show_job(history.ticker.id)}, "
+                "version 1, at 2026-03-02T12:02:00Z"
+            )
         ]
     }
 
@@ -262,8 +264,10 @@ async def test_an_execution_between_two_occurrences_is_a_phantom(history: Histor
 
     assert await history.broken() == {
         "S2": [
-            "an execution is not at an instant of its version's schedule: job ticker, "
-            f"job_id {show_job(history.ticker.id)}, version 1, at 2026-03-02T12:02:30Z, records {show_execution(phantom)}"
+            (
+                "an execution is not at an instant of its version's schedule: job ticker, "
+                f"job_id {show_job(history.ticker.id)}, version 1, at 2026-03-02T12:02:30Z, records {show_execution(phantom)}"
+            )
         ]
     }
 
@@ -526,8 +530,10 @@ async def test_a_fence_behind_its_attempts_is_named(history: History) -> None:
 
     assert await history.broken() == {
         "S4": [
-            "an execution is behind the fence of its attempts: "
-            f"execution_id {show_execution(history.retried)}, fence 2, other_fence 5"
+            (
+                "an execution is behind the fence of its attempts: "
+                f"execution_id {show_execution(history.retried)}, fence 2, other_fence 5"
+            )
         ]
     }
 
@@ -651,9 +657,11 @@ async def test_an_early_start_is_named_to_the_microsecond(history: History) -> N
 
     assert await history.broken() == {
         "S6": [
-            f"an execution started early: execution_id {show_execution(history.tick(2))}, "
-            f"job_id {show_job(history.ticker.id)}, scheduled_for 2026-03-02T12:02:00Z, "
-            "started_at 2026-03-02T12:01:59.999999Z, job ticker"
+            (
+                f"an execution started early: execution_id {show_execution(history.tick(2))}, "
+                f"job_id {show_job(history.ticker.id)}, scheduled_for 2026-03-02T12:02:00Z, "
+                "started_at 2026-03-02T12:01:59.999999Z, job ticker"
+            )
         ]
     }
 
@@ -749,8 +757,10 @@ async def test_more_than_a_limit_allows_is_named(history: History) -> None:
 
     assert await history.broken() == {
         "S9": [
-            "more executions share a limit than it allows: "
-            f"limit_key job:{history.limited.id}, ready_or_running 2, max_running 1"
+            (
+                "more executions share a limit than it allows: "
+                f"limit_key job:{history.limited.id}, ready_or_running 2, max_running 1"
+            )
         ]
     }
 

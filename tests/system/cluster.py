@@ -62,7 +62,7 @@ async def eventually(is_so: Callable[[], T], what: str, seconds: float = 30) -> 
     while not (found := is_so()):
         if time.monotonic() > deadline:
             raise TimeoutError(f"waited {seconds:g} s in vain until {what}")
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.05)
     return found
 
 

@@ -89,7 +89,7 @@ def _edit_paused(snapshot: JobSnapshot, job: Job) -> JobChange:
     """A paused job stays paused; what the old rule owed until now is recorded, and the new one answers from now on."""
     skipped = _paused_skip(snapshot)
     return JobChange(
-        job=replace(job, paused_from=snapshot.after),
+        job=replace(job, paused_from=snapshot.after, paused_left=_left_after_edit(snapshot, job)),
         action="job.update",
         skipped=skipped,
         effective_from=snapshot.after,
@@ -119,7 +119,7 @@ def _once_after_edit(snapshot: JobSnapshot, job: Job, after: datetime) -> NextOc
 def _left_after_edit(snapshot: JobSnapshot, job: Job) -> int | None:
     """How many executions are left: a new limit counts from what was used of the old one."""
     old_limit, new_limit = snapshot.job.max_executions, job.max_executions
-    left = snapshot.pending.executions_left if snapshot.pending else None
+    left = _left(snapshot)
     if new_limit is None or old_limit is None or left is None:
         return new_limit
     return max(new_limit - (old_limit - left), 0)
@@ -147,7 +147,7 @@ def pause(snapshot: JobSnapshot, until: datetime | None, reason: str | None) -> 
             paused_at=job.paused_at or snapshot.now,
             paused_until=until,
             paused_from=paused_from,
-            paused_left=job.paused_left if job.is_paused else _left(snapshot),
+            paused_left=_left(snapshot),
             pause_reason=reason,
         ),
         action="job.pause",
@@ -159,7 +159,15 @@ def pause(snapshot: JobSnapshot, until: datetime | None, reason: str | None) -> 
 
 
 def _left(snapshot: JobSnapshot) -> int | None:
-    return snapshot.pending.executions_left if snapshot.pending else None
+    """How many executions a job has left; None if it has no limit, or if its rule has come to its end before."""
+    job, pending = snapshot.job, snapshot.pending
+    if pending is not None:
+        return pending.executions_left
+    if job.is_paused:
+        return job.paused_left
+    # The rule goes on and yet nothing is pending: all were used up.
+    is_used_up = job.max_executions is not None and job.rule.next_after(snapshot.after) is not None
+    return 0 if is_used_up else None
 
 
 def _watermark(snapshot: JobSnapshot) -> datetime:
@@ -196,8 +204,9 @@ def _pending_after_pause(snapshot: JobSnapshot, job: Job, after: datetime) -> Ne
 
 def _paused_skip(snapshot: JobSnapshot) -> SkippedRange | None:
     job = snapshot.job
-    if job.is_enqueued:
-        return None  # it was parked, and runs when the pause is over
+    if job.is_enqueued or job.paused_left == 0:
+        # The one was parked, and runs when the pause is over; the other had nothing left to run.
+        return None
     first = None if job.paused_from is None else job.rule.next_after(job.paused_from)
     if first is None or first > snapshot.now:
         return None

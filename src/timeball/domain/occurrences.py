@@ -7,7 +7,7 @@ follows. It is pure; the store then does what it says in one guarded statement.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
@@ -162,6 +162,9 @@ def _room(row: DueRow) -> Target:
 
 
 def _run_owed(row: DueRow, job: Job, owed: Owed, now: datetime, *, stop_running: bool) -> Hoist:
+    if row.executions_left is not None and job.overlap is Overlap.SKIP and len(owed.run) > 1:
+        # One by one: those behind may yet be skipped because the first still runs, and then they must not have used up an execution.
+        owed = replace(owed, run=owed.run[:1], next_at=owed.run[1])
     affordable = owed.run if row.executions_left is None else owed.run[: row.executions_left]
     unaffordable = owed.run[len(affordable) :]
     skips, ranges = _recorded(job, owed.skipped)

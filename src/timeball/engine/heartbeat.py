@@ -29,9 +29,9 @@ from timeball.store.interface import Renewal, Store
 
 _MARGIN = timedelta(seconds=1)
 _RETRY_SECONDS = 0.5
-_LOOK_SECONDS = 0.25
+_LOOK_SECONDS = 0.5
 # How long the node's loop may stand still before that is reported, with the stack that holds it.
-_BLOCKED_SECONDS = 1.0
+_BLOCKED_SECONDS = 1.5
 _IDENTITY = "SELECT system_identifier::text || '/' || timeline_id FROM pg_control_system(), pg_control_checkpoint()"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -12,7 +13,7 @@ from timeball.domain.events import Emit
 from timeball.domain.execution import Claimed
 from timeball.domain.ids import ExecutionId
 from timeball.domain.log_buffer import LogBuffer
-from timeball.engine.service import AT_ONCE, Service
+from timeball.engine.service import AT_ONCE, LONGEST_REST, Service
 from timeball.env import Env
 from timeball.store.interface import HistoryStore, LogLine, RoomStore
 
@@ -28,13 +29,15 @@ class Journal(Service):
         super().__init__(env, emit)
         self._rooms = rooms
         self._history = history
+        self._loop = asyncio.get_running_loop()
         self._open: dict[tuple[ExecutionId, int], _Sink] = {}
         # Bounded: with the database away, old words are worth less than the memory they take.
         self._lines: deque[LogLine] = deque(maxlen=_MOST_WAITING)
         self._progress: dict[ExecutionId, tuple[Claimed, float, str | None]] = {}
 
     def open_sink(self, context: RunContext) -> RunSink:
-        """A place for the words of one attempt."""
+        """A place for the words of one attempt; may be called from any thread."""
+        self._loop.call_soon_threadsafe(self.wake)
         claimed = context.claimed
         sink = self._open[claimed.id, claimed.fence] = _Sink(self, claimed)
         return sink
@@ -43,6 +46,7 @@ class Journal(Service):
         """The attempt has ended: what it said last is known now."""
         sink = self._open.pop((claimed.id, claimed.fence), None)
         if sink is not None:
+            self.wake()
             self._lines.extend(sink.last_lines())
 
     def add_progress(self, claimed: Claimed, fraction: float, note: str | None) -> None:
@@ -60,7 +64,9 @@ class Journal(Service):
         progress, self._progress = self._progress, {}
         for claimed, fraction, note in progress.values():
             await self._rooms.report_progress(claimed, fraction, note)
-        return AT_ONCE if self._lines else _GATHER
+        if self._lines:
+            return AT_ONCE
+        return _GATHER if self._open else LONGEST_REST
 
     async def flush(self) -> None:
         """Write what is left."""

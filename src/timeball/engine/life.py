@@ -20,7 +20,7 @@ from timeball.env import Env
 from timeball.errors import StoreError
 from timeball.store.interface import Store
 
-_TURN = timedelta(milliseconds=250)
+_TURN = timedelta(milliseconds=500)
 
 
 class LoopWatch(Service):

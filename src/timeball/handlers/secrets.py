@@ -1,0 +1,141 @@
+"""Secrets: named in payloads, known only to the worker, and only while a handler uses them.
+
+    {"headers": {"Authorization": {"$secret": "BILLING_TOKEN"}}}
+
+The value comes from `TIMEBALL_SECRET_BILLING_TOKEN` in the worker's environment, or else from the file `BILLING_TOKEN` in the
+folder `TIMEBALL_SECRETS_DIR` (as containers mount them). It is never stored, shown or logged: a handler takes its secrets from a
+`Disclosure`, which also blots them out of all that the handler says afterwards, before anything is shortened: half a
+secret at a cut would not be recognised any more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from base64 import b64encode
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from pydantic import ConfigDict, Field
+
+from timeball.handlers.typed import Payload, Refused
+
+BLOT = "[secret]"
+_PREFIX = "TIMEBALL_SECRET_"
+_LARGEST = 64 * 1024
+# Blotting out shorter ones would tear up innocent text, and would hide nothing that could not be guessed.
+_SHORTEST_BLOTTED = 4
+_SECRET_KEY = re.compile(
+    r"passw|passphrase|pwd|secret|token|api[-_]?key|auth|credential|private[-_]?key|cookie|signature|\bdsn\b",
+    re.IGNORECASE,
+)
+
+
+class SecretReference(Payload):
+    """The name of a secret; the worker knows its value."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=False)
+
+    name: str = Field(alias="$secret", pattern=r"^[A-Z][A-Z0-9_]{0,99}$", examples=["BILLING_TOKEN"])
+
+
+class SecretMissing(Refused):
+    """A payload names a secret that this worker does not have."""
+
+    code = "secret_missing"
+
+
+class Secrets:
+    """The secrets of this worker: those of its environment, then those of a folder."""
+
+    def __init__(self, folder: Path | None = None, environment: Mapping[str, str] = os.environ) -> None:
+        self._folder = folder
+        self._environment = environment
+
+    def reveal(self, name: str) -> str:
+        """The value of a secret; `SecretMissing` says where it was looked for."""
+        found = self._environment.get(_PREFIX + name)
+        if found is None and self._folder is not None:
+            found = _read(self._folder / name)
+        if found is None:
+            places = f"{_PREFIX}{name} is not set" + (f", {self._folder}/{name} is not there" if self._folder else "")
+            raise SecretMissing(f"this worker has no secret {name}: {places}")
+        return found
+
+
+class Disclosure:
+    """The secrets one attempt has been given, and what blots them out again."""
+
+    def __init__(self, secrets: Secrets) -> None:
+        self._secrets = secrets
+        self._blots: set[str] = set()
+
+    def reveal(self, value: str | SecretReference) -> str:
+        """Text as it is; a reference as the secret it names, which is blotted out of everything from now on."""
+        if isinstance(value, str):
+            return value
+        secret = self._secrets.reveal(value.name)
+        self.hide(secret)
+        return secret
+
+    def reveal_within(self, value: Any) -> Any:
+        """JSON with all references in it replaced, however deep."""
+        match value:
+            case {"$secret": str(name)} if len(value) == 1:
+                return self.reveal(SecretReference.model_validate({"$secret": name}))
+            case dict():
+                return {key: self.reveal_within(inner) for key, inner in value.items()}
+            case list():
+                return [self.reveal_within(inner) for inner in value]
+            case _:
+                return value
+
+    def hide(self, secret: str) -> None:
+        """Blot out a secret, in the spellings in which it usually comes back."""
+        if len(secret) < _SHORTEST_BLOTTED:
+            return
+        # A credential behind its scheme, as in "Bearer abc", may come back without it.
+        for part in {secret, secret.strip(), secret.rpartition(" ")[2]}:
+            if len(part) >= _SHORTEST_BLOTTED:
+                encoded = b64encode(part.encode()).decode().rstrip("=")
+                self._blots |= {part, json.dumps(part)[1:-1], quote(part, safe=""), encoded}
+
+    @property
+    def longest(self) -> int:
+        """How long the longest of the hidden spellings is."""
+        return max(map(len, self._blots), default=0)
+
+    def redact(self, text: str) -> str:
+        """The text without the secrets."""
+        for secret in sorted(self._blots, key=len, reverse=True):
+            text = text.replace(secret, BLOT)
+        return text
+
+
+def redacted(value: Any) -> Any:
+    """JSON for people's eyes: what stands under a key that sounds like a secret is blotted out; references may be seen."""
+    match value:
+        case dict():
+            return {key: _redacted_entry(str(key), inner) for key, inner in value.items()}
+        case list() | tuple():
+            return [redacted(inner) for inner in value]
+        case _:
+            return value
+
+
+def _redacted_entry(key: str, value: Any) -> Any:
+    if key == "$secret" or not _SECRET_KEY.search(key) or value is None or isinstance(value, bool):
+        return redacted(value)
+    is_reference = isinstance(value, dict) and value.keys() == {"$secret"}
+    return value if is_reference else BLOT
+
+
+def _read(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            return file.read(_LARGEST).decode("utf-8", "replace").rstrip("\r\n")
+    except OSError:
+        return None

@@ -1,0 +1,138 @@
+"""Handlers whose payload is one Pydantic model: checked when a job is created, and again before it runs.
+
+    check_payload(registry, "http.webhook", payload)     PayloadError names every field that does not fit
+    handler_catalogue(registry)                          each handler with its sentence and its JSON Schema
+
+An unknown handler is nobody's to judge here: another worker may have it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, PydanticInvalidForJsonSchema, PydanticSchemaGenerationError
+from pydantic import PydanticUserError, TypeAdapter, ValidationError
+
+from timeball.domain.handler import Handler, HandlerOptions, HandlerSource, PayloadMismatch
+from timeball.domain.json_values import encode_object
+from timeball.errors import InvalidInput, TimeballError
+from timeball.handlers.registry import style_of
+
+_MOST_PROBLEMS = 5
+
+
+class Refused(TimeballError):
+    """The work cannot be done, now or later: trying again would not help."""
+
+    code = "refused"
+
+
+class Payload(BaseModel):
+    """What a built-in handler is given. An unknown field is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, hide_input_in_errors=True)
+
+
+P = TypeVar("P", bound=Payload)
+
+
+class ModelBinder(Generic[P]):
+    """Binds payloads to the one parameter of a function, a model."""
+
+    __slots__ = ("_function", "model", "name")
+
+    def __init__(self, name: str, function: Callable[[P], Any], model: type[P]) -> None:
+        self.name = name
+        self.model = model
+        self._function = function
+
+    @property
+    def invoke(self) -> Callable[[str], Any]:
+        """Call the function with a payload; `PayloadMismatch` if it does not fit."""
+        return self._invoke
+
+    def _invoke(self, payload: str) -> Any:
+        return self._function(self.check(payload))
+
+    def check(self, payload: str) -> P:
+        """The payload as its model; `PayloadMismatch` says which fields do not fit."""
+        try:
+            return self.model.model_validate_json(payload)
+        except ValidationError as error:
+            raise _mismatch(self.name, error) from None
+
+    def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        """The payload for these fields."""
+        if args:
+            raise InvalidInput(f"{self.name} takes its fields by name", field="payload")
+        payload = encode_object(dict(kwargs))
+        self.check(payload)
+        return payload
+
+    def prepare(self) -> None:
+        """The model was built when its module was imported."""
+
+
+def typed_handler(
+    name: str,
+    function: Callable[[P], Any],
+    model: type[P],
+    *,
+    no_retry: tuple[type[BaseException], ...] = (),
+) -> Handler:
+    """A handler of that name; what is `Refused`, and errors of the kinds in *no_retry*, are not tried again."""
+    return Handler(
+        name=name,
+        function=function,
+        style=style_of(function, isolate=False),
+        binder=ModelBinder(name, function, model),
+        options=HandlerOptions(no_retry=(Refused, *no_retry)),
+    )
+
+
+def check_payload(handlers: HandlerSource, name: str, payload: str) -> None:
+    """Refuse a payload (JSON text) that its handler could never take; says nothing about handlers without a model."""
+    handler = handlers.find(name)
+    if handler is not None and isinstance(handler.binder, ModelBinder):
+        handler.binder.check(payload)
+
+
+def handler_catalogue(handlers: Iterable[Handler]) -> list[dict[str, Any]]:
+    """What there is to be scheduled, by name: a sentence each, and the JSON Schema of the payload."""
+    return [
+        {"name": handler.name, "summary": _summary(handler), "style": handler.style.value, "payload": _schema(handler)}
+        for handler in sorted(handlers, key=lambda handler: handler.name)
+    ]
+
+
+def _summary(handler: Handler) -> str:
+    function: Any = handler.function
+    is_routine = inspect.isroutine(function)
+    text = inspect.getdoc(function if is_routine else type(function)) or ""
+    return text.partition("\n\n")[0].replace("\n", " ")
+
+
+def _schema(handler: Handler) -> dict[str, Any]:
+    if isinstance(handler.binder, ModelBinder):
+        found: dict[str, Any] = handler.binder.model.model_json_schema()
+        return found
+    try:
+        schema = TypeAdapter(handler.function).json_schema()
+    except (PydanticSchemaGenerationError, PydanticInvalidForJsonSchema, PydanticUserError, NameError):
+        # Its annotations mean nothing to Pydantic; the binder lets such arguments through as they are.
+        return {"type": "object"}
+    return schema if schema.get("type") == "object" else {"type": "object"}
+
+
+def _mismatch(name: str, error: ValidationError) -> PayloadMismatch:
+    # What was found is not repeated: it may be a password that somebody put where it does not belong.
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    said = "; ".join(f"{_where(problem['loc'])}: {problem['msg']}" for problem in problems[:_MOST_PROBLEMS])
+    first = problems[0]["loc"]
+    return PayloadMismatch(f"the payload does not fit {name}: {said}", field=str(first[0]) if first else "payload")
+
+
+def _where(path: tuple[int | str, ...]) -> str:
+    return ".".join(str(step) for step in path) or "payload"

@@ -1,0 +1,88 @@
+-- API keys, and the requests that were made under an idempotency key.
+
+-- name: add_api_key
+INSERT INTO timeball.api_key (id, name, role, token_hash, created_at, expires_at)
+VALUES (:id, :name, :role, :token_hash, coalesce(:now, now()), coalesce(:now, now()) + :expires_in::interval)
+RETURNING id, name, role, created_at, expires_at, revoked_at, used_at;
+
+-- name: find_api_key
+-- A key that may be used now.
+SELECT *
+FROM timeball.api_key
+WHERE id = :id
+  AND revoked_at IS NULL
+  AND (expires_at IS NULL OR expires_at > coalesce(:now, now()));
+
+-- name: note_api_key_use
+-- At most once a minute: a busy key must not turn every read into a write.
+UPDATE timeball.api_key
+SET used_at = coalesce(:now, now())
+WHERE id = :id
+  AND (used_at IS NULL OR used_at < coalesce(:now, now()) - interval '1 minute');
+
+-- name: list_api_keys
+SELECT id, name, role, created_at, expires_at, revoked_at, used_at
+FROM timeball.api_key
+ORDER BY created_at, id;
+
+-- name: revoke_api_key
+UPDATE timeball.api_key
+SET revoked_at = coalesce(revoked_at, :now, now())
+WHERE id = :id
+RETURNING id, name, role, created_at, expires_at, revoked_at, used_at;
+
+-- name: has_api_keys
+-- Whether a key was ever made, revoked and expired ones too: running out of keys must not open the door.
+SELECT EXISTS (SELECT 1 FROM timeball.api_key);
+
+-- name: has_usable_api_key
+SELECT EXISTS (
+    SELECT 1
+    FROM timeball.api_key
+    WHERE revoked_at IS NULL
+      AND (expires_at IS NULL OR expires_at > coalesce(:now, now()))
+);
+
+-- name: begin_request
+-- Reserve a key. No row when it is taken: by an answer not older than :keep, or by a request in flight that is younger than :patience.
+INSERT INTO timeball.idempotency_key AS known (caller, key, request_hash, created_at)
+VALUES (:caller, :key, :request_hash, coalesce(:now, now()))
+ON CONFLICT (caller, key) DO UPDATE
+SET request_hash = excluded.request_hash,
+    created_at = excluded.created_at,
+    status = NULL,
+    headers = NULL,
+    body = NULL
+WHERE known.created_at < coalesce(:now, now()) - :keep::interval
+   OR (known.status IS NULL AND known.created_at < coalesce(:now, now()) - :patience::interval)
+RETURNING key;
+
+-- name: find_request
+SELECT request_hash, status, headers::text AS headers, body
+FROM timeball.idempotency_key
+WHERE caller = :caller
+  AND key = :key;
+
+-- name: finish_request
+UPDATE timeball.idempotency_key
+SET status = :status,
+    headers = :headers::jsonb,
+    body = :body
+WHERE caller = :caller
+  AND key = :key;
+
+-- name: forget_request
+DELETE FROM timeball.idempotency_key
+WHERE caller = :caller
+  AND key = :key
+  AND status IS NULL;
+
+-- name: forget_old_requests
+DELETE FROM timeball.idempotency_key
+WHERE (caller, key) IN (
+    SELECT caller, key
+    FROM timeball.idempotency_key
+    WHERE created_at < coalesce(:now, now()) - :keep::interval
+    ORDER BY created_at
+    LIMIT 1000
+);

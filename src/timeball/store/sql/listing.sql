@@ -1,0 +1,153 @@
+-- What lists and overviews read. The filtered lists themselves are composed in listing.py.
+
+-- name: standing_of_jobs
+-- For each of these jobs: whether anything of it waits or runs, its next instant, and its latest finished execution.
+-- Enqueued executions bear their job's id; the indexes on job_id leave them out, so both are asked for.
+SELECT given.id,
+       EXISTS (SELECT 1 FROM timeball.due WHERE due.job_id = given.id AND due.kind = 'occurrence')
+       OR EXISTS (SELECT 1 FROM timeball.due WHERE due.id = given.id)
+       OR EXISTS (SELECT 1 FROM timeball.due WHERE due.job_id = given.id AND due.job_id <> due.id AND due.kind <> 'resume')
+       OR EXISTS (SELECT 1 FROM timeball.ready WHERE ready.id = given.id)
+       OR EXISTS (SELECT 1 FROM timeball.ready WHERE ready.job_id = given.id AND ready.job_id <> ready.id)
+       OR EXISTS (SELECT 1 FROM timeball.blocked WHERE blocked.job_id = given.id)
+       OR EXISTS (SELECT 1 FROM timeball.running WHERE running.id = given.id)
+       OR EXISTS (SELECT 1 FROM timeball.running WHERE running.job_id = given.id AND running.job_id <> running.id) AS is_live,
+       (SELECT due.run_at FROM timeball.due WHERE due.job_id = given.id AND due.kind = 'occurrence') AS next_run_at,
+       latest.id AS last_id, latest.state AS last_state, latest.finished_at AS last_finished_at
+FROM unnest(:ids::uuid[]) AS given (id)
+LEFT JOIN LATERAL (
+    SELECT finished.id, finished.state, finished.finished_at
+    FROM (
+        (
+            SELECT id, state, finished_at
+            FROM timeball.finished
+            WHERE finished.job_id = given.id
+              AND finished.job_id <> finished.id
+            ORDER BY id DESC
+            LIMIT 1
+        )
+        UNION ALL
+        SELECT id, state, finished_at
+        FROM timeball.finished
+        WHERE finished.id = given.id
+    ) AS finished
+    ORDER BY id DESC
+    LIMIT 1
+) AS latest ON true;
+
+-- name: execution_extras
+-- What the time line of an execution needs beside the execution itself.
+SELECT payload::text AS payload_text, fingerprint, stop
+FROM timeball.execution
+WHERE id = :id
+LIMIT 1;
+
+-- name: dead_groups
+-- The latest dead nobody has dealt with, by what killed them: at most :most of them are looked at.
+SELECT coalesce(fingerprint, '') AS fingerprint, count(*) AS executions, min(error_type) AS error_type,
+       (array_agg(error ORDER BY id DESC))[1] AS latest_error, (array_agg(id ORDER BY id DESC))[1] AS latest_id,
+       array_agg(DISTINCT handler) AS handlers, min(finished_at) AS first_at, max(finished_at) AS last_at
+FROM (
+    SELECT id, fingerprint, error_type, left(error, 500) AS error, handler, finished_at
+    FROM timeball.finished
+    WHERE state = 'dead'
+      AND NOT EXISTS (SELECT 1 FROM timeball.settled WHERE settled.execution_id = finished.id)
+    ORDER BY id DESC
+    LIMIT :most
+) AS dead
+GROUP BY coalesce(fingerprint, '')
+ORDER BY count(*) DESC, max(finished_at) DESC
+LIMIT :limit;
+
+-- name: settle
+-- Mark dead executions as dealt with; others are left alone.
+INSERT INTO timeball.settled (execution_id, how, settled_at)
+SELECT DISTINCT finished.id, :how, coalesce(:now, now())
+FROM timeball.finished
+WHERE finished.id = ANY (:ids::uuid[])
+  AND finished.state = 'dead'
+ON CONFLICT (execution_id) DO NOTHING
+RETURNING execution_id;
+
+-- name: queue_overview
+-- Every queue that has something ready, running, a pause or a limit. Depths are counted up to :most; the oldest is one probe a lane.
+WITH RECURSIVE lane AS (
+    (
+        SELECT queue, priority, run_at
+        FROM timeball.ready
+        ORDER BY queue, priority, run_at, id
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT following.*
+    FROM lane
+    CROSS JOIN LATERAL (
+        SELECT ready.queue, ready.priority, ready.run_at
+        FROM timeball.ready
+        WHERE (ready.queue, ready.priority) > (lane.queue, lane.priority)
+        ORDER BY ready.queue, ready.priority, ready.run_at, ready.id
+        LIMIT 1
+    ) AS following
+),
+busy AS (
+    SELECT queue, count(*) AS running
+    FROM timeball.running
+    GROUP BY queue
+),
+known AS (
+    SELECT queue AS name FROM lane
+    UNION
+    SELECT queue FROM busy
+    UNION
+    SELECT queue.name FROM timeball.queue
+    UNION
+    SELECT :name::text WHERE :name::text IS NOT NULL
+)
+SELECT known.name, queue.paused_at, queue.pause_reason, queue.max_running, coalesce(busy.running, 0) AS running,
+       (SELECT count(*) FROM (SELECT 1 FROM timeball.ready WHERE ready.queue = known.name LIMIT :most + 1) AS some) AS depth,
+       (SELECT min(lane.run_at) FROM lane WHERE lane.queue = known.name) AS oldest_at,
+       coalesce(:now, now()) AS moment
+FROM known
+LEFT JOIN timeball.queue ON queue.name = known.name
+LEFT JOIN busy ON busy.queue = known.name
+WHERE :name::text IS NULL
+   OR known.name = :name::text
+ORDER BY known.name;
+
+-- name: waiting_counts
+-- How much waits and runs, each counted up to :most.
+SELECT (SELECT count(*) FROM (SELECT 1 FROM timeball.due WHERE kind <> 'resume' AND kind <> 'retry' LIMIT :most + 1) AS some) AS scheduled,
+       (SELECT count(*) FROM (SELECT 1 FROM timeball.due WHERE kind = 'retry' LIMIT :most + 1) AS some) AS retrying,
+       (SELECT count(*) FROM (SELECT 1 FROM timeball.ready LIMIT :most + 1) AS some)
+       + (SELECT count(*) FROM (SELECT 1 FROM timeball.blocked LIMIT :most + 1) AS some) AS queued,
+       (SELECT count(*) FROM (SELECT 1 FROM timeball.running LIMIT :most + 1) AS some) AS running;
+
+-- name: finished_stats
+-- The latest finished executions since an id, at most :most: by state and handler, with durations and lateness in seconds.
+SELECT state, handler, count(*) AS executions,
+       percentile_cont(ARRAY[0.5, 0.95, 0.99]) WITHIN GROUP (ORDER BY extract(epoch FROM finished_at - started_at)) AS durations,
+       percentile_cont(ARRAY[0.5, 0.95, 0.99]) WITHIN GROUP (ORDER BY extract(epoch FROM started_at - scheduled_for)) AS lateness
+FROM (
+    SELECT state, handler, scheduled_for, started_at, finished_at
+    FROM timeball.finished
+    WHERE id >= :since
+    ORDER BY id DESC
+    LIMIT :most
+) AS latest
+GROUP BY GROUPING SETS ((), (state), (handler, state))
+ORDER BY handler NULLS FIRST, state NULLS FIRST;
+
+-- name: applied_schema
+SELECT max(number)
+FROM timeball.migration;
+
+-- name: ownerless_shards
+-- How many shards nobody alive looks after.
+SELECT count(*)
+FROM timeball.shard
+WHERE NOT EXISTS (
+    SELECT 1
+    FROM timeball.node
+    WHERE node.incarnation = shard.owner
+      AND node.lease_until > coalesce(:now, now())
+);

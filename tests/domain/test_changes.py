@@ -1,0 +1,395 @@
+"""Edits, pauses, resumptions and deletions keep the ledger: whatever happens in whatever order, each occurrence is recorded once.
+
+A job lives through random sequences of waiting, hoisting, working and being changed, in a world without a database: `World` does to its lists
+what the store does to its rooms. In the end its books are checked twice: against a plain walk over the rules, and by the ledger that `verify` uses.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.domain.oracle import utc
+from timeball.domain import changes
+from timeball.domain.changes import JobChange, JobSnapshot
+from timeball.domain.civil_time import tzdata_version
+from timeball.domain.execution import Origin
+from timeball.domain.ids import ExecutionId, JobId, occurrence_id
+from timeball.domain.job import Job, JobSpec, define
+from timeball.domain.ledger import Entry, Flaw, JobLedger, Outlook, Pending, Span
+from timeball.domain.misfire import SkippedRange, SkipReason
+from timeball.domain.occurrences import DueKind, DueRow, LookAgain, NextOccurrence, Target, first_occurrence, plan
+from timeball.domain.schedule import Every, Once
+from timeball.errors import Conflict, InvalidInput
+
+START = utc(2026, 3, 2, 12).replace(microsecond=250_000)
+JOB = JobId(UUID("0193c8a2-5d1e-7abc-8def-0123456789ab"))
+SHARDS = 64
+HOIST_WINDOW = timedelta(milliseconds=500)
+MICROSECOND = timedelta(microseconds=1)
+
+
+def seconds(number: float) -> timedelta:
+    return timedelta(seconds=number)
+
+
+@dataclass
+class Record:
+    """An occurrence that was to run: it waits, or it has ended."""
+
+    version: int
+    is_waiting: bool = True
+    is_withdrawn: bool = False
+
+
+@dataclass
+class World:
+    """One job, its rooms and its books."""
+
+    job: Job
+    now: datetime = START
+    pending: NextOccurrence | None = None
+    runs: dict[datetime, Record] = field(default_factory=dict)
+    later: list[DueRow] = field(default_factory=list)
+    skips: list[tuple[SkippedRange, int]] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+    # Up to where a version had to answer that came to its end before the next one began.
+    reached: dict[int, datetime] = field(default_factory=dict)
+    resume_at: datetime | None = None
+
+    def __post_init__(self) -> None:
+        self.pending = first_occurrence(self.job, self.now)
+        after = self.now if self.pending is None else min(self.now, self.pending.scheduled_for - MICROSECOND)
+        self.open_version(after)
+
+    # what happens
+
+    def wait(self, span: timedelta) -> None:
+        self.now += span
+
+    def hoist(self) -> None:
+        """All that a scheduler does in one moment."""
+        if self.resume_at is not None and self.resume_at <= self.now:
+            self.change(changes.resume)
+        for _ in range(200):
+            if not self.hoist_once():
+                return
+        raise AssertionError("hoisting does not come to an end")
+
+    def hoist_once(self) -> bool:
+        is_parked = self.job.is_paused
+        rows = [*([] if is_parked else self.later), *([self.pending_row()] if self.pending else [])]
+        for row in sorted(rows, key=lambda row: row.run_at):
+            if row.run_at <= self.now + HOIST_WINDOW and self.hoist_row(row):
+                return True
+        return False
+
+    def hoist_row(self, row: DueRow) -> bool:
+        is_busy = any(record.is_waiting for record in self.runs.values())
+        planned = plan(row, self.job, self.now, is_busy=is_busy)
+        if isinstance(planned, LookAgain):
+            assert planned.at > self.now
+            return False
+        if row.kind is DueKind.LATER:
+            self.later.remove(row)
+        else:
+            self.pending = planned.following
+        for run in planned.runs:
+            if run.target is Target.DUE:
+                self.later.append(
+                    replace(row, id=run.id, kind=DueKind.LATER, run_at=run.run_at, scheduled_for=run.scheduled_for)
+                )
+            else:
+                self.record_run(run.scheduled_for, row.version)
+        for skip in planned.skips:
+            self.skips.append((_single(skip.scheduled_for, skip.reason), row.version))
+        for skipped in planned.ranges:
+            assert skipped.first < skipped.last
+            self.skips.append((skipped, row.version))
+        return True
+
+    def work(self) -> None:
+        """Everything that has been dropped ends."""
+        for at, record in self.runs.items():
+            record.is_waiting = record.is_waiting and at > self.now
+
+    def change(self, decide: Callable[[JobSnapshot], JobChange]) -> None:
+        live = [at for at, record in self.runs.items() if record.is_waiting] + [row.scheduled_for for row in self.later]
+        snapshot = JobSnapshot(job=self.job, pending=self.pending, hoisted_until=max(live, default=None), now=self.now)
+        change = decide(snapshot)
+        if self.is_finished():
+            self.reached[self.job.version] = self.reach_of_finished(self.spans[-1])
+        old, self.job, self.pending, self.resume_at = self.job, change.job, change.pending, change.resume_at
+        if change.skipped is not None:
+            self.skips.append((change.skipped, old.version))
+        if change.effective_from is not None:
+            self.close_version(change.effective_from)
+            self.open_version(change.effective_from)
+        if change.closes_at is not None:
+            self.close_version(change.closes_at)
+        if change.withdraw is not None or change.cancel_waiting is not None:
+            self.withdraw()
+        if change.cancel_waiting is not None:
+            for row in self.later:
+                self.record_run(row.scheduled_for, row.version).is_waiting = False
+            self.later.clear()
+
+    def withdraw(self) -> None:
+        """What waits and has not been dropped is recorded as skipped or cancelled."""
+        for record in self.runs.values():
+            record.is_withdrawn |= record.is_waiting
+            record.is_waiting = False
+
+    # the books
+
+    def record_run(self, at: datetime, version: int) -> Record:
+        assert at not in self.runs, f"{at} is run twice"
+        self.runs[at] = Record(version)
+        return self.runs[at]
+
+    def open_version(self, after: datetime) -> None:
+        self.spans.append(
+            Span(
+                version=self.job.version,
+                rule=self.job.rule,
+                after=after,
+                until=None,
+                max_executions=self.job.max_executions,
+            )
+        )
+
+    def close_version(self, until: datetime) -> None:
+        self.spans[-1] = replace(self.spans[-1], until=until)
+
+    def pending_row(self) -> DueRow:
+        pending = self.pending
+        assert pending is not None
+        return DueRow(
+            id=pending.id,
+            job_id=JOB,
+            kind=DueKind.OCCURRENCE,
+            origin=Origin.SCHEDULE,
+            shard=self.job.shard,
+            run_at=pending.run_at,
+            scheduled_for=pending.scheduled_for,
+            watermark=pending.watermark,
+            tzdata=pending.tzdata,
+            version=self.job.version,
+            executions_left=pending.executions_left,
+            limit_key=self.job.limit_key,
+            queue=self.job.queue,
+            priority=self.job.priority,
+            is_paused=False,
+        )
+
+    # the audit
+
+    def check(self) -> None:
+        self.check_by_walking()
+        self.check_by_the_ledger()
+        self.check_budgets()
+
+    def check_by_walking(self) -> None:
+        if any(isinstance(span.rule, Once) for span in self.spans):
+            return
+        recorded = self.recorded()
+        twice = {at: number for at, number in recorded.items() if number > 1}
+        assert not twice, f"recorded more than once: {twice}"
+        expected = set()
+        for span in self.spans:
+            expected |= {occurrence.at for occurrence in span.rule.occurrences(span.after, self.reach(span))}
+        assert set(recorded) == expected
+
+    def recorded(self) -> Counter[datetime]:
+        found = Counter(self.runs.keys())
+        found.update(row.scheduled_for for row in self.later)
+        rules = {span.version: span.rule for span in self.spans}
+        for skipped, version in self.skips:
+            inside = [
+                occurrence.at for occurrence in rules[version].occurrences(skipped.first - MICROSECOND, skipped.last)
+            ]
+            assert inside[0] == skipped.first
+            assert inside[-1] == skipped.last
+            assert skipped.count == len(inside)
+            found.update(inside)
+        return found
+
+    def reach(self, span: Span) -> datetime:
+        """Up to where the occurrences of a version must be recorded, and none beyond."""
+        if span.version in self.reached:
+            return self.reached[span.version]
+        if span.until is not None:
+            return span.until
+        if self.pending is not None:
+            assert self.pending.scheduled_for == span.rule.next_after(self.pending.scheduled_for - MICROSECOND)
+            return self.pending.scheduled_for - MICROSECOND
+        if self.is_finished():
+            return self.reach_of_finished(span)
+        assert self.job.paused_from is not None
+        return self.job.paused_from
+
+    def is_finished(self) -> bool:
+        return self.pending is None and (not self.job.is_paused or self.job.paused_left == 0)
+
+    def reach_of_finished(self, span: Span) -> datetime:
+        """Nothing is pending: either the budget was used up, or the rule has come to its end."""
+        used = len(self.runs) + len(self.later)
+        if span.max_executions is not None and used >= span.max_executions:
+            return max([at for at in self.recorded() if at > span.after], default=span.after)
+        assert span.rule.ends_at is not None or not span.rule.is_recurring, "nothing is pending, though the rule goes on"
+        return span.rule.ends_at or span.after
+
+    def check_by_the_ledger(self) -> None:
+        flaws: list[Flaw] = []
+        outlook = Outlook(
+            pending=_pending(self.pending),
+            is_deleted=self.job.deleted_at is not None,
+            paused_from=self.job.paused_from,
+            tzdata=tzdata_version(),
+        )
+        ledger = JobLedger(self.spans, outlook, flaws.append)
+        for entry in sorted(self.entries(), key=lambda entry: (entry.first, entry.last)):
+            ledger.enter(entry)
+        ledger.close()
+        assert not flaws
+
+    def entries(self) -> list[Entry]:
+        runs = [_entry(at, at, record.version, is_used=True) for at, record in self.runs.items()]
+        runs += [_entry(row.scheduled_for, row.scheduled_for, row.version, is_used=True) for row in self.later]
+        return runs + [
+            _entry(skipped.first, skipped.last, version, is_used=False, occurrences=skipped.count)
+            for skipped, version in self.skips
+        ]
+
+    def check_budgets(self) -> None:
+        """A limit that was never changed is never exceeded, however often the job was edited, paused and resumed."""
+        limits = {span.max_executions for span in self.spans}
+        if len(limits) == 1 and None not in limits:
+            assert len(self.runs) + len(self.later) <= limits.pop()
+
+
+def _pending(pending: NextOccurrence | None) -> Pending | None:
+    if pending is None:
+        return None
+    return Pending(id=pending.id, scheduled_for=pending.scheduled_for, tzdata=pending.tzdata)
+
+
+def _single(at: datetime, reason: SkipReason) -> SkippedRange:
+    return SkippedRange(first=at, last=at, count=1, reason=reason)
+
+
+def _entry(first: datetime, last: datetime, version: int, *, is_used: bool, occurrences: int | None = None) -> Entry:
+    is_range = first != last
+    return Entry(
+        id=occurrence_id(JOB, first),
+        first=first,
+        last=last,
+        version=version,
+        tzdata=tzdata_version(),
+        is_range=is_range,
+        occurrences=occurrences if is_range else None,
+        is_used=is_used,
+    )
+
+
+def make_world(**fields: Any) -> World:
+    spec = JobSpec(**{"handler": "app:work", "name": "a-job"} | fields)
+    return World(define(spec, JOB, START, SHARDS))
+
+
+def edit(world: World, fields: Mapping[str, Any]) -> None:
+    world.change(lambda found: changes.edit(found, fields, SHARDS))
+
+
+def pause(world: World, until: datetime | None = None) -> None:
+    world.change(lambda found: changes.pause(found, until, None))
+
+
+def resume(world: World) -> None:
+    world.change(changes.resume)
+
+
+def delete(world: World) -> None:
+    world.change(lambda found: changes.delete(found, None))
+
+
+# every sequence
+
+crons = st.sampled_from(["*/2 * * * * *", "*/5 * * * * *", "7,8,9,50 * * * * *"])
+times = st.one_of(
+    st.fixed_dictionaries({"interval_seconds": st.integers(1, 7)}),
+    st.fixed_dictionaries({"schedule": crons}),
+)
+policies = st.fixed_dictionaries(
+    {},
+    optional={
+        "jitter_seconds": st.sampled_from([0, 2]),
+        "misfire": st.sampled_from(["latest", "skip", "all"]),
+        "misfire_grace_seconds": st.integers(0, 6),
+        "misfire_cap": st.integers(1, 4),
+        "misfire_max_age_seconds": st.none() | st.integers(0, 20),
+        "overlap": st.sampled_from(["skip", "allow", "queue", "cancel_running"]),
+        "max_executions": st.none() | st.integers(1, 9),
+        "ends_at": st.none() | st.integers(60, 300).map(lambda number: START + seconds(number)),
+    },
+)
+wishes = st.builds(lambda when, how: when | how, times, policies)
+steps = st.one_of(
+    st.tuples(st.just("wait"), st.sampled_from([0.3, 1, 2.5, 6, 31, 100])),
+    st.tuples(st.just("hoist"), st.none()),
+    st.tuples(st.just("live"), st.integers(1, 9)),
+    st.tuples(st.just("live"), st.integers(1, 9)),
+    st.tuples(st.just("work"), st.none()),
+    st.tuples(st.just("edit"), times | policies | wishes),
+    st.tuples(st.just("pause"), st.none() | st.sampled_from([0.2, 3, 40])),
+    st.tuples(st.just("resume"), st.none()),
+)
+
+
+def take(world: World, step: str, given: Any) -> None:
+    try:
+        match step:
+            case "wait":
+                world.wait(seconds(given))
+            case "hoist":
+                world.hoist()
+            case "live":
+                for _ in range(given):
+                    world.wait(seconds(1.5))
+                    world.hoist()
+                    world.work()
+            case "work":
+                world.work()
+            case "edit":
+                edit(world, given)
+            case "pause":
+                pause(world, None if given is None else world.now + seconds(given))
+            case "resume":
+                resume(world)
+    except InvalidInput:
+        # An edit that makes no sense (an end before the next occurrence) changes nothing.
+        assert step == "edit"
+
+
+@given(wishes, st.lists(steps, max_size=15), st.booleans())
+@settings(max_examples=3000, deadline=None, print_blob=True)
+def test_every_occurrence_is_recorded_exactly_once_whatever_is_done_to_a_job(
+    wish: dict[str, Any], taken: list[tuple[str, Any]], is_deleted: bool
+) -> None:
+    world = make_world(**wish)
+
+    for step, argument in taken:
+        take(world, step, argument)
+    world.hoist()
+    if is_deleted:
+        delete(world)
+
+    world.check()

@@ -1,0 +1,127 @@
+"""Limits and keys, exact across processes that know nothing of each other."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from itertools import pairwise
+from uuid import UUID
+
+import pytest
+
+from tests.system.cluster import LONG_LEASES, Cluster, enqueue
+from tests.system.ledger import most_together
+from timeball.commands import Commands
+from timeball.domain.job import JobSpec
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def cluster(cluster: Cluster) -> Cluster:
+    """Nobody dies here: what runs by the database is what runs in truth."""
+    cluster.environment |= LONG_LEASES
+    return cluster
+
+
+async def test_a_job_runs_no_more_often_at_once_than_its_limit(cluster: Cluster, commands: Commands) -> None:
+    await cluster.nodes(schedulers=1, workers=3)
+    job = await commands.create(
+        JobSpec(name="narrow", handler="work", payload={"seconds": 0.05, "label": "narrow"}, max_running=2)
+    )
+
+    triggered = await asyncio.gather(*(commands.trigger(job.job_id) for _ in range(60)))
+    # The same handler, without a limit: it must not be held up.
+    free = [await enqueue(commands, "work", {"seconds": 0.2, "label": "free"}) for _ in range(9)]
+
+    await cluster.drained()
+    runs = cluster.ledger.runs("narrow")
+    assert {run.execution for run in runs} == set(triggered)
+    assert most_together(runs) == 2
+    assert len({run.pid for run in runs}) > 1
+    assert most_together(cluster.ledger.runs("free")) > 2
+    assert len(free) == len(cluster.ledger.runs("free"))
+    cluster.check_books()
+
+
+async def test_one_offs_of_several_jobs_share_a_limit(cluster: Cluster, commands: Commands) -> None:
+    await cluster.nodes(schedulers=1, workers=3)
+
+    fields = {"max_running": 3, "limit_key": "the printer"}
+    for number in range(45):
+        # Some fail and come back through the schedule: then they need a place again.
+        payload = {"seconds": 0.05, "label": "shared", "failures": int(number % 5 == 0)}
+        await enqueue(commands, "work", payload, initial_backoff_ms=50, max_backoff_ms=200, **fields)
+
+    await cluster.drained()
+    runs = cluster.ledger.runs("shared")
+    assert len(runs) == 45 + 9
+    assert most_together(runs) == 3
+    cluster.check_books()
+
+
+async def test_a_queue_runs_no_more_at_once_than_its_limit(cluster: Cluster, commands: Commands) -> None:
+    await cluster.nodes(schedulers=1, workers=3)
+    await commands.limit_queue("narrow", 3)
+
+    payload = '{"seconds": 0.05, "label": "narrow"}'
+    ids = await commands.enqueue_many(JobSpec(handler="work", queue="narrow"), [payload] * 60)
+    others = await commands.enqueue_many(JobSpec(handler="work"), ['{"seconds": 0.2, "label": "wide"}'] * 12)
+
+    await cluster.drained()
+    runs = cluster.ledger.runs("narrow")
+    assert {run.execution for run in runs} == set(ids)
+    assert most_together(runs) == 3
+    assert len({run.pid for run in runs}) > 1
+    assert most_together(cluster.ledger.runs("wide")) > 3
+    assert len(cluster.ledger.runs("wide")) == len(others)
+    cluster.check_books()
+
+
+# One of several programs that want the same few things done. Prints what each wish came to.
+EAGER = """
+import sys
+from app import tb, work
+for number in range(60):
+    key = f"key-{number % 4}"
+    run = work.options(key=key).enqueue(seconds=0.02, label=key)
+    print(key, run.id, flush=True)
+"""
+
+
+async def test_a_key_has_one_unfinished_execution_however_many_ask(cluster: Cluster) -> None:
+    await cluster.nodes(schedulers=1, workers=3)
+
+    programs = [
+        subprocess.Popen(
+            [sys.executable, "-c", EAGER],
+            cwd=cluster.folder,
+            env=cluster.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(4)
+    ]
+    said = [await asyncio.to_thread(program.communicate, None, 60) for program in programs]
+    assert [(program.returncode, errors) for program, (_, errors) in zip(programs, said, strict=True)] == [(0, "")] * 4
+    await cluster.drained()
+
+    wishes = [line.split() for output, _ in said for line in output.splitlines()]
+    assert len(wishes) == 4 * 60
+    for key in sorted({key for key, _ in wishes}):
+        runs = cluster.ledger.runs(key)
+        given = {run for wished, run in wishes if wished == key}
+        # Each wish was given an execution that was run, and many were given the same.
+        assert {shown(run.execution) for run in runs} == given
+        assert len(runs) == len(given) < 60
+        assert all(before.ended is not None and before.ended <= after.began for before, after in pairwise(runs))
+    assert cluster.value("SELECT count(*) FROM timeball.live_key") == 0
+    cluster.check_books()
+
+
+def shown(execution: UUID) -> str:
+    from timeball.domain.ids import show_execution
+
+    return show_execution(execution)

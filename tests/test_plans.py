@@ -1,0 +1,282 @@
+"""The hot statements still use their index: with a million rows, and whatever the planner believes about them.
+
+Plans are not compared by their shape but by what they read: each statement is run, and the rows that its scans touched are counted.
+A statement that needs a hundred rows of a million and touches thousands has lost its index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from tests.factories import ALWAYS, claim_all
+from tests.servers import PostgresServer, Servers, ServiceMissing, give_up_on
+from timeball.env import Env
+from timeball.store.database import _SESSION
+from timeball.store.postgres import Store
+from timeball.store.rooms import PARKED_AT
+from timeball.store.statements import all_statements
+from timeball.testing import VirtualClock
+
+NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
+MILLION = 1_000_000
+SOME = 100_000
+BATCH = 100
+QUEUES, PRIORITIES = 3, 2
+LANES = [(f"q{queue}", 50 + priority) for queue in range(QUEUES) for priority in range(PRIORITIES)]
+HALF = MILLION // 2
+
+# Row n has the id n, so that each room has ids of its own; every other row belongs to a job of its own.
+_DUE, _READY, _RUNNING, _FINISHED = 0, MILLION, 2 * MILLION, 3 * MILLION
+_ID = "lpad(to_hex(n), 32, '0')::uuid"
+_JOB = "(CASE WHEN n % 2 = 0 THEN '0' ELSE 'f' END || lpad(to_hex(n), 31, '0'))::uuid"
+_AT = f"'{NOW.isoformat()}'::timestamptz + (n % {MILLION} - {HALF}) * interval '1 second'"
+_COMMON = {
+    "id": _ID,
+    "job_id": _JOB,
+    "origin": "'schedule'",
+    "version": "1",
+    "queue": f"'q' || n % {QUEUES}",
+    "priority": f"50 + n / {QUEUES} % {PRIORITIES}",
+    "handler": "'tests:noop'",
+    "scheduled_for": _AT,
+}
+_TRIED = {"attempts": "1", "lost": "0", "fence": "1", "claim_id": _ID}
+_QUEUED = {"run_at": _AT, "queued_at": _AT}
+
+
+def _rows(table: str, first: int, number: int, columns: dict[str, str]) -> str:
+    columns = _COMMON | columns
+    return (
+        f"INSERT INTO timeball.{table} ({', '.join(columns)}) SELECT {', '.join(columns.values())} "
+        f"FROM generate_series({first + 1}, {first + number}) AS n;"
+    )
+
+
+_FILL = "".join(
+    [
+        _rows("due", _DUE, MILLION, {"kind": "'occurrence'", "shard": "n % 64", "run_at": _AT}),
+        _rows("ready", _READY, MILLION, _QUEUED),
+        _rows("running", _RUNNING, SOME, _QUEUED | _TRIED | {"holder": _ID, "claimed_at": _AT}),
+        _rows("finished", _FINISHED, SOME, _TRIED | {"state": "'succeeded'", "finished_at": _AT}),
+        f"UPDATE timeball.shard SET owner = '{UUID(int=1)}', epoch = 1;",
+        *(f"ALTER TABLE timeball.{room} SET (autovacuum_enabled = off);" for room in ("due", "ready", "running")),
+    ]
+)
+
+# What a planner knows that has not looked since the rooms were empty (RELIABILITY.md, fault 30).
+_FORGET = """
+DELETE FROM pg_statistic WHERE starelid IN (SELECT oid FROM pg_class WHERE relnamespace = 'timeball'::regnamespace);
+UPDATE pg_class SET reltuples = 1, relpages = 1 WHERE relnamespace = 'timeball'::regnamespace;
+"""
+
+
+@pytest.fixture(scope="module")
+def server(servers: Servers) -> PostgresServer:
+    try:
+        return servers.postgres("pg15")
+    except ServiceMissing as error:
+        give_up_on(error)
+        raise
+
+
+@pytest.fixture(scope="module")
+def crowded(server: PostgresServer, template_of: Callable[[PostgresServer], str]) -> Iterator[str]:
+    """A database with a million rows in due and in ready, half of them due; its name."""
+    name = server.create_database(template_of(server))
+    # The indexes are made again behind the rows: that takes half the time.
+    asked = "SELECT indexname, indexdef FROM pg_indexes WHERE tablename IN ('due', 'ready') AND indexname !~ 'pkey$'"
+    indexes = server.execute(asked, name)
+    drops = [f"DROP INDEX timeball.{index}" for index, _ in indexes]
+    server.execute(";".join([*drops, _FILL, *(definition for _, definition in indexes)]), name)
+    yield name
+    server.drop_database(name)
+
+
+@pytest.fixture(scope="module", params=["fresh statistics", "no statistics"])
+def belief(request: pytest.FixtureRequest, server: PostgresServer, crowded: str) -> str:
+    """What the planner believes about the rooms."""
+    server.execute("ANALYZE" if request.param == "fresh statistics" else _FORGET, crowded)
+    return str(request.param)
+
+
+@contextmanager
+def session(server: PostgresServer, database: str, belief: str) -> Iterator[psycopg.Connection[Any]]:
+    """A connection with the settings of the store's own; nothing it does is kept."""
+    with psycopg.connect(server.dsn(database), prepare_threshold=None) as connection:
+        for name, value in _SESSION.items():
+            connection.execute(f"SET {name} = '{value}'")
+        if belief == "no statistics":
+            connection.execute("SET enable_hashjoin = off; SET enable_mergejoin = off")
+        yield connection
+        connection.rollback()
+
+
+def id_(number: int) -> UUID:
+    return UUID(int=number)
+
+
+def job(number: int) -> UUID:
+    return UUID(int=0xF << 124 | number)
+
+
+def at(number: int) -> datetime:
+    return NOW + timedelta(seconds=number % MILLION - HALF)
+
+
+def odd(room: int) -> list[int]:
+    """A batch of a room's rows that have just fallen due, each of a job of its own."""
+    return list(range(room + HALF - 2 * BATCH + 1, room + HALF, 2))
+
+
+_NOTHING: dict[str, list[Any]] = {
+    name: []
+    for name in (
+        *("run_due_ids", "run_ids", "run_fors", "run_run_ats", "run_targets"),
+        *("skip_due_ids", "skip_ids", "skip_fors", "skip_reasons"),
+        *("range_due_ids", "range_ids", "range_firsts", "range_lasts", "range_counts", "range_reasons"),
+    )
+}
+_CLAIM = {
+    "queues": [queue for queue, _ in LANES],
+    "priorities": [priority for _, priority in LANES],
+    "bounds": [ALWAYS] * len(LANES),
+    "is_limited": False,
+    "handlers": ["tests:noop"],
+    "slots": BATCH,
+    "holds": BATCH,
+    "most": 2 * BATCH,
+    "incarnation": id_(1),
+    "claim_id": id_(2),
+}
+_HELD = [id_(_RUNNING + number) for number in range(1, BATCH + 1)]
+_ENDED = {
+    "ids": _HELD,
+    "fences": [1] * BATCH,
+    "claim_ids": _HELD,
+    "started": [NOW] * BATCH,
+    "finished": [NOW] * BATCH,
+    "results": [None] * BATCH,
+}
+_JOB_COLUMNS = {"job_id": job(odd(_DUE)[0]), "parked_at": PARKED_AT, "reason": "test", "shard": 1}
+
+# Statement, parameters, and how many rows of the rooms it may touch at most.
+HOT: dict[str, tuple[dict[str, Any], int]] = {
+    # Each lane is read twice a batch deep, and each row that may be taken is locked and taken once.
+    "claim": (_CLAIM, 2 * len(LANES) * 3 * BATCH + 4 * BATCH),
+    "lanes": ({}, 3 * len(LANES)),
+    "look_ahead": (
+        {"shards": list(range(64)), "bounds": [ALWAYS] * 64, "horizon": timedelta(days=1), "limit": 10},
+        64 * 10 + 64,
+    ),
+    "hoist": (
+        _NOTHING
+        | {
+            "ids": [id_(number) for number in odd(_DUE)],
+            "run_ats": [at(number) for number in odd(_DUE)],
+            "versions": [1] * BATCH,
+            "next_ids": [id_(9 * MILLION + number) for number in odd(_DUE)],
+            "next_run_ats": [NOW] * BATCH,
+            "next_fors": [NOW] * BATCH,
+            "watermarks": [NOW] * BATCH,
+            "lefts": [None] * BATCH,
+            "shards": list(range(64)),
+            "epochs": [1] * 64,
+            "incarnation": id_(1),
+            "hoist_window": timedelta(milliseconds=500),
+            "tzdata": "2026a",
+        },
+        3 * BATCH,
+    ),
+    "busy_jobs": ({"job_ids": [job(number) for number in odd(_DUE)]}, 5 * BATCH),
+    "finish_succeeded": (_ENDED, 3 * BATCH),
+    "standings": ({"ids": _HELD, "claim_ids": _HELD}, 2 * BATCH),
+    "already_recorded": ({"ids": _HELD, "claim_ids": _HELD}, 3 * BATCH),
+    "find_execution": ({"id": id_(_FINISHED + 77)}, 10),
+    # What every change of a job does.
+    "take_occurrence": (_JOB_COLUMNS, 5),
+    "hoisted_until": (_JOB_COLUMNS, 10),
+    "drop_resumption": (_JOB_COLUMNS, 5),
+    "park_waiting": (_JOB_COLUMNS, 5),
+    "unpark": (_JOB_COLUMNS, 5),
+    "withdraw_waiting": (_JOB_COLUMNS, 10),
+    "stop_held": (_JOB_COLUMNS, 5),
+    "waiting_of_job": (_JOB_COLUMNS, 10),
+    "cancel_waiting": ({"ids": [id_(number) for number in odd(_DUE)], "reason": "test"}, 4 * BATCH),
+    "cancellable": ({"ids": [id_(number) for number in odd(_DUE)]}, 4 * BATCH),
+    "request_stop": ({"ids": _HELD, "reason": "test"}, 2 * BATCH),
+    "request_stop_of_jobs": ({"job_ids": [job(number) for number in odd(_RUNNING)], "reason": "test"}, 2 * BATCH),
+    "stops": ({"incarnation": _HELD[0]}, 5),
+    "count_running_of_queue": ({"queue": "q1"}, 5),
+}
+
+
+def rows_touched(plan: dict[str, Any]) -> Iterator[tuple[str, int]]:
+    """Every scan of a table in a plan that was run: how, and how many rows it looked at."""
+    if "Relation Name" in plan and plan["Node Type"] != "ModifyTable":
+        looked_at = sum(
+            plan.get(part, 0)
+            for part in ("Actual Rows", "Rows Removed by Filter", "Rows Removed by Index Recheck")
+        )
+        name = f"{plan['Node Type']} on {plan['Relation Name']} by {plan.get('Index Name', 'no index')}"
+        yield name, round(looked_at * plan["Actual Loops"])
+    for part in plan.get("Plans", ()):
+        yield from rows_touched(part)
+
+
+def run_explained(connection: psycopg.Connection[Any], name: str, given: dict[str, Any]) -> list[tuple[str, int]]:
+    """Run a prepared statement, as the store's driver does, and say what its scans touched."""
+    statement = all_statements()[name]
+    values = [NOW if parameter == "now" else given[parameter] for parameter in statement.parameters]
+    connection.execute(sql.SQL("PREPARE hot AS ") + sql.SQL(statement.numbered()))  # type: ignore[arg-type]
+    arguments = sql.SQL("({})").format(sql.SQL(", ").join(map(sql.Literal, values))) if values else sql.SQL("")
+    explained = connection.execute(sql.SQL("EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE hot") + arguments).fetchone()
+    assert explained is not None
+    return list(rows_touched(explained[0][0]["Plan"]))
+
+
+def check_touched(connection: psycopg.Connection[Any], name: str, given: dict[str, Any], most: int) -> None:
+    scans = run_explained(connection, name, given)
+    listing = "\n".join(f"{rows:>9,} {scan}" for scan, rows in scans)
+    assert sum(rows for _, rows in scans) <= most, listing
+
+
+@pytest.mark.parametrize("name", list(HOT))
+def test_a_hot_statement_touches_little(server: PostgresServer, crowded: str, belief: str, name: str) -> None:
+    for plan_cache_mode in ("force_custom_plan", "force_generic_plan"):
+        with session(server, crowded, belief) as connection:
+            connection.execute(f"SET plan_cache_mode = {plan_cache_mode}")
+
+            check_touched(connection, name, *HOT[name])
+
+
+def test_the_history_of_a_job_is_read_by_its_job(server: PostgresServer, crowded: str) -> None:
+    server.execute("ANALYZE", crowded)
+    with session(server, crowded, "fresh statistics") as connection:
+        given = {"job_id": job(_FINISHED + 77), "before": UUID(int=2**128 - 1), "limit": 50}
+
+        check_touched(connection, "executions_of_job", given, 20)
+
+
+async def test_a_claim_takes_no_more_than_it_was_asked_for_whatever_the_plan(
+    server: PostgresServer, crowded: str, belief: str
+) -> None:
+    store = Store(server.dsn(crowded), Env(VirtualClock(NOW), Random(belief)))
+    await store.open(migrates=False)
+    async with store.database.connection() as connection:
+        if belief == "no statistics":
+            await connection.execute("SET enable_hashjoin = off; SET enable_mergejoin = off")
+
+    claimed = await claim_all(store, slots=7, holds=3)
+
+    await store.close()
+    assert len(claimed) == 10
+    assert len([each for each in claimed if each.run_at <= NOW]) == 7
