@@ -35,9 +35,10 @@ LANES = [(f"q{queue}", 50 + priority) for queue in range(QUEUES) for priority in
 HALF = MILLION // 2
 
 # Row n has the id n, so that each room has ids of its own; every other row belongs to a job of its own.
-_DUE, _READY, _RUNNING, _FINISHED = 0, MILLION, 2 * MILLION, 3 * MILLION
-_ID = "lpad(to_hex(n), 32, '0')::uuid"
-_JOB = "(CASE WHEN n % 2 = 0 THEN '0' ELSE 'f' END || lpad(to_hex(n), 31, '0'))::uuid"
+# All n have seven hexadecimal digits, which makes an id by plain concatenation: that is where the time goes.
+_DUE, _READY, _RUNNING, _FINISHED = 17 * MILLION, 18 * MILLION, 19 * MILLION, 20 * MILLION
+_ID = f"('{'0' * 25}' || to_hex(n))::uuid"
+_JOB = f"(CASE WHEN n % 2 = 0 THEN '{'0' * 25}' ELSE 'f{'0' * 24}' END || to_hex(n))::uuid"
 _AT = f"'{NOW.isoformat()}'::timestamptz + (n % {MILLION} - {HALF}) * interval '1 second'"
 _COMMON = {
     "id": _ID,
@@ -47,10 +48,10 @@ _COMMON = {
     "queue": f"'q' || n % {QUEUES}",
     "priority": f"50 + n / {QUEUES} % {PRIORITIES}",
     "handler": "'tests:noop'",
-    "scheduled_for": _AT,
+    "scheduled_for": f"'{NOW.isoformat()}'",
 }
 _TRIED = {"attempts": "1", "lost": "0", "fence": "1", "claim_id": _ID}
-_QUEUED = {"run_at": _AT, "queued_at": _AT}
+_QUEUED = {"run_at": _AT, "queued_at": f"'{NOW.isoformat()}'"}
 
 
 def _rows(table: str, first: int, number: int, columns: dict[str, str]) -> str:
@@ -65,7 +66,7 @@ _FILL = "".join(
     [
         _rows("due", _DUE, MILLION, {"kind": "'occurrence'", "shard": "n % 64", "run_at": _AT}),
         _rows("ready", _READY, MILLION, _QUEUED),
-        _rows("running", _RUNNING, SOME, _QUEUED | _TRIED | {"holder": _ID, "claimed_at": _AT}),
+        _rows("running", _RUNNING, SOME, _QUEUED | _TRIED | {"holder": _ID, "claimed_at": f"'{NOW.isoformat()}'"}),
         _rows("finished", _FINISHED, SOME, _TRIED | {"state": "'succeeded'", "finished_at": _AT}),
         f"UPDATE timeball.shard SET owner = '{UUID(int=1)}', epoch = 1;",
         *(f"ALTER TABLE timeball.{room} SET (autovacuum_enabled = off);" for room in ("due", "ready", "running")),
@@ -183,7 +184,7 @@ HOT: dict[str, tuple[dict[str, Any], int]] = {
             "ids": [id_(number) for number in odd(_DUE)],
             "run_ats": [at(number) for number in odd(_DUE)],
             "versions": [1] * BATCH,
-            "next_ids": [id_(9 * MILLION + number) for number in odd(_DUE)],
+            "next_ids": [id_(10 * MILLION + number) for number in odd(_DUE)],
             "next_run_ats": [NOW] * BATCH,
             "next_fors": [NOW] * BATCH,
             "watermarks": [NOW] * BATCH,

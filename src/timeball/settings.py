@@ -162,7 +162,9 @@ def load_settings(**given: Any) -> Settings:
         raise SettingsError([_problem(item) for item in error.errors()]) from None
     problems: list[str] = []
     if settings.broker_url is not None:
-        problems.append("TIMEBALL_BROKER_URL is set, but this release carries due work through PostgreSQL only: unset it")
+        problems.append(
+            "TIMEBALL_BROKER_URL is set, but this release carries due work through PostgreSQL only: unset it"
+        )
     for section in (settings.scheduler, settings.worker):
         try:
             _ = section.lease

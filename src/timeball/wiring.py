@@ -19,8 +19,8 @@ from timeball.engine.scheduler_life import SchedulerLife
 from timeball.engine.supervisor import Supervisor
 from timeball.engine.worker_life import WorkerLife
 from timeball.env import Env
+from timeball.handlers.box import Box
 from timeball.handlers.registry import Registry
-from timeball.handlers.testing import testing_handlers
 from timeball.runners.coroutine import CoroutineRunner
 from timeball.runners.interface import Runner
 from timeball.runners.log_capture import LogCapture
@@ -40,11 +40,12 @@ class Parts:
     env: Env
     store: Store
     commands: Commands
+    box: Box
 
 
-def built_in_handlers() -> tuple[Handler, ...]:
+def built_in_handlers(parts: Parts) -> tuple[Handler, ...]:
     """What comes in the box."""
-    return testing_handlers()
+    return parts.box.handlers
 
 
 @asynccontextmanager
@@ -66,7 +67,9 @@ async def opened(settings: Settings, env: Env | None = None) -> AsyncIterator[Pa
         )
         await store.open(migrates=settings.migrate, shards=settings.shards)
         stack.push_async_callback(store.close)
-        yield Parts(settings, env, store, Commands(store, env))
+        box = Box(settings, env.clock)
+        stack.push_async_callback(box.close)
+        yield Parts(settings, env, store, Commands(store, env), box)
 
 
 def make_supervisor(
@@ -96,7 +99,7 @@ class _Nodes:
     def __init__(self, parts: Parts, emit: Emit, registry: Registry, app_reference: str | None) -> None:
         self._parts = parts
         self._emit = emit
-        self._handlers = registry.merge(built_in_handlers())
+        self._handlers = registry.merge(built_in_handlers(parts))
         self._app_reference = app_reference
 
     def scheduler(self) -> Life:

@@ -63,7 +63,9 @@ async def test_who_comes_alone_goes_at_once(writer: Writer, batcher: Batcher[int
     assert await answer == 10
 
 
-async def test_those_who_come_while_a_write_is_under_way_go_together(writer: Writer, batcher: Batcher[int, int]) -> None:
+async def test_those_who_come_while_a_write_is_under_way_go_together(
+    writer: Writer, batcher: Batcher[int, int]
+) -> None:
     first = hand_in(batcher, 1)
     await turn()
     others = hand_in(batcher, 2, 3, 4)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from timeball.domain.instants import MICROSECOND
 from timeball.domain.job import Job, redefine
 from timeball.domain.misfire import SkippedRange, SkipReason, skip_between
 from timeball.domain.occurrences import NextOccurrence, first_occurrence
@@ -75,11 +76,12 @@ def edit(snapshot: JobSnapshot, changes: Mapping[str, Any], shards: int) -> JobC
     after = snapshot.after
     if old.is_paused:
         return _edit_paused(snapshot, job)
+    pending = _pending_after_edit(snapshot, job, after)
     return JobChange(
         job=job,
         action="job.update",
-        pending=_pending_after_edit(snapshot, job, after),
-        skipped=_owed_skip(snapshot, SkipReason.EDITED),
+        pending=pending,
+        skipped=_owed_skip(snapshot, SkipReason.EDITED, pending),
         effective_from=after,
         facts=dict(changes),
     )
@@ -87,11 +89,14 @@ def edit(snapshot: JobSnapshot, changes: Mapping[str, Any], shards: int) -> JobC
 
 def _edit_paused(snapshot: JobSnapshot, job: Job) -> JobChange:
     """A paused job stays paused; what the old rule owed until now is recorded, and the new one answers from now on."""
-    skipped = _paused_skip(snapshot)
+    paused_from = snapshot.after
+    if isinstance(job.rule, Once) and _is_moved(snapshot.job, job.rule):
+        # Set to an instant that has passed, it is owed all the same.
+        paused_from = min(paused_from, job.rule.scheduled_at - MICROSECOND)
     return JobChange(
-        job=replace(job, paused_from=snapshot.after, paused_left=_left_after_edit(snapshot, job)),
+        job=replace(job, paused_from=paused_from, paused_left=_left_after_edit(snapshot, job)),
         action="job.update",
-        skipped=skipped,
+        skipped=_paused_skip(snapshot),
         effective_from=snapshot.after,
         resume_at=job.paused_until,
     )
@@ -99,14 +104,16 @@ def _edit_paused(snapshot: JobSnapshot, job: Job) -> JobChange:
 
 def _pending_after_edit(snapshot: JobSnapshot, job: Job, after: datetime) -> NextOccurrence | None:
     if isinstance(job.rule, Once):
-        return _once_after_edit(snapshot, job, after)
+        return _once_after_edit(snapshot, job, job.rule, after)
     return first_occurrence(job, after, _left_after_edit(snapshot, job))
 
 
-def _once_after_edit(snapshot: JobSnapshot, job: Job, after: datetime) -> NextOccurrence | None:
-    old = snapshot.job.rule
-    is_moved = not isinstance(old, Once) or old.scheduled_at != job.rule.scheduled_at  # type: ignore[union-attr]
-    if snapshot.pending is None and not is_moved:
+def _is_moved(old: Job, rule: Once) -> bool:
+    return not isinstance(old.rule, Once) or old.rule.scheduled_at != rule.scheduled_at
+
+
+def _once_after_edit(snapshot: JobSnapshot, job: Job, rule: Once, after: datetime) -> NextOccurrence | None:
+    if snapshot.pending is None and not _is_moved(snapshot.job, rule):
         return None
     fresh = first_occurrence(job, after)
     if fresh is not None and job.is_enqueued and snapshot.pending is None:
@@ -125,10 +132,12 @@ def _left_after_edit(snapshot: JobSnapshot, job: Job) -> int | None:
     return max(new_limit - (old_limit - left), 0)
 
 
-def _owed_skip(snapshot: JobSnapshot, reason: SkipReason) -> SkippedRange | None:
-    """What the pending occurrence and those behind it owed until now."""
+def _owed_skip(snapshot: JobSnapshot, reason: SkipReason, kept: NextOccurrence | None = None) -> SkippedRange | None:
+    """What the pending occurrence and those behind it owed until now, unless it is *kept*."""
     pending = snapshot.pending
-    if pending is None or pending.scheduled_for > snapshot.now or isinstance(snapshot.job.rule, Once):
+    if pending is None or pending.scheduled_for > snapshot.now or snapshot.job.is_enqueued:
+        return None
+    if kept is not None and kept.scheduled_for == pending.scheduled_for:
         return None
     return skip_between(snapshot.job.rule, pending.scheduled_for, snapshot.now, reason)
 
@@ -171,8 +180,12 @@ def _left(snapshot: JobSnapshot) -> int | None:
 
 
 def _watermark(snapshot: JobSnapshot) -> datetime:
-    if snapshot.pending is not None:
-        return max(snapshot.pending.watermark, snapshot.hoisted_until or snapshot.pending.watermark)
+    pending = snapshot.pending
+    if pending is not None and isinstance(snapshot.job.rule, Once):
+        # It may have been set to an instant that had passed: it is still owed.
+        return min(pending.watermark, pending.scheduled_for - MICROSECOND)
+    if pending is not None:
+        return max(pending.watermark, snapshot.hoisted_until or pending.watermark)
     return max(snapshot.hoisted_until or snapshot.now, snapshot.now)
 
 

@@ -18,9 +18,7 @@ class Box:
 
     def __init__(self, settings: HandlerSettings, clock: Clock) -> None:
         secrets = Secrets(settings.secrets_dir)
-        self._webhook = Webhook(
-            egress_of(settings), secrets, clock, signing_secrets=settings.webhook_signing_secrets
-        )
+        self._webhook = Webhook(egress_of(settings), secrets, clock, signing_secrets=settings.webhook_signing_secrets)
         self.handlers: tuple[Handler, ...] = (
             typed_handler("http.webhook", self._webhook, WebhookPayload),
             *testing_handlers(),

@@ -34,7 +34,16 @@ _NOT_PUBLIC: tuple[Network, ...] = tuple(
     ip_network(text)
     for text in (
         *("100.64.0.0/10", "192.0.0.0/24", "192.88.99.0/24", "198.18.0.0/15", "240.0.0.0/4"),
-        *("64:ff9b:1::/48", "100::/64", "2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20", "5f00::/16", "fec0::/10"),
+        *(
+            "64:ff9b:1::/48",
+            "100::/64",
+            "2001::/23",
+            "2001:db8::/32",
+            "2002::/16",
+            "3fff::/20",
+            "5f00::/16",
+            "fec0::/10",
+        ),
     )
 )
 _METADATA = frozenset(
@@ -119,7 +128,9 @@ class Egress:
                 f"{target} leads to {inner}, which is not public; an administrator may allow it: TIMEBALL_WEBHOOK_ALLOW"
             )
         if target.port not in self.ports:
-            raise EgressRefused(f"port {target.port} of {target.host} is not among those allowed: {_listed(self.ports)}")
+            raise EgressRefused(
+                f"port {target.port} of {target.host} is not among those allowed: {_listed(self.ports)}"
+            )
         if target.scheme != "https" and not self.allows_http:
             raise EgressRefused(f"{target} is not https; an administrator may allow it: TIMEBALL_WEBHOOK_HTTP")
 

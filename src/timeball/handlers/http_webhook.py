@@ -41,13 +41,25 @@ _SHOWN_OF_BODY = 500
 _SHOWN_HEADERS = ("content-type", "content-length", "date", "etag", "location", "retry-after", "x-request-id")
 # Those the client or this handler sets: another value would contradict them, or smuggle a second request.
 _OURS = frozenset(
-    "connection content-length expect host idempotency-key keep-alive te trailer transfer-encoding upgrade "
-    "webhook-id webhook-timestamp webhook-signature".split()
+    {
+        *(
+            "connection",
+            "content-length",
+            "expect",
+            "host",
+            "keep-alive",
+            "te",
+            "trailer",
+            "transfer-encoding",
+            "upgrade",
+        ),
+        *("idempotency-key", "webhook-id", "webhook-timestamp", "webhook-signature"),
+    }
 )
 
 
 def _check_header_value(value: str) -> str:
-    if any(character < " " and character != "\t" or character == "\x7f" for character in value):
+    if any((character < " " and character != "\t") or character == "\x7f" for character in value):
         raise ValueError("a header value contains a line break or another control character")
     return value
 
@@ -60,7 +72,8 @@ class WebhookPayload(Payload):
     """One HTTP request."""
 
     url: Annotated[str, StringConstraints(min_length=1, max_length=4_000)] = Field(
-        description="Where to; https, unless an administrator allows http.", examples=["https://example.com/hooks/report"]
+        description="Where to; https, unless an administrator allows http.",
+        examples=["https://example.com/hooks/report"],
     )
     method: Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"] = "POST"
     headers: dict[HeaderName, HeaderValue | SecretReference] = Field(

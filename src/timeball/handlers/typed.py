@@ -12,8 +12,15 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, PydanticInvalidForJsonSchema, PydanticSchemaGenerationError
-from pydantic import PydanticUserError, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    PydanticInvalidForJsonSchema,
+    PydanticSchemaGenerationError,
+    PydanticUserError,
+    TypeAdapter,
+    ValidationError,
+)
 
 from timeball.domain.handler import Handler, HandlerOptions, HandlerSource, PayloadMismatch
 from timeball.domain.json_values import encode_object
@@ -118,8 +125,9 @@ def _schema(handler: Handler) -> dict[str, Any]:
     if isinstance(handler.binder, ModelBinder):
         found: dict[str, Any] = handler.binder.model.model_json_schema()
         return found
+    function: Any = handler.function
     try:
-        schema = TypeAdapter(handler.function).json_schema()
+        schema = TypeAdapter(function).json_schema()
     except (PydanticSchemaGenerationError, PydanticInvalidForJsonSchema, PydanticUserError, NameError):
         # Its annotations mean nothing to Pydantic; the binder lets such arguments through as they are.
         return {"type": "object"}

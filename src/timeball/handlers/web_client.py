@@ -14,7 +14,6 @@ from yarl import URL
 
 from timeball.handlers.egress import Egress, Target, literal_address, parse_target
 
-MAX_BODY_BYTES = 64 * 1024
 _CONNECT_SECONDS = 10.0
 _CONNECTIONS = 1_000
 _KEPT_ALIVE_SECONDS = 30.0
@@ -90,9 +89,7 @@ class CheckingResolver(AbstractResolver):
         target = Target(self._scheme, host.lower().removesuffix("."), port)
         self._egress.check_addresses(target, [address for _, address in found])
         return [
-            ResolveResult(
-                hostname=host, host=address, port=port, family=kind, proto=0, flags=socket.AI_NUMERICHOST
-            )
+            ResolveResult(hostname=host, host=address, port=port, family=kind, proto=0, flags=socket.AI_NUMERICHOST)
             for kind, address in found
         ]
 
@@ -103,6 +100,8 @@ class CheckingResolver(AbstractResolver):
 def _session(egress: Egress, scheme: str, resolve: Resolve) -> aiohttp.ClientSession:
     connector = aiohttp.TCPConnector(
         resolver=CheckingResolver(egress, scheme, resolve),
+        # Each new connection asks anew; most requests go over one that is there.
+        use_dns_cache=False,
         limit=_CONNECTIONS,
         keepalive_timeout=_KEPT_ALIVE_SECONDS,
     )

@@ -55,4 +55,5 @@ class Hinter:
     async def flush(self) -> None:
         """Wait until everything told so far has been sent."""
         if self._sender is not None:
-            await self._sender
+            # Waited for, not awaited: one that was cut off at the end of a program is done as well.
+            await asyncio.wait([self._sender])

@@ -62,9 +62,8 @@ class Keys:
                 token_hash=_hash(secret),
                 expires_in=expires_in,
             )
-            key = ApiKey(**dict(row))
             await self._jobs.audit(connection, audit, "key.create", f"key:{key_id}", None, {"name": name, "role": role})
-            return key
+            return _key_from(row)
 
         return await self._database.repeat(work), f"{_PREFIX}_{key_id}_{secret}"
 

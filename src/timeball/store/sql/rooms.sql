@@ -32,12 +32,13 @@ LEFT JOIN timeball.job ON job.id = due.job_id AND due.kind = 'retry';
 
 -- name: busy_jobs
 -- Which of these jobs have an execution that is unfinished and no longer only scheduled.
+-- OFFSET 0: otherwise the planner may read a whole room into a hash table, to look a few jobs up in it.
 SELECT asked.job_id
 FROM unnest(:job_ids::uuid[]) AS asked (job_id)
-WHERE EXISTS (SELECT 1 FROM timeball.ready WHERE ready.job_id = asked.job_id AND ready.job_id <> ready.id)
-   OR EXISTS (SELECT 1 FROM timeball.running WHERE running.job_id = asked.job_id AND running.job_id <> running.id)
-   OR EXISTS (SELECT 1 FROM timeball.blocked WHERE blocked.job_id = asked.job_id)
-   OR EXISTS (SELECT 1 FROM timeball.due WHERE due.job_id = asked.job_id AND due.job_id <> due.id AND due.kind IN ('retry', 'snooze'));
+WHERE EXISTS (SELECT 1 FROM timeball.ready WHERE ready.job_id = asked.job_id AND ready.job_id <> ready.id OFFSET 0)
+   OR EXISTS (SELECT 1 FROM timeball.running WHERE running.job_id = asked.job_id AND running.job_id <> running.id OFFSET 0)
+   OR EXISTS (SELECT 1 FROM timeball.blocked WHERE blocked.job_id = asked.job_id OFFSET 0)
+   OR EXISTS (SELECT 1 FROM timeball.due WHERE due.job_id = asked.job_id AND due.job_id <> due.id AND due.kind IN ('retry', 'snooze') OFFSET 0);
 
 -- name: hoist
 -- Take rows out of due, put each recurring job's following occurrence in, and record what becomes of those taken:

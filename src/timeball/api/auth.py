@@ -1,0 +1,183 @@
+"""Who may do what: roles, callers, and the gate they come through.
+
+Open mode exists on loopback only, and only until the first key is made: a program behind a careless proxy would
+otherwise let everybody in. In open mode the browser is the danger, not the network, so the Host must be a loopback name
+(DNS rebinding), and an unsafe request must not come from another site.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from ipaddress import ip_address
+from typing import Annotated, Any, Protocol
+from urllib.parse import urlsplit
+
+from fastapi import Depends, Request
+from starlette.datastructures import Headers
+
+from timeball.api.problems import Refusal
+from timeball.commands import Actor
+from timeball.errors import InvalidInput
+
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class Role(StrEnum):
+    """What a key may do; each role may do all that those before it may."""
+
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    EDITOR = "editor"
+    ADMIN = "admin"
+
+    def includes(self, other: Role) -> bool:
+        """Whether this role may do what the other may."""
+        ranks = list(Role)
+        return ranks.index(self) >= ranks.index(other)
+
+
+class KnownKey(Protocol):
+    """A key that was recognised."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def role(self) -> str: ...
+    @property
+    def expires_at(self) -> datetime | None: ...
+
+
+class KeyRing(Protocol):
+    """The keys, as the gate sees them."""
+
+    async def recognise(self, token: str) -> KnownKey | None: ...
+    async def any_made(self) -> bool: ...
+    async def any_usable(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who makes a request."""
+
+    name: str
+    role: Role
+
+    def needs(self, role: Role, what: str) -> None:
+        """Refuse, unless the caller's role is at least this one."""
+        if not self.role.includes(role):
+            raise Refusal(
+                403,
+                "forbidden",
+                f"{what} needs the role {role}, this key has {self.role}",
+                hint="ask an administrator for another key",
+            )
+
+    def acting(self, reason: str | None = None) -> Actor:
+        """The caller as the audit names them."""
+        return Actor(self.name, reason)
+
+
+class Gate:
+    """Tells who is calling."""
+
+    def __init__(self, keys: KeyRing, host: str) -> None:
+        self._keys = keys
+        self._is_on_loopback = is_loopback(host)
+
+    async def is_open(self) -> bool:
+        """Whether requests without a key are let in."""
+        return self._is_on_loopback and not await self._keys.any_made()
+
+    async def refuse_to_start_open(self, host: str) -> None:
+        """InvalidInput when everybody could reach this address, and nobody has a key."""
+        if not self._is_on_loopback and not await self._keys.any_usable():
+            raise InvalidInput(
+                f"the API would listen on {host} without any key",
+                field="host",
+                hint="make one with: timeball keys create --role admin; or listen on 127.0.0.1",
+            )
+
+    async def identify(self, method: str, headers: Headers) -> Caller | None:
+        """The caller of a request; None if it bears no key and the gate is not open."""
+        authorization = headers.get("authorization")
+        if authorization is not None:
+            return await self._bearer(authorization)
+        if not await self.is_open():
+            return None
+        _check_origin(method, headers)
+        return Caller("local", Role.ADMIN)
+
+    async def _bearer(self, authorization: str) -> Caller:
+        scheme, _, token = authorization.partition(" ")
+        key = await self._keys.recognise(token.strip()) if scheme.lower() == "bearer" else None
+        if key is None:
+            raise _unauthenticated("this key is unknown, expired or revoked")
+        return Caller(f"key:{key.id} {key.name}", Role(key.role))
+
+
+def _check_origin(method: str, headers: Headers) -> None:
+    """Only programs and pages of this machine itself may use the open mode."""
+    host = headers.get("host", "")
+    if not is_loopback(_host_name(host)):
+        raise Refusal(
+            403,
+            "forbidden_host",
+            "without keys, the Host must be a loopback name such as localhost",
+            hint="use http://localhost, or make a key with: timeball keys create",
+        )
+    if method in SAFE_METHODS:
+        return
+    site = headers.get("sec-fetch-site", "none")
+    origin = headers.get("origin")
+    if site not in ("none", "same-origin") or (origin is not None and urlsplit(origin).netloc != host):
+        raise Refusal(403, "cross_site", "a page of another site may not do this", hint="send no Origin, or use a key")
+
+
+def _host_name(host: str) -> str:
+    return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine itself can be meant."""
+    if host.lower().rstrip(".") == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _unauthenticated(detail: str) -> Refusal:
+    return Refusal(
+        401,
+        "unauthenticated",
+        detail,
+        hint="send Authorization: Bearer <key>; make one with: timeball keys create",
+        headers={"WWW-Authenticate": "Bearer"},
+    )
+
+
+def needs(role: Role) -> Callable[[Request], Awaitable[Caller]]:
+    """A dependency: the caller, if their role is at least this one."""
+
+    async def admitted(request: Request) -> Caller:
+        caller: Caller | None = request.state.caller
+        if caller is None:
+            raise _unauthenticated("a key is needed here")
+        caller.needs(role, f"{request.method} {request.url.path[:200]}")
+        return caller
+
+    return admitted
+
+
+async def _caller(request: Request) -> Any:
+    return request.state.caller
+
+
+# For routes that act: their role has been checked by then, so that there is a caller.
+TheCaller = Annotated[Caller, Depends(_caller)]

@@ -1,0 +1,160 @@
+"""The front door: what is done to every request before a route sees it.
+
+A request gets an id; its sender is identified; its body is read whole, within limits of size and depth, and must be JSON;
+a POST under an Idempotency-Key is answered once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from uuid import UUID
+
+import orjson
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from timeball.api.auth import Gate
+from timeball.api.idempotency import HEADER, Memory, answer_once
+from timeball.api.problems import Refusal, problem_for
+from timeball.domain.ids import show
+from timeball.errors import TimeballError
+
+MOST_BYTES = 1024 * 1024
+MOST_BYTES_IN_BULK = 32 * 1024 * 1024
+# The payload may be a hundred levels deep, and stands a few levels deep itself.
+DEEPEST = 110
+_BULK_PATH = "/api/v1/jobs/bulk"
+_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_BRACKET = re.compile(rb"[\[\]{}]")
+
+_SECURITY_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+
+class FrontDoor:
+    """The outermost part of the API, as ASGI middleware."""
+
+    def __init__(self, app: ASGIApp, gate: Gate, memory: Memory, new_id: Callable[[], UUID]) -> None:
+        self._app = app
+        self._gate = gate
+        self._memory = memory
+        self._new_id = new_id
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        state = scope.setdefault("state", {})
+        state["request_id"] = request_id = self._request_id(headers)
+        state["caller"] = None
+
+        async def send_marked(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                marked = MutableHeaders(scope=message)
+                marked["X-Request-Id"] = request_id
+                for name, value in _SECURITY_HEADERS.items():
+                    marked.setdefault(name, value)
+            await send(message)
+
+        try:
+            await self._admit(scope, headers, receive, send_marked)
+        except (Refusal, TimeballError) as error:
+            await problem_for(error, Request(scope))(scope, receive, send_marked)
+
+    def _request_id(self, headers: Headers) -> str:
+        given = headers.get("x-request-id", "")
+        return given if _REQUEST_ID.fullmatch(given) else show("req", self._new_id())
+
+    async def _admit(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
+        method = scope["method"]
+        caller = await self._gate.identify(method, headers)
+        scope["state"]["caller"] = caller
+        if method not in _WITH_BODY:
+            await self._app(scope, receive, send)
+            return
+        _check_media_type(headers)
+        body = await _read_body(scope["path"], headers, receive)
+        replayed = _Replayed(body, receive)
+        key = headers.get(HEADER)
+        if method != "POST" or key is None or caller is None:
+            await self._app(scope, replayed.receive, send)
+            return
+        await answer_once(
+            self._memory, self._app, scope, replayed.receive, send, caller=caller.name, key=key, body=body
+        )
+
+
+def _check_media_type(headers: Headers) -> None:
+    media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "application/json":
+        raise Refusal(
+            415,
+            "unsupported_media_type",
+            f"Content-Type is {media_type[:100]!r}, expected application/json",
+            hint="add the header Content-Type: application/json, even when there is no body",
+        )
+
+
+async def _read_body(path: str, headers: Headers, receive: Receive) -> bytes:
+    most = MOST_BYTES_IN_BULK if path == _BULK_PATH else MOST_BYTES
+    declared = headers.get("content-length", "0")
+    if declared.isdecimal() and int(declared) > most:
+        raise _too_large(most)
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Refusal(400, "disconnected", "the request ended before its body did")
+        body += message.get("body", b"")
+        if len(body) > most:
+            raise _too_large(most)
+        if not message.get("more_body", False):
+            break
+    if body:
+        _check_json(bytes(body))
+    return bytes(body)
+
+
+def _too_large(most: int) -> Refusal:
+    return Refusal(
+        413, "body_too_large", f"the body has more than {most} bytes", hint="send less at once", headers={"Connection": "close"}
+    )
+
+
+def _check_json(body: bytes) -> None:
+    """Before anything is built from it: JSON at all, and not nested so deeply that reading it would be an attack."""
+    if body.count(b"[") + body.count(b"{") > DEEPEST:
+        depth = deepest = 0
+        for bracket in _BRACKET.findall(_STRING.sub(b"", body)):
+            depth += 1 if bracket in b"[{" else -1
+            deepest = max(deepest, depth)
+        if deepest > DEEPEST:
+            raise Refusal(400, "too_deep", f"the body is nested more than {DEEPEST} levels deep")
+    try:
+        orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise Refusal(400, "invalid_json", f"the body is not JSON: {error}", hint="JSON in UTF-8 is expected") from None
+
+
+class _Replayed:
+    """A body that was read already, for whoever reads it next."""
+
+    def __init__(self, body: bytes, receive: Receive) -> None:
+        self._body: bytes | None = body
+        self._receive = receive
+
+    async def receive(self) -> Message:
+        if self._body is None:
+            return await self._receive()
+        body, self._body = self._body, None
+        return {"type": "http.request", "body": body, "more_body": False}

@@ -1,0 +1,139 @@
+"""Errors become HTTP here, and only here: `application/problem+json`, with a code for programs and a hint for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from timeball.domain.instants import shown
+from timeball.errors import Conflict, InvalidInput, NotFound, StoreUnavailable, TimeballError
+
+MEDIA_TYPE = "application/problem+json"
+
+
+class Refusal(Exception):
+    """The request itself cannot be accepted: who asks, how it is written, or that it comes too late."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        *,
+        hint: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        **facts: Any,
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.code = code
+        self.hint = hint
+        self.headers = dict(headers or {})
+        self.facts = facts
+
+
+def install_problems(app: FastAPI) -> None:
+    """Let every error of an app leave it as a problem."""
+    app.add_exception_handler(RequestValidationError, _handle)
+    app.add_exception_handler(HTTPException, _handle)
+    app.add_exception_handler(Refusal, _handle)
+    app.add_exception_handler(TimeballError, _handle)
+    app.add_exception_handler(Exception, _handle)
+
+
+async def _handle(request: Request, error: Exception) -> Response:
+    return problem_for(error, request)
+
+
+def problem_for(error: Exception, request: Request) -> Response:
+    """The answer to a request that failed with this error."""
+    match error:
+        case Refusal():
+            return _problem(
+                request, error.status, error.code, str(error), error.hint, headers=error.headers, facts=error.facts
+            )
+        case RequestValidationError():
+            return _invalid(request, error.errors())
+        case InvalidInput():
+            where = [] if error.field is None else [{"pointer": f"/{error.field}", "detail": str(error)}]
+            return _problem(request, 422, error.code, str(error), error.hint, where)
+        case NotFound():
+            hint = f"look for it with GET /api/v1/{_COLLECTIONS.get(error.kind, 'jobs')}"
+            return _problem(request, 404, error.code, str(error), hint)
+        case Conflict():
+            return _problem(request, 409, error.code, str(error), error.hint)
+        case StoreUnavailable():
+            detail, hint = "the database cannot be reached, or took too long", "try again; if it was a list, narrow it"
+            return _problem(request, 503, error.code, detail, hint, headers={"Retry-After": "1"})
+        case HTTPException():
+            return _of_framework(request, error)
+        case _:
+            # What went wrong inside is for the log, not for the caller.
+            code = error.code if isinstance(error, TimeballError) else "internal_error"
+            detail = "something went wrong here"
+            return _problem(request, 500, code, detail, "tell us the request_id; the server's log knows more")
+
+
+_COLLECTIONS = {"job": "jobs", "execution": "executions", "node": "workers", "queue": "queues"}
+_CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed"}
+
+
+def _of_framework(request: Request, error: HTTPException) -> Response:
+    code = _CODES.get(error.status_code, "http_error")
+    details = {
+        404: f"there is nothing at {shown(request.url.path, 200)}",
+        405: f"{shown(request.method, 20)} is not possible at {shown(request.url.path, 200)}",
+    }
+    detail = details.get(error.status_code, str(error.detail))
+    return _problem(request, error.status_code, code, detail, "GET /docs lists all routes", headers=error.headers)
+
+
+def _invalid(request: Request, found: Sequence[Any]) -> Response:
+    errors = [{"pointer": _pointer(item["loc"]), "detail": shown(str(item["msg"]), 300)} for item in found[:50]]
+    unknown = any(item["type"] == "extra_forbidden" for item in found)
+    detail = "; ".join(f"{error['pointer']}: {error['detail']}" for error in errors[:3])
+    hint = "unknown fields are refused; check their spelling" if unknown else "see errors for each field"
+    return _problem(request, 422, "invalid_input", detail, hint, errors)
+
+
+def _pointer(location: Sequence[Any]) -> str:
+    """Where it is: a JSON pointer into the body, or the name of a parameter behind its place."""
+    place, *path = location
+    steps = "".join("/" + shown(str(step), 100).replace("~", "~0").replace("/", "~1") for step in path)
+    return steps or "/" if place == "body" else f"{place}:{steps.removeprefix('/')}"
+
+
+def _problem(
+    request: Request,
+    status: int,
+    code: str,
+    detail: str,
+    hint: str | None,
+    errors: Sequence[Mapping[str, str]] = (),
+    *,
+    headers: Mapping[str, str] | None = None,
+    facts: Mapping[str, Any] | None = None,
+) -> Response:
+    request_id = request.scope.get("state", {}).get("request_id")
+    document = {
+        "type": f"urn:timeball:problem:{code}",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "detail": shown(detail, 2_000),
+        "instance": shown(request.url.path, 500),
+        "code": code,
+        "errors": list(errors),
+        "hint": hint,
+        "request_id": request_id,
+        **(facts or {}),
+    }
+    response = Response(orjson.dumps(document), status, media_type=MEDIA_TYPE)
+    response.headers.update(headers or {})
+    return response

@@ -1,0 +1,234 @@
+"""Every read a front needs: pages of jobs and executions, one of each in full, dead letters, queues, nodes, health.
+
+API, command line and dashboard all come through here. Nothing here writes, and nothing here counts a whole table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import islice
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from timeball.domain.execution import Attempt, Execution, ExecutionState
+from timeball.domain.ids import ExecutionId, JobId, parse_id
+from timeball.domain.instants import shown
+from timeball.domain.job import Job, JobStatus
+from timeball.domain.node import NodeKind, NodeStatus
+from timeball.domain.schedule import Cron, Manual, Occurrence, Schedule
+from timeball.domain.search import EXACT_UP_TO, ExecutionFilter, JobFilter, JobOrder, Page, PageRequest
+from timeball.errors import InvalidInput, NotFound, StoreError
+from timeball.store.interface import LogLine, Store
+from timeball.store.listing import Listing, Standing
+from timeball.store.migrate import newest_known
+
+_HEALTH_SECONDS = 3.0
+_UNFINISHED = (ExecutionState.RUNNING, ExecutionState.QUEUED, ExecutionState.RETRYING, ExecutionState.SCHEDULED)
+_ENDED = tuple(state for state in ExecutionState if state.is_final)
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job and how it stands."""
+
+    job: Job
+    standing: Standing
+
+    @property
+    def status(self) -> JobStatus:
+        if self.job.is_paused:
+            return JobStatus.PAUSED
+        is_open = self.standing.is_live or isinstance(self.job.rule, Manual)
+        return JobStatus.ACTIVE if is_open else JobStatus.FINISHED
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionView:
+    """An execution in full: its attempts, the payload it was given, why it is being stopped."""
+
+    execution: Execution
+    attempts: Sequence[Attempt]
+    payload: str
+    fingerprint: str | None
+    stop: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class FireTime:
+    """An instant of a schedule, as the clock of its zone shows it."""
+
+    occurrence: Occurrence
+    local: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at: `ok`, `warn` or `fail`, and what was found."""
+
+    name: str
+    status: str
+    detail: str
+
+
+class Insights:
+    """What can be known about jobs, executions, queues and nodes."""
+
+    def __init__(self, store: Store, listing: Listing) -> None:
+        self._store = store
+        self._listing = listing
+
+    # jobs
+
+    async def find_job(self, reference: str) -> Job:
+        """A job by its id or its name; NotFound if there is none, or if it was deleted."""
+        job = await self._job_by_id(reference) or await self._job_by_name(reference)
+        if job is None:
+            raise NotFound("job", shown(reference))
+        return job
+
+    async def _job_by_id(self, reference: str) -> Job | None:
+        try:
+            job_id = JobId(parse_id("job", reference))
+        except InvalidInput:
+            return None
+        job = (await self._store.jobs.find([job_id])).get(job_id)
+        return None if job is None or job.deleted_at is not None else job
+
+    async def _job_by_name(self, reference: str) -> Job | None:
+        # A text the database cannot hold is nobody's name.
+        return None if "\0" in reference else await self._store.jobs.find_by_name(reference)
+
+    async def view_jobs(self, jobs: Sequence[Job]) -> list[JobView]:
+        """Jobs with how they stand, in the order given."""
+        standings = await self._listing.standings([job.id for job in jobs])
+        return [JobView(job, standings[job.id]) for job in jobs]
+
+    async def view_job(self, reference: str) -> JobView:
+        """One job with how it stands."""
+        return (await self.view_jobs([await self.find_job(reference)]))[0]
+
+    async def jobs(self, wanted: JobFilter, order: JobOrder, request: PageRequest) -> Page[JobView]:
+        """A page of jobs."""
+        page = await self._listing.jobs(wanted, order, request)
+        return Page(await self.view_jobs(page.items), page.next_cursor, page.total)
+
+    def next_times(self, rule: Schedule, timezone: str, after: datetime, count: int) -> list[FireTime]:
+        """The next instants of a schedule, and what its clock changes leave out on the way."""
+        zone = ZoneInfo(rule.timezone if isinstance(rule, Cron) else timezone)
+        found: list[FireTime] = []
+        due = 0
+        for occurrence in islice(rule.occurrences(after, with_skipped=True), 2 * count):
+            found.append(FireTime(occurrence, occurrence.at.astimezone(zone)))
+            due += occurrence.is_due
+            if due == count:
+                break
+        return found
+
+    def now(self) -> datetime:
+        """The database's time, as well as it is known here."""
+        return self._store.env.clock.now()
+
+    # executions
+
+    async def executions(self, wanted: ExecutionFilter, request: PageRequest) -> Page[Execution]:
+        """A page of executions, the latest first."""
+        return await self._listing.executions(wanted, request)
+
+    async def find_execution(self, reference: str) -> Execution:
+        """An execution by its id; NotFound if there is none."""
+        try:
+            execution_id = ExecutionId(parse_id("exe", reference))
+        except InvalidInput:
+            raise NotFound("execution", shown(reference)) from None
+        found = await self._store.history.find(execution_id)
+        if found is None:
+            raise NotFound("execution", shown(reference))
+        return found
+
+    async def view_execution(self, reference: str) -> ExecutionView:
+        """An execution in full."""
+        execution = await self.find_execution(reference)
+        attempts = await self._store.history.attempts(execution.id)
+        extras = await self._listing.execution_extras(execution.id)
+        job = (await self._store.jobs.find([execution.job_id])).get(execution.job_id)
+        payload = extras.get("payload_text") or (job.payload if job is not None else "null")
+        return ExecutionView(execution, attempts, payload, extras.get("fingerprint"), extras.get("stop"))
+
+    async def log(self, execution_id: ExecutionId, after: tuple[int, int], limit: int) -> list[LogLine]:
+        """What an execution said, behind a cursor."""
+        return await self._store.history.log(execution_id, after, limit)
+
+    async def current_execution(self, job_id: JobId) -> Execution | None:
+        """What of a job runs, or else waits: the one that is furthest on its way."""
+        for state in _UNFINISHED:
+            page = await self.executions(ExecutionFilter(states=(state,), job_id=job_id), PageRequest(limit=1))
+            if page.items:
+                return page.items[0]
+        return None
+
+    async def last_ended(self, job_id: JobId) -> Execution | None:
+        """The latest execution of a job that has ended."""
+        page = await self.executions(ExecutionFilter(states=_ENDED, job_id=job_id), PageRequest(limit=1))
+        return page.items[0] if page.items else None
+
+    async def dead_groups(self, limit: int) -> list[dict[str, Any]]:
+        """The latest dead that nobody has dealt with, by what killed them."""
+        return await self._listing.dead_groups(limit)
+
+    # machinery
+
+    async def queues(self) -> list[dict[str, Any]]:
+        """Every queue that has something ready or running, a pause or a limit."""
+        return await self._listing.queues()
+
+    async def queue(self, name: str) -> dict[str, Any]:
+        """One queue; one that nobody has used is simply empty."""
+        return (await self._listing.queues(name))[0]
+
+    async def nodes(self, kind: NodeKind | None = None) -> list[NodeStatus]:
+        """Every worker or scheduler that is believed alive."""
+        return [node for node in await self._store.nodes.list() if kind is None or node.kind is kind]
+
+    async def audit(self, subject: str | None, actor: str | None, request: PageRequest) -> Page[dict[str, Any]]:
+        """Who changed what, the latest first."""
+        return await self._listing.audit(subject, actor, request)
+
+    async def waiting_counts(self) -> dict[str, int]:
+        """How much is scheduled, retrying, queued and running; more than 10,000 shows as 10,001."""
+        return await self._listing.waiting_counts()
+
+    async def finished_stats(self, span: timedelta) -> list[dict[str, Any]]:
+        """How the executions of the last span ended, from the latest 10,000 of them."""
+        return await self._listing.finished_stats(self.now() - span)
+
+    # health
+
+    async def health(self) -> list[Check]:
+        """Look whether the database answers, has our schema, and whether somebody schedules and works."""
+        try:
+            async with asyncio.timeout(_HEALTH_SECONDS):
+                schema = await self._listing.schema()
+                nodes = await self.nodes()
+                ownerless = await self._listing.ownerless_shards()
+        except (StoreError, TimeoutError) as error:
+            detail = str(error) or f"no answer within {_HEALTH_SECONDS:g} s"
+            return [Check("database", "fail", shown(detail, 200))]
+        is_current = schema == newest_known()
+        return [
+            Check("database", "ok", "it answers"),
+            Check("schema", "ok" if is_current else "fail", f"it is {schema}, this program needs {newest_known()}"),
+            _some_alive(nodes, NodeKind.SCHEDULER),
+            _some_alive(nodes, NodeKind.WORKER),
+            Check("shards", "ok" if not ownerless else "warn", f"{ownerless} of {self._store.shards} without an owner"),
+        ]
+
+
+def _some_alive(nodes: Sequence[NodeStatus], kind: NodeKind) -> Check:
+    number = sum(node.kind is kind for node in nodes)
+    return Check(f"{kind.value}s", "ok" if number else "warn", f"{number} alive")
+
+
+MOST_COUNTED = EXACT_UP_TO

@@ -1,0 +1,1 @@
+"""The handlers in the box, each against a real counterpart on loopback."""

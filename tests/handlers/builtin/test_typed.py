@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from timeball.clock import SystemClock
+from timeball.domain.handler import PayloadMismatch
+from timeball.errors import InvalidInput, SettingsError
+from timeball.handlers.box import Box
+from timeball.handlers.registry import Registry, make_handler
+from timeball.handlers.typed import check_payload, handler_catalogue
+from timeball.settings import HandlerSettings, load_settings
+
+
+@pytest.fixture
+def handlers() -> Registry:
+    return Registry(Box(HandlerSettings(), SystemClock()).handlers)
+
+
+def test_a_payload_is_checked_against_the_model_of_its_handler(handlers):
+    check_payload(handlers, "http.webhook", '{"url": "https://example.com"}')
+
+    with pytest.raises(PayloadMismatch, match="url: Field required; colour: Extra inputs are not permitted"):
+        check_payload(handlers, "http.webhook", '{"colour": "red"}')
+
+
+def test_an_unknown_handler_is_allowed(handlers):
+    check_payload(handlers, "app.mail:send", '{"anything": 1}')
+
+
+def test_a_refusal_does_not_repeat_what_was_given(handlers):
+    with pytest.raises(PayloadMismatch) as caught:
+        check_payload(handlers, "http.webhook", '{"url": "https://me:hunter2@example.com", "headers": ["hunter2"]}')
+
+    assert "hunter2" not in str(caught.value)
+
+
+def test_fields_are_encoded_by_name(handlers):
+    binder = handlers.get("http.webhook").binder
+
+    assert json.loads(binder.encode((), {"url": "https://example.com"})) == {"url": "https://example.com"}
+    with pytest.raises(InvalidInput, match="by name"):
+        binder.encode(("https://example.com",), {})
+
+
+def test_the_catalogue_has_a_sentence_and_a_json_schema_for_every_handler(handlers):
+    catalogue = {entry["name"]: entry for entry in handler_catalogue(handlers)}
+
+    assert set(catalogue) == set(handlers.names())
+    assert all(entry["summary"].endswith(".") for entry in catalogue.values())
+    assert all(entry["payload"]["type"] == "object" for entry in catalogue.values())
+    webhook = catalogue["http.webhook"]["payload"]
+    assert webhook["required"] == ["url"]
+    assert webhook["additionalProperties"] is False
+    assert "json" in webhook["properties"]
+    json.dumps(handler_catalogue(handlers))
+
+
+def test_the_catalogue_knows_the_parameters_of_python_handlers():
+    def send(order: int, to: str = "me") -> None:
+        """Send it."""
+
+    def odd(thing: Unknown) -> None:  # noqa: F821
+        """Nobody knows."""
+
+    found = handler_catalogue([make_handler(send, name="send"), make_handler(odd, name="odd")])
+
+    assert found[0]["payload"] == {"type": "object"}
+    assert found[1]["payload"]["properties"]["order"]["type"] == "integer"
+    assert found[1]["payload"]["required"] == ["order"]
+
+
+def test_the_settings_are_named_as_people_know_them(monkeypatch):
+    monkeypatch.setenv("TIMEBALL_WEBHOOK_ALLOW", "10.0.0.0/8:8080, billing.internal")
+    monkeypatch.setenv("TIMEBALL_WEBHOOK_PORTS", "443,9443")
+
+    settings = load_settings()
+
+    assert settings.webhook_allow == ("10.0.0.0/8:8080", "billing.internal")
+    assert settings.webhook_ports == (443, 9443)
+
+
+def test_an_allow_list_that_cannot_be_read_stops_the_start():
+    with pytest.raises(SettingsError, match="TIMEBALL_WEBHOOK_ALLOW"):
+        Box(HandlerSettings(webhook_allow=("10.0.0.1/8",)), SystemClock())

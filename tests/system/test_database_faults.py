@@ -1,0 +1,286 @@
+"""A database that restarts, a network that loses replies or falls silent, a pooler in between."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.servers import PgBouncer, PostgresServer
+from tests.system.cluster import LEASE_SECONDS, LONG_LEASES, SHORT_LEASES, Cluster, DurableServer, enqueue, eventually
+from tests.system.proxy import Proxy, proxy_to
+from timeball.commands import Commands
+from timeball.domain.job import JobSpec
+from timeball.errors import StoreUnavailable
+from timeball.store.statements import all_statements
+
+pytestmark = pytest.mark.slow
+
+
+def text_of(name: str) -> str:
+    """A statement as it goes over the wire."""
+    return all_statements()[name].numbered()
+
+
+@pytest.fixture
+def proxy(cluster: Cluster, servers: Any, short_folder: Path) -> Iterator[Proxy]:
+    """A network in front of the cluster's server; `through` is the way to it."""
+    with proxy_to(servers.postgres("pg15").host, short_folder / "proxy") as started:
+        yield started
+
+
+def through(proxy: Proxy, cluster: Cluster) -> dict[str, str]:
+    """The environment of a node that reaches the database through the proxy. Nobody dies, unless a test says so."""
+    assert cluster.dsn is not None
+    database = cluster.dsn.split("?")[0].rsplit("/", 1)[1]
+    return LONG_LEASES | {"TIMEBALL_DATABASE_URL": proxy.dsn(database)}
+
+
+# restarts
+
+
+async def test_a_restarted_database_finds_its_nodes_again(
+    durable_server: DurableServer, tmp_path: Path, cluster_on: Any
+) -> None:
+    cluster = cluster_on(durable_server)
+    nodes = await cluster.nodes(schedulers=1, workers=2)
+    acknowledged: set[Any] = set()
+
+    for restart in (durable_server.stop, durable_server.stop_at_once, durable_server.kill):
+        async with cluster.commands() as commands:
+            payload = '{"seconds": 0.02}'
+            acknowledged |= set(await commands.enqueue_many(JobSpec(handler="work"), [payload] * 400))
+        await eventually(lambda: len(cluster.ledger.runs()) > len(acknowledged) - 300, "the work has begun")
+        restart()
+        # Long enough for several tries to reach it.
+        await asyncio.sleep(0.5)
+        durable_server.start()
+
+    await cluster.drained()
+    assert {row.id for row in cluster.finished() if row.state == "succeeded"} == acknowledged
+    for node in nodes:
+        pauses = [float(event["pause"].split()[0]) for event in node.events("service.failed")]
+        assert 0 < max(pauses) <= 5_000
+        assert node.events("service.recovered") or node.events("node.lost")
+        # Nobody is told of a stack when all there is to say is that the database cannot be reached.
+        assert not [event for event in node.events("service.failed") if "traceback" in event]
+    cluster.check_books()
+
+
+@pytest.fixture
+def cluster_on(tmp_path: Path) -> Iterator[Any]:
+    """Makes the cluster of a server of the test's own."""
+    made: list[Cluster] = []
+
+    def make(server: PostgresServer) -> Cluster:
+        made.append(Cluster(tmp_path, server.dsn(server.create_database()), **SHORT_LEASES))
+        return made[-1]
+
+    yield make
+    for cluster in made:
+        cluster.end()
+
+
+# replies that are lost after the commit
+
+
+async def test_an_enqueue_whose_reply_is_lost_enqueues_once(cluster: Cluster, proxy: Proxy) -> None:
+    async with cluster.commands(through(proxy, cluster)["TIMEBALL_DATABASE_URL"]) as commands:
+        cut = proxy.lose_reply(text_of("create_jobs"))
+        execution = await enqueue(commands, "work", {"label": "a"})
+        cut_too = proxy.lose_reply(text_of("create_jobs"))
+        named = await commands.create(JobSpec(name="named", handler="work", interval_seconds=3600))
+
+    assert cut.happened.is_set()
+    assert cut_too.happened.is_set()
+    assert cluster.sql("SELECT id FROM timeball.ready") == [(execution,)]
+    assert cluster.sql("SELECT id FROM timeball.job WHERE name = 'named'") == [(named.job_id,)]
+    assert cluster.sql("SELECT id FROM timeball.due") == [(named.execution_id,)]
+
+
+async def test_a_bulk_enqueue_whose_reply_is_lost_is_all_there_or_not_at_all(cluster: Cluster, proxy: Proxy) -> None:
+    async with cluster.commands(through(proxy, cluster)["TIMEBALL_DATABASE_URL"]) as commands:
+        cut = proxy.lose_reply("COMMIT;")
+        try:
+            given = await commands.enqueue_many(JobSpec(handler="work"), ["{}"] * 100)
+        except StoreUnavailable:
+            given = None
+
+    assert cut.happened.is_set()
+    assert cluster.value("SELECT count(*) FROM timeball.ready") == 100
+    assert cluster.value("SELECT count(*) FROM timeball.job") == 100
+    assert given is None or len(given) == 100
+
+
+async def test_a_claim_whose_reply_is_lost_is_read_back_and_run_once(
+    cluster: Cluster, commands: Commands, proxy: Proxy
+) -> None:
+    (worker,) = await cluster.nodes(0, 1, **through(proxy, cluster))
+    cut = proxy.lose_reply(text_of("claim"), containing=b"marked")
+
+    execution = await enqueue(commands, "work", {"label": "marked"})
+
+    ended = await cluster.ends(execution)
+    assert cut.happened.is_set()
+    assert (ended["state"], ended["attempts"], ended["lost"], ended["fence"]) == ("succeeded", 1, 0, 1)
+    assert len(cluster.ledger.runs("marked")) == 1
+    assert len(worker.events("node.started")) == 1
+    cluster.check_books()
+
+
+async def test_an_outcome_whose_reply_is_lost_counts_once_and_is_not_called_stale(
+    cluster: Cluster, commands: Commands, proxy: Proxy
+) -> None:
+    (worker,) = await cluster.nodes(0, 1, **through(proxy, cluster))
+    succeeded_cut = proxy.lose_reply(text_of("finish_succeeded"))
+    failed_cut = proxy.lose_reply(text_of("record_transitions"))
+
+    succeeded = await enqueue(commands, "work", {"label": "a"})
+    failed = await enqueue(commands, "work", {"label": "b", "failures": 9}, max_retries=0)
+
+    ends = [await cluster.ends(execution) for execution in (succeeded, failed)]
+    await worker.event("service.recovered", service="recorder", count=len(worker.events("service.failed")) and 1)
+    assert succeeded_cut.happened.is_set()
+    assert failed_cut.happened.is_set()
+    assert [(row["state"], row["attempts"], row["fence"]) for row in ends] == [("succeeded", 1, 1), ("dead", 1, 1)]
+    assert not worker.events("outcome.refused")
+    assert len(cluster.ledger.runs()) == 2
+    cluster.check_books()
+
+
+async def test_a_hoist_whose_reply_is_lost_leaves_no_gap_and_no_double(
+    cluster: Cluster, commands: Commands, proxy: Proxy
+) -> None:
+    await cluster.nodes(1, 0, **through(proxy, cluster))
+    await cluster.nodes(0, 1, **LONG_LEASES)
+    cuts = [proxy.lose_reply(text_of("hoist")) for _ in range(2)]
+
+    await commands.create(JobSpec(name="a", handler="work", interval_seconds=1, max_executions=5, overlap="allow"))
+
+    await cluster.drained()
+    assert [cut.happened.is_set() for cut in cuts] == [True, True]
+    instants = [run.scheduled_for for run in cluster.ledger.runs()]
+    assert len(instants) == len(set(instants)) == 5
+    assert max(instants) - min(instants) == 4 * (instants[1] - instants[0])
+    cluster.check_books()
+
+
+async def test_every_reply_may_be_lost_once(cluster: Cluster, commands: Commands, proxy: Proxy) -> None:
+    await cluster.nodes(1, 2, **through(proxy, cluster))
+    proxy.lose_first_replies()
+
+    await commands.create(JobSpec(name="allow", handler="work", interval_seconds=1, max_executions=6, overlap="allow"))
+    await commands.create(JobSpec(name="queue", handler="work", interval_seconds=1, max_executions=6, overlap="queue"))
+    limited = await commands.create(JobSpec(name="limited", handler="work", max_running=2))
+    await commands.limit_queue("narrow", 3)
+    for number in range(20):
+        await enqueue(commands, "work", {"label": "some", "failures": number % 3}, initial_backoff_ms=20)
+        await enqueue(commands, "work", {"label": "some"}, queue="narrow")
+        await commands.trigger(limited.job_id)
+    endless = await enqueue(commands, "wait", {"gate": "never"})
+    await cluster.begins("never")
+    await commands.cancel([endless])  # type: ignore[list-item]
+
+    await cluster.drained()
+    seen = {name for name in all_statements() if text_of(name) in proxy.statements}
+    assert {"claim", "finish_succeeded", "record_transitions", "hoist", "promote", "renew_lease", "stops"} <= seen
+    # Nobody died: so nothing was lost, and nothing was run twice.
+    assert cluster.sql("SELECT id FROM timeball.finished WHERE lost > 0") == []
+    claims = [(run.execution, run.attempt) for run in cluster.ledger.runs()]
+    assert len(claims) == len(set(claims))
+    cluster.check_books()
+
+
+# silence
+
+
+async def test_a_listener_cut_off_in_silence_is_slower_and_heals_itself(
+    cluster: Cluster, commands: Commands, proxy: Proxy
+) -> None:
+    (worker,) = await cluster.nodes(0, 1, **through(proxy, cluster))
+    await worker.event("listener.changed", is_listening=True)
+
+    listens = [link for link in ("LISTEN",)]
+    assert proxy.silence(lambda link: any(text.startswith(listens[0]) for text in link.statements)) == 1
+    for number in range(3):
+        execution = await enqueue(commands, "work", {"label": f"deaf-{number}"})
+        assert (await cluster.ends(execution))["state"] == "succeeded"
+    deaf = [_waited(cluster, f"deaf-{number}") for number in range(3)]
+    await worker.event("listener.changed", is_listening=False)
+    await worker.event("listener.changed", is_listening=True, count=2)
+    for number in range(3):
+        await cluster.ends(await enqueue(commands, "work", {"label": f"healed-{number}"}))
+    healed = [_waited(cluster, f"healed-{number}") for number in range(3)]
+
+    # Found by the sweep, which comes every second; and then by the hint, which comes at once.
+    assert max(deaf) < 3
+    assert min(healed) < 0.3
+    cluster.check_books()
+
+
+def _waited(cluster: Cluster, label: str) -> float:
+    (run,) = cluster.ledger.runs(label)
+    return (run.began_at - run.scheduled_for).total_seconds()
+
+
+async def test_a_worker_cut_off_lets_go_before_others_take_over(
+    cluster: Cluster, commands: Commands, proxy: Proxy
+) -> None:
+    cut_off, *_ = [*await cluster.nodes(0, 1, **through(proxy, cluster) | SHORT_LEASES), await cluster.scheduler()]
+    execution = await enqueue(commands, "wait", {"gate": "a"})
+    await cluster.begins("a")
+    await cluster.worker()
+
+    proxy.silence()
+    _, second = await cluster.begins("a", 2, seconds=LEASE_SECONDS + 10)
+    first = cluster.ledger.runs("a")[0]
+    cluster.open_gate("a")
+    accepted = await cluster.ends(execution)
+    proxy.heal()
+    await cut_off.event("node.started", count=2)
+
+    # By its own clock it knew that its lease was over: there never were two of them.
+    assert first.was_cut
+    assert first.ended is not None
+    assert first.ended < second.began
+    assert (accepted["state"], accepted["fence"], accepted["lost"]) == ("succeeded", second.fence, 1)
+    assert cluster.row(execution) == accepted
+    cluster.check_books()
+
+
+# PgBouncer
+
+
+async def test_a_whole_life_behind_pgbouncer_in_transaction_mode(pgbouncer: PgBouncer, tmp_path: Path) -> None:
+    name = pgbouncer.server.create_database()
+    cluster = Cluster(tmp_path, pgbouncer.dsn(name), **LONG_LEASES, TIMEBALL_BEHIND_PGBOUNCER="true")
+    try:
+        # Two migrate the empty database at once.
+        nodes = await cluster.nodes(schedulers=2, workers=2)
+        async with cluster.commands() as commands:
+            await commands.create(JobSpec(name="a", handler="work", interval_seconds=1, max_executions=3))
+            await commands.create(JobSpec(name="b", handler="work", interval_seconds=1, max_executions=3, max_running=1))
+            many = await commands.enqueue_many(JobSpec(handler="work"), ['{"label": "many"}'] * 200)
+            retried = await enqueue(commands, "work", {"failures": 2}, initial_backoff_ms=20)
+            endless = await enqueue(commands, "wait", {"gate": "never"})
+            await cluster.begins("never")
+            await commands.cancel([endless])  # type: ignore[list-item]
+            await cluster.drained()
+
+        assert {run.execution for run in cluster.ledger.runs("many")} == set(many)
+        assert cluster.row(retried)["attempts"] == 3
+        assert cluster.row(endless)["state"] == "cancelled"
+        assert cluster.value("SELECT count(*) FROM timeball.finished WHERE origin = 'schedule'") == 6
+        assert not [event for node in nodes for event in node.events("service.failed")]
+        cluster.check_books()
+        for node in nodes:
+            node.terminate()
+        assert [await node.exit_code() for node in nodes] == [0] * 4
+    finally:
+        cluster.end()
+        pgbouncer.server.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
+        pgbouncer.server.drop_database(name)
