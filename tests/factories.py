@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from timeball.domain.execution import Claimed, ErrorInfo, Finding, Outcome, Succeeded
-from timeball.domain.execution import Origin as Origin
+from timeball.domain.execution import Claimed, ErrorInfo, Finding, Origin, Outcome, Succeeded
 from timeball.domain.ids import ClaimId, ExecutionId, Incarnation, JobId
 from timeball.domain.job import Job, JobSpec, define
 from timeball.domain.lifecycle import decide
@@ -88,9 +87,8 @@ async def read_job(store: Store, job_id: JobId) -> Job:
 async def make_node(store: Store, kind: NodeKind = NodeKind.WORKER, **fields: Any) -> Incarnation:
     """A living node."""
     incarnation = Incarnation(store.env.new_id())
-    await store.nodes.register(
-        Node(**{"incarnation": incarnation, "kind": kind, "name": "a node", "lease": LEASE} | fields)
-    )
+    wanted: dict[str, Any] = {"incarnation": incarnation, "kind": kind, "name": "a node", "lease": LEASE}
+    await store.nodes.register(Node(**wanted | fields))
     return incarnation
 
 

@@ -224,8 +224,7 @@ def rows_touched(plan: dict[str, Any]) -> Iterator[tuple[str, int]]:
     """Every scan of a table in a plan that was run: how, and how many rows it looked at."""
     if "Relation Name" in plan and plan["Node Type"] != "ModifyTable":
         looked_at = sum(
-            plan.get(part, 0)
-            for part in ("Actual Rows", "Rows Removed by Filter", "Rows Removed by Index Recheck")
+            plan.get(part, 0) for part in ("Actual Rows", "Rows Removed by Filter", "Rows Removed by Index Recheck")
         )
         name = f"{plan['Node Type']} on {plan['Relation Name']} by {plan.get('Index Name', 'no index')}"
         yield name, round(looked_at * plan["Actual Loops"])
@@ -237,7 +236,7 @@ def run_explained(connection: psycopg.Connection[Any], name: str, given: dict[st
     """Run a prepared statement, as the store's driver does, and say what its scans touched."""
     statement = all_statements()[name]
     values = [NOW if parameter == "now" else given[parameter] for parameter in statement.parameters]
-    connection.execute(sql.SQL("PREPARE hot AS ") + sql.SQL(statement.numbered()))  # type: ignore[arg-type]
+    connection.execute(sql.SQL("PREPARE hot AS ") + sql.SQL(statement.numbered()))
     arguments = sql.SQL("({})").format(sql.SQL(", ").join(map(sql.Literal, values))) if values else sql.SQL("")
     explained = connection.execute(sql.SQL("EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE hot") + arguments).fetchone()
     assert explained is not None

@@ -1,7 +1,8 @@
 """Lets concurrent enqueues share a commit.
 
-A durable write costs most of a millisecond, whether it is of one job or of a hundred. So while one is under way, the wishes
-that come in gather, and all go with the next; who comes alone goes at once and waits for nobody.
+Much of what a durable write costs is its commit, and that can be shared. So while one is under way, the wishes that come in
+gather, and all go with the next; who comes alone goes at once and waits for nobody. Measured with slow commits, beside a
+loop of bare INSERTs: 0.55 of its rate one by one, 4.6 times it with sixteen coroutines at a time.
 
 Wishes come from any thread and any event loop, and the answers go back there. Waking another thread is what costs most
 on that way, so it is done once for all that wait, in both directions.

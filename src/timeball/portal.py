@@ -2,7 +2,7 @@
 
 A pool of database connections belongs to one event loop. Programs have none (a script), one (a web server), or one after the
 other (`asyncio.run` twice); so the pool lives in a loop that is ours, and everybody hands work in: threads wait for
-the answer, coroutines await it. Measured, the way there and back costs 60 µs, against 600 µs for the shortest durable write.
+the answer, coroutines await it. The way there and back took 50 µs at the median on two busy cores (quartiles 47-99).
 
 - Nothing is started before the first call, and what could not be opened is tried again by the next one.
 - `close` ends what is under way and may be called any number of times; a later call opens anew.

@@ -106,6 +106,18 @@ class HandlerSettings(BaseModel):
     webhook_signing_secrets: Texts = Field(
         default=(), description="The names of the secrets that sign webhooks which name none of their own."
     )
+    files_root: Path | None = Field(
+        default=None, description="The folder that files are written below; none means `files` in the data directory."
+    )
+    shell_enabled: bool = Field(default=False, description="Whether this worker runs commands at all.")
+    shell_programs: Texts = Field(default=(), description="The programs it may run, as absolute paths.")
+    shell_user: str | None = Field(
+        default=None, description="As whom commands run if the worker is root; none means nobody."
+    )
+    shell_cpu_seconds: int = Field(default=600, ge=1, description="The CPU time of a command's process.")
+    shell_memory_mb: int = Field(default=1024, ge=16, description="The memory of a command's process.")
+    shell_file_mb: int = Field(default=1024, ge=0, description="The largest file a command may write.")
+    shell_output_mb: int = Field(default=10, ge=1, le=1024, description="How much a command may say.")
 
 
 class Settings(HandlerSettings, BaseSettings):

@@ -21,6 +21,7 @@ from timeball.engine.worker_life import WorkerLife
 from timeball.env import Env
 from timeball.handlers.box import Box
 from timeball.handlers.registry import Registry
+from timeball.insights import Insights
 from timeball.runners.coroutine import CoroutineRunner
 from timeball.runners.interface import Runner
 from timeball.runners.log_capture import LogCapture
@@ -28,6 +29,9 @@ from timeball.runners.process import ProcessRunner
 from timeball.runners.thread import ThreadRunner
 from timeball.settings import Settings
 from timeball.store.embedded import EmbeddedServer
+from timeball.store.idempotency import Requests
+from timeball.store.keys import Keys
+from timeball.store.listing import Listing
 from timeball.store.postgres import Store
 from timeball.version import __version__
 
@@ -67,9 +71,36 @@ async def opened(settings: Settings, env: Env | None = None) -> AsyncIterator[Pa
         )
         await store.open(migrates=settings.migrate, shards=settings.shards)
         stack.push_async_callback(store.close)
-        box = Box(settings, env.clock)
+        box = Box(settings, env.clock, settings.data_dir)
         stack.push_async_callback(box.close)
         yield Parts(settings, env, store, Commands(store, env), box)
+
+
+@dataclass(frozen=True, slots=True)
+class FrontParts:
+    """What the fronts for programs and people are made of."""
+
+    settings: Settings
+    env: Env
+    commands: Commands
+    insights: Insights
+    keys: Keys
+    requests: Requests
+    dead_letters: Listing
+
+
+def front_parts(settings: Settings, store: Store, commands: Commands) -> FrontParts:
+    """What a front needs, over an open store."""
+    listing = Listing(store.database, store.jobs)
+    return FrontParts(
+        settings=settings,
+        env=store.env,
+        commands=commands,
+        insights=Insights(store, listing),
+        keys=Keys(store.database, store.jobs),
+        requests=Requests(store.database),
+        dead_letters=listing,
+    )
 
 
 def make_supervisor(

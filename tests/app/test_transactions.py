@@ -118,9 +118,12 @@ async def with_asyncpg_and_codecs(dsn: str) -> AsyncIterator[Open]:
 
 @asynccontextmanager
 async def with_asyncpg_pool(dsn: str) -> AsyncIterator[Open]:
-    async with asyncpg.create_pool(dsn, min_size=1) as pool, pool.acquire() as connection:
-        async with transaction_of(connection) as found:
-            yield found
+    async with (
+        asyncpg.create_pool(dsn, min_size=1) as pool,
+        pool.acquire() as connection,
+        transaction_of(connection) as found,
+    ):
+        yield found
 
 
 @asynccontextmanager
@@ -343,7 +346,7 @@ async def test_what_was_enqueued_in_a_transaction_is_run_and_not_before_its_comm
     with node():
         async with with_asyncpg(dsn) as opened:
             runs = [await double.options(connection=opened.connection).aenqueue(n) for n in (21, 22)]
-            with pytest.raises(ResultTimeout, match="is not there; has its transaction been committed?"):
+            with pytest.raises(ResultTimeout, match=r"is not there; has its transaction been committed\?"):
                 await runs[0].aresult(timeout=0.05)
             waiting = asyncio.ensure_future(runs[0].aresult(timeout=30))
             await opened.commit()
@@ -361,7 +364,7 @@ async def test_what_is_no_connection_is_refused_with_what_is(tb: Timeball, dsn: 
             await tb.aenqueue("elsewhere", connection=pool)
     assert caught.value.hint is not None
     assert "a pool or an engine has no transaction" in caught.value.hint
-    with engine_of(dsn) as engine, pytest.raises(ConnectionUnknown, match="sqlalchemy.*Engine"):
+    with engine_of(dsn) as engine, pytest.raises(ConnectionUnknown, match=r"sqlalchemy.*Engine"):
         tb.enqueue("elsewhere", connection=engine)
     with pytest.raises(ConnectionUnknown, match=r"connection is a builtins\.str"):
         tb.enqueue("elsewhere", connection=dsn)
@@ -371,8 +374,8 @@ async def test_the_wrong_twin_is_refused_with_the_right_one(tb: Timeball, rows: 
     async with with_async_psycopg(dsn) as opened:
         with pytest.raises(ConnectionUnknown, match=r"it is asynchronous: await aenqueue\(...\) instead"):
             tb.enqueue("elsewhere", connection=opened.connection)
-    with with_psycopg(dsn) as opened:
-        with pytest.raises(ConnectionUnknown, match=r"it is not asynchronous: call enqueue\(...\) instead"):
-            await tb.aenqueue("elsewhere", connection=opened.connection)
+    right = r"it is not asynchronous: call enqueue\(...\) instead"
+    with with_psycopg(dsn) as opened, pytest.raises(ConnectionUnknown, match=right):
+        await tb.aenqueue("elsewhere", connection=opened.connection)
 
     assert rows("SELECT FROM timeball.job") == []

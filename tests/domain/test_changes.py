@@ -1,7 +1,8 @@
 """Edits, pauses, resumptions and deletions keep the ledger: whatever happens in whatever order, each occurrence is recorded once.
 
-A job lives through random sequences of waiting, hoisting, working and being changed, in a world without a database: `World` does to its lists
-what the store does to its rooms. In the end its books are checked twice: against a plain walk over the rules, and by the ledger that `verify` uses.
+A job lives through random sequences of waiting, hoisting, working and being changed, in a world without a database:
+`World` does to its lists what the store does to its rooms. In the end its books are checked twice: against a plain walk
+over the rules, and by the ledger that `verify` uses.
 """
 
 from __future__ import annotations
@@ -69,7 +70,11 @@ class World:
         self.pending = first_occurrence(self.job, self.now)
         after = self.now if self.pending is None else min(self.now, self.pending.scheduled_for - MICROSECOND)
         self.open_version(after)
-        if self.pending is not None and not self.job.rule.is_recurring and self.pending.run_at <= self.now + HOIST_WINDOW:
+        if (
+            self.pending is not None
+            and not self.job.rule.is_recurring
+            and self.pending.run_at <= self.now + HOIST_WINDOW
+        ):
             # A one-off that is due is not put into `due` first.
             self.record_run(self.pending.scheduled_for, self.job.version)
             self.pending = None
@@ -91,10 +96,8 @@ class World:
     def hoist_once(self) -> bool:
         is_parked = self.job.is_paused
         rows = [*([] if is_parked else self.later), *([self.pending_row()] if self.pending else [])]
-        for row in sorted(rows, key=lambda row: row.run_at):
-            if row.run_at <= self.now + HOIST_WINDOW and self.hoist_row(row):
-                return True
-        return False
+        due = sorted((row for row in rows if row.run_at <= self.now + HOIST_WINDOW), key=lambda row: row.run_at)
+        return any(self.hoist_row(row) for row in due)
 
     def hoist_row(self, row: DueRow) -> bool:
         is_busy = any(record.is_waiting for record in self.runs.values())
@@ -248,7 +251,9 @@ class World:
         used = len(self.runs) + len(self.later)
         if span.max_executions is not None and used >= span.max_executions:
             return max([at for at in self.recorded() if at > span.after], default=span.after)
-        assert span.rule.ends_at is not None or not span.rule.is_recurring, "nothing is pending, though the rule goes on"
+        assert span.rule.ends_at is not None or not span.rule.is_recurring, (
+            "nothing is pending, though the rule goes on"
+        )
         return span.rule.ends_at or span.after
 
     def check_by_the_ledger(self) -> None:
@@ -389,7 +394,7 @@ def take(world: World, step: str, given: Any) -> None:
 
 
 @given(wishes, st.lists(steps, max_size=15), st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_every_occurrence_is_recorded_exactly_once_whatever_is_done_to_a_job(
     wish: dict[str, Any], taken: list[tuple[str, Any]], is_deleted: bool
 ) -> None:
@@ -415,7 +420,7 @@ other_kinds = st.one_of(
     st.lists(steps | st.tuples(st.just("edit"), other_kinds | times), max_size=15),
     st.booleans(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_a_job_may_become_one_of_another_kind(
     wish: dict[str, Any], taken: list[tuple[str, Any]], is_deleted: bool
 ) -> None:
@@ -428,3 +433,315 @@ def test_a_job_may_become_one_of_another_kind(
         delete(world)
 
     world.check()
+
+
+# edits
+
+
+def test_an_edit_takes_effect_from_now_on() -> None:
+    world = make_world(interval_seconds=10)
+    world.wait(seconds(25))
+
+    edit(world, {"interval_seconds": 4})
+
+    assert world.job.version == 2
+    assert world.spans[0].until == world.spans[1].after == world.now
+    # Counted from the old anchor, START + 10 s.
+    assert world.pending is not None
+    assert world.pending.scheduled_for == START + seconds(26)
+    assert world.skips == [
+        (SkippedRange(first=START + seconds(10), last=START + seconds(20), count=2, reason=SkipReason.EDITED), 1)
+    ]
+
+
+def test_an_edit_does_not_name_again_what_was_hoisted_a_moment_ahead() -> None:
+    world = make_world(interval_seconds=10)
+    world.wait(seconds(9.8))
+    world.hoist()
+
+    edit(world, {"queue": "mail"})
+
+    assert world.spans[1].after == START + seconds(10)
+    assert world.pending is not None
+    assert world.pending.scheduled_for == START + seconds(20)
+    world.check()
+
+
+def test_a_new_limit_counts_from_what_was_used_of_the_old_one() -> None:
+    world = make_world(interval_seconds=1, max_executions=9)
+    for _ in range(4):
+        world.wait(seconds(1))
+        world.hoist()
+        world.work()
+
+    edit(world, {"max_executions": 6})
+    assert world.pending is not None
+    assert world.pending.executions_left == 2
+
+    edit(world, {"max_executions": 3})
+    assert world.pending is None
+
+    edit(world, {"max_executions": 5})
+    assert world.pending is not None
+    assert world.pending.executions_left == 2
+
+
+@pytest.mark.parametrize(
+    "change", [lambda world: edit(world, {"description": "why"}), lambda world: (pause(world), resume(world))]
+)
+def test_a_job_that_has_run_its_times_does_not_begin_again(change: Callable[[World], object]) -> None:
+    world = make_world(interval_seconds=1, max_executions=1)
+    world.wait(seconds(1))
+    world.hoist()
+    world.work()
+
+    change(world)
+
+    assert world.pending is None
+    world.check()
+
+
+def test_a_job_whose_rule_has_ended_may_be_given_a_later_end() -> None:
+    world = make_world(interval_seconds=10, max_executions=9, ends_at=START + seconds(15))
+    world.wait(seconds(10))
+    world.hoist()
+    world.work()
+    assert world.pending is None
+
+    edit(world, {"ends_at": START + seconds(60)})
+
+    assert world.pending is not None
+    world.check()
+
+
+def test_a_limit_that_is_changed_during_a_pause_counts_when_it_is_over() -> None:
+    world = make_world(interval_seconds=1, max_executions=9)
+    for _ in range(4):
+        world.wait(seconds(1))
+        world.hoist()
+        world.work()
+    pause(world)
+
+    edit(world, {"max_executions": 6})
+    resume(world)
+
+    assert world.pending is not None
+    assert world.pending.executions_left == 2
+
+
+def test_a_name_cannot_be_taken_away() -> None:
+    world = make_world(interval_seconds=10)
+
+    with pytest.raises(InvalidInput, match="name cannot be taken away") as refusal:
+        edit(world, {"name": None})
+
+    assert refusal.value.field == "name"
+
+
+def test_a_one_off_without_a_name_stays_one() -> None:
+    world = make_world(name=None, scheduled_at=START + seconds(10))
+
+    with pytest.raises(InvalidInput, match="cannot become another kind of job"):
+        edit(world, {"interval_seconds": 10, "scheduled_at": None})
+
+
+def test_a_one_off_that_has_begun_cannot_be_moved() -> None:
+    world = make_world(name=None, scheduled_at=START)
+
+    with pytest.raises(Conflict, match="its time cannot be changed") as refusal:
+        edit(world, {"scheduled_at": START + seconds(10)})
+
+    assert refusal.value.hint
+
+
+def test_a_one_off_keeps_its_execution_when_it_is_moved() -> None:
+    world = make_world(name=None, scheduled_at=START + seconds(10))
+
+    edit(world, {"scheduled_at": START + seconds(20)})
+
+    assert world.pending is not None
+    assert (world.pending.id, world.pending.scheduled_for) == (ExecutionId(JOB), START + seconds(20))
+
+
+def test_a_one_off_that_has_run_is_not_run_again_by_an_edit() -> None:
+    world = make_world(scheduled_at=START)
+
+    edit(world, {"description": "why"})
+
+    assert world.pending is None
+    world.check()
+
+
+def test_a_one_off_moved_into_the_past_is_due_at_once() -> None:
+    world = make_world(scheduled_at=START + seconds(10))
+
+    edit(world, {"scheduled_at": START - seconds(5)})
+    world.hoist()
+
+    assert set(world.runs) == {START - seconds(5)}
+    world.check()
+
+
+@pytest.mark.parametrize("leave", [lambda world: edit(world, {"interval_seconds": 60, "scheduled_at": None}), delete])
+def test_an_overdue_one_off_is_recorded_when_its_rule_goes(leave: Callable[[World], None]) -> None:
+    world = make_world(scheduled_at=START + seconds(10))
+    world.wait(seconds(30))
+
+    leave(world)
+
+    assert [(skipped.first, skipped.count) for skipped, _ in world.skips] == [(START + seconds(10), 1)]
+    world.check()
+
+
+def test_a_one_off_set_to_a_past_instant_survives_no_pause_unrecorded() -> None:
+    world = make_world(scheduled_at=START + seconds(10))
+    edit(world, {"scheduled_at": START - seconds(5)})
+
+    pause(world)
+    resume(world)
+
+    assert [(skipped.first, skipped.reason) for skipped, _ in world.skips] == [(START - seconds(5), SkipReason.PAUSED)]
+    world.check()
+
+
+# pauses
+
+
+def test_a_pause_keeps_the_watermark_and_a_resumption_records_what_fell_into_it() -> None:
+    world = make_world(interval_seconds=10)
+    world.wait(seconds(10))
+    world.hoist()
+    world.work()
+
+    pause(world)
+    assert (world.pending, world.job.paused_from) == (None, START + seconds(10))
+
+    world.wait(seconds(35))
+    resume(world)
+
+    assert not world.job.is_paused
+    assert world.job.paused_from is None
+    assert world.pending is not None
+    assert world.pending.scheduled_for == START + seconds(50)
+    assert world.skips == [
+        (SkippedRange(first=START + seconds(20), last=START + seconds(40), count=3, reason=SkipReason.PAUSED), 1)
+    ]
+
+
+def test_a_pause_does_not_change_the_version() -> None:
+    world = make_world(interval_seconds=10)
+
+    pause(world)
+    resume(world)
+
+    assert world.job.version == 1
+    assert len(world.spans) == 1
+
+
+def test_a_second_pause_keeps_the_beginning_of_the_first_and_takes_the_new_end() -> None:
+    world = make_world(interval_seconds=10)
+    pause(world, START + seconds(60))
+    world.wait(seconds(25))
+
+    pause(world, START + seconds(90))
+
+    assert (world.job.paused_at, world.job.paused_from) == (START, START)
+    assert world.resume_at == world.job.paused_until == START + seconds(90)
+
+
+def test_a_pause_cannot_end_before_it_begins() -> None:
+    world = make_world(interval_seconds=10)
+
+    with pytest.raises(InvalidInput, match="which has passed; expected an instant in the future") as refusal:
+        pause(world, START)
+
+    assert refusal.value.field == "until"
+
+
+def test_resuming_a_job_that_is_not_paused_changes_nothing() -> None:
+    world = make_world(interval_seconds=10)
+    job, pending = world.job, world.pending
+
+    resume(world)
+
+    assert (world.job, world.pending, world.skips) == (job, pending, [])
+
+
+def test_a_paused_job_stays_paused_when_it_is_edited() -> None:
+    world = make_world(interval_seconds=10)
+    pause(world, START + seconds(100))
+    world.wait(seconds(25))
+
+    edit(world, {"interval_seconds": 7})
+
+    assert world.job.is_paused
+    assert (world.pending, world.resume_at) == (None, START + seconds(100))
+    assert world.job.paused_from == world.now
+    world.wait(seconds(75))
+    world.hoist()
+    assert not world.job.is_paused
+    world.check()
+
+
+def test_a_one_off_that_fell_into_a_pause_is_skipped() -> None:
+    world = make_world(scheduled_at=START + seconds(10))
+    pause(world)
+    world.wait(seconds(20))
+
+    resume(world)
+
+    assert world.pending is None
+    assert [(skipped.first, skipped.reason) for skipped, _ in world.skips] == [(START + seconds(10), SkipReason.PAUSED)]
+
+
+def test_a_one_off_whose_pause_is_over_in_time_runs() -> None:
+    world = make_world(scheduled_at=START + seconds(10))
+    pause(world)
+    world.wait(seconds(5))
+
+    resume(world)
+
+    assert world.pending is not None
+    assert world.pending.scheduled_for == START + seconds(10)
+
+
+# deletions
+
+
+def test_a_deletion_answers_for_everything_until_now() -> None:
+    world = make_world(interval_seconds=10)
+    world.wait(seconds(25))
+
+    delete(world)
+
+    assert world.job.deleted_at == world.now
+    assert (world.pending, world.spans[-1].until) == (None, world.now)
+    assert world.skips == [
+        (SkippedRange(first=START + seconds(10), last=START + seconds(20), count=2, reason=SkipReason.DELETED), 1)
+    ]
+
+
+def test_a_job_deleted_during_a_pause_records_the_pause() -> None:
+    world = make_world(interval_seconds=10)
+    pause(world)
+    world.wait(seconds(25))
+
+    delete(world)
+
+    assert [skipped.reason for skipped, _ in world.skips] == [SkipReason.PAUSED]
+    world.check()
+
+
+def test_a_deletion_says_why_what_waits_is_cancelled() -> None:
+    snapshot = JobSnapshot(job=make_world(interval_seconds=10).job, pending=None, hoisted_until=None, now=START)
+
+    assert changes.delete(snapshot, "moved house").cancel_waiting == "moved house"
+    assert changes.delete(snapshot, None).cancel_waiting == "the job was deleted"
+
+
+def test_the_anchor_of_an_interval_is_no_edit_away() -> None:
+    world = make_world(interval_seconds=10)
+
+    edit(world, {"priority": 1})
+
+    assert world.job.rule == Every(interval_seconds=10, anchor=START + seconds(10))

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 from uuid import UUID
 
@@ -45,7 +46,7 @@ async def check_rooms(store: Store) -> None:
 async def _versions(store: Store, job_id: UUID) -> list[dict[str, Any]]:
     versions = [row for row in await table(store, "job_version") if row["job_id"] == job_id]
     versions.sort(key=lambda row: row["version"])
-    for old, new in zip(versions, versions[1:], strict=False):
+    for old, new in pairwise(versions):
         assert old["effective_until"] == new["effective_from"]
     return versions
 

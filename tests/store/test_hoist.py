@@ -201,7 +201,11 @@ async def test_hoisting_puts_the_following_occurrence_in_the_same_breath(store: 
 
     assert done == {row.id}
     ready = await only_row(store, "ready")
-    assert (ready["id"], ready["origin"], ready["version"]) == (occurrence_id(job.id, start + seconds(60)), "schedule", 1)
+    assert (ready["id"], ready["origin"], ready["version"]) == (
+        occurrence_id(job.id, start + seconds(60)),
+        "schedule",
+        1,
+    )
     assert (ready["scheduled_for"], ready["run_at"]) == (start + seconds(60), start + seconds(60) + job.jitter)
     assert (ready["queued_at"], ready["tzdata"], ready["unique_key"]) == (clock.now(), TZDATA, "k")
     following = await only_row(store, "due")

@@ -32,7 +32,7 @@ from tests.factories import (
 from timeball.domain import changes
 from timeball.domain.civil_time import OnGap, OnRepeat
 from timeball.domain.execution import Origin
-from timeball.domain.ids import ExecutionId, new_id
+from timeball.domain.ids import ExecutionId, JobId, new_id
 from timeball.domain.lifecycle import Delivery
 from timeball.env import Env
 from timeball.errors import Conflict
@@ -99,7 +99,7 @@ async def test_every_field_has_the_column_of_its_name(store: Store) -> None:
 
 async def test_the_kinds_of_schedules_come_back(store: Store, clock: VirtualClock) -> None:
     now = clock.now()
-    rules = [
+    rules: list[dict[str, Any]] = [
         {"interval_seconds": 61, "scheduled_at": now + seconds(5)},
         {"scheduled_at": now + seconds(6)},
         {"starts_at": now + seconds(7)},
@@ -111,7 +111,7 @@ async def test_the_kinds_of_schedules_come_back(store: Store, clock: VirtualCloc
     assert [job.kind.value for job in jobs] == ["every", "once", "manual", "cron"]
     assert jobs[0].rule == define_job(store, **rules[0]).rule
     assert jobs[0].delivery is Delivery.AT_LEAST_ONCE
-    assert await store.jobs.find([new_id(1, 1)]) == {}
+    assert await store.jobs.find([JobId(new_id(1, 1))]) == {}
 
 
 async def test_a_one_off_due_now_is_ready(store: Store, clock: VirtualClock) -> None:
@@ -274,7 +274,7 @@ async def test_a_unique_key_admits_one_unfinished_execution(store: Store, clock:
     await store.rooms.finish_succeeded([found(claimed)])
     (created,) = await store.jobs.create([second], [opening])
 
-    assert (created.execution_id, created.is_new) == (second.id, True)
+    assert (created.execution_id, created.is_new) == (ExecutionId(second.id), True)
 
 
 async def test_two_of_one_batch_with_one_key_give_one_execution(store: Store, clock: VirtualClock) -> None:
@@ -307,7 +307,7 @@ async def test_a_key_whose_holder_finishes_meanwhile_is_taken_after_all(
 
     (created,) = await store.jobs.create([late], [opening])
 
-    assert (created.execution_id, created.is_new) == (late.id, True)
+    assert (created.execution_id, created.is_new) == (ExecutionId(late.id), True)
 
 
 async def test_limited_one_offs_wait_for_a_place(store: Store) -> None:
@@ -337,12 +337,15 @@ async def test_a_job_created_in_the_callers_transaction_shares_its_fate(store: S
     opening = opening_of(job, clock.now())
     assert opening is not None
 
-    with pytest.raises(ZeroDivisionError):
+    async def create_and_fail() -> None:
         async with store.database.transaction() as connection:
             (created,) = await store.jobs.create([job], [opening], connection)
+            assert created.is_new
             raise ZeroDivisionError
 
-    assert created.is_new
+    with pytest.raises(ZeroDivisionError):
+        await create_and_fail()
+
     assert await store.jobs.find_by_name("mine") is None
     assert await table(store, "due") == []
 
@@ -368,8 +371,8 @@ async def test_many_one_offs_are_written_at_once(store: Store, clock: VirtualClo
     await store.jobs.create_many(template, rows, None)
 
     for id_, shard, payload in rows:
-        job = await read_job(store, id_)
-        expected = replace(template, id=id_, shard=shard, payload=job.payload)
+        job = await read_job(store, JobId(id_))
+        expected = replace(template, id=job.id, shard=shard, payload=job.payload)
         assert job == replace(expected, created_at=clock.now(), updated_at=clock.now())
         assert json.loads(job.payload) == json.loads(payload)
     ready = await table(store, "ready")

@@ -39,7 +39,7 @@ from timeball.domain.execution import (
 )
 from timeball.domain.ids import ClaimId, ExecutionId, Incarnation
 from timeball.domain.job import Job
-from timeball.domain.lifecycle import Delivery, Finish, Requeue
+from timeball.domain.lifecycle import Delivery, Finish, Requeue, Transition
 from timeball.domain.retry import RetryPolicy
 from timeball.store.postgres import Store
 from timeball.testing import VirtualClock
@@ -349,7 +349,7 @@ async def test_of_two_outcomes_in_one_batch_the_one_of_the_claim_counts(
 
     await put_row(store, "running", **running.row | {"id": ENDED})
     honest, late = (f._replace(claimed=f.claimed._replace(id=ENDED)) for f in (honest, late))
-    moves = [(honest, Finish(ExecutionState.CANCELLED, 4, 2)), (late, Requeue(4, 2))]
+    moves: list[tuple[Finding, Transition]] = [(honest, Finish(ExecutionState.CANCELLED, 4, 2)), (late, Requeue(4, 2))]
 
     assert await store.rooms.record_transitions(moves[::order]) == [late]
     assert await rooms_of(store, ENDED) == ["finished"]

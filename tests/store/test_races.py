@@ -403,9 +403,7 @@ async def test_a_limit_that_is_lowered_while_another_lets_in(race: Race, store: 
     finished = await store.database.fetch("finish_succeeded", **_columns(running))
     assert finished[0]["accepted_count"] == 1
 
-    result = await race.run(
-        edit(race.ahead, job, max_running=1), race.behind.rooms.promote(["l"]), commits=commits
-    )
+    result = await race.run(edit(race.ahead, job, max_running=1), race.behind.rooms.promote(["l"]), commits=commits)
 
     assert result.second_waited
     assert len(await table(store, "ready")) == (0 if commits else 1)

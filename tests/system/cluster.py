@@ -29,7 +29,7 @@ from uuid import UUID
 
 import psycopg
 
-from tests.servers import PostgresServer, quickest_place, service_account, system_programs
+from tests.servers import PostgresServer, service_account, system_programs
 from tests.system.ledger import Finished, Ledger, problems
 from timeball.commands import Commands
 from timeball.domain.job import JobSpec

@@ -43,8 +43,8 @@ class Proxy:
         self._cuts_every_statement_once = False
         self._links: set[_Link] = set()
         self._is_silent = False
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._ready: Future[None] = Future()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="proxy", daemon=True)
 
     def dsn(self, database: str) -> str:
         return f"postgresql://{ROLE}@/{database}?host={quote(str(self.folder), safe='')}&port={POSTGRES_PORT}"
@@ -77,14 +77,23 @@ class Proxy:
 
     def start(self) -> None:
         self._thread.start()
-        socket = str(self.folder / SOCKET)
-        asyncio.run_coroutine_threadsafe(asyncio.start_unix_server(self._meet, socket), self._loop).result(10)
-        (self.folder / SOCKET).chmod(0o777)
+        self._ready.result(10)
 
     def stop(self) -> None:
-        self._ask(self._cut_all)
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._ask(self._stopping.set)
         self._thread.join(10)
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        socket = self.folder / SOCKET
+        server = await asyncio.start_unix_server(self._meet, socket)
+        socket.chmod(0o777)
+        self._ready.set_result(None)
+        await self._stopping.wait()
+        server.close()
+        for link in list(self._links):
+            link.cut()
 
     def _ask(self, work: Callable[..., Any], *given: Any) -> Any:
         answer: Future[Any] = Future()
@@ -103,14 +112,11 @@ class Proxy:
         for link in self._links:
             link.passing.set()
 
-    def _cut_all(self) -> None:
-        for link in list(self._links):
-            link.cut()
-
     async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             upstream_reader, upstream_writer = await asyncio.open_unix_connection(self._server)
         except OSError:
+            # The server is away: the client is to know.
             writer.transport.abort()
             return
         link = _Link(self, writer, upstream_writer)
@@ -119,7 +125,7 @@ class Proxy:
         self._links.add(link)
         try:
             await asyncio.gather(link.pass_requests(reader), link.pass_replies(upstream_reader))
-        except (asyncio.IncompleteReadError, OSError):
+        except (asyncio.IncompleteReadError, OSError, asyncio.CancelledError):
             pass
         finally:
             link.cut()

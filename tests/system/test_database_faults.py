@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,7 +53,8 @@ async def test_a_restarted_database_finds_its_nodes_again(
         async with cluster.commands() as commands:
             payload = '{"seconds": 0.02}'
             acknowledged |= set(await commands.enqueue_many(JobSpec(handler="work"), [payload] * 400))
-        await eventually(lambda: len(cluster.ledger.runs()) > len(acknowledged) - 300, "the work has begun")
+        wanted = len(acknowledged) - 300
+        await eventually(lambda: len(cluster.ledger.runs()) > wanted, "the work has begun")  # noqa: B023
         restart()
         # Long enough for several tries to reach it.
         await asyncio.sleep(0.5)
@@ -143,7 +143,7 @@ async def test_an_outcome_whose_reply_is_lost_counts_once_and_is_not_called_stal
     failed = await enqueue(commands, "work", {"label": "b", "failures": 9}, max_retries=0)
 
     ends = [await cluster.ends(execution) for execution in (succeeded, failed)]
-    await worker.event("service.recovered", service="recorder", count=len(worker.events("service.failed")) and 1)
+    await worker.event("service.recovered", service="recorder")
     assert succeeded_cut.happened.is_set()
     assert failed_cut.happened.is_set()
     assert [(row["state"], row["attempts"], row["fence"]) for row in ends] == [("succeeded", 1, 1), ("dead", 1, 1)]
@@ -204,8 +204,7 @@ async def test_a_listener_cut_off_in_silence_is_slower_and_heals_itself(
     (worker,) = await cluster.nodes(0, 1, **through(proxy, cluster))
     await worker.event("listener.changed", is_listening=True)
 
-    listens = [link for link in ("LISTEN",)]
-    assert proxy.silence(lambda link: any(text.startswith(listens[0]) for text in link.statements)) == 1
+    assert proxy.silence(lambda link: any("LISTEN" in text for text in link.statements)) == 1
     for number in range(3):
         execution = await enqueue(commands, "work", {"label": f"deaf-{number}"})
         assert (await cluster.ends(execution))["state"] == "succeeded"
@@ -230,10 +229,10 @@ def _waited(cluster: Cluster, label: str) -> float:
 async def test_a_worker_cut_off_lets_go_before_others_take_over(
     cluster: Cluster, commands: Commands, proxy: Proxy
 ) -> None:
-    cut_off, *_ = [*await cluster.nodes(0, 1, **through(proxy, cluster) | SHORT_LEASES), await cluster.scheduler()]
+    (cut_off,) = await cluster.nodes(0, 1, **through(proxy, cluster) | SHORT_LEASES)
     execution = await enqueue(commands, "wait", {"gate": "a"})
     await cluster.begins("a")
-    await cluster.worker()
+    await cluster.nodes(schedulers=1, workers=1)
 
     proxy.silence()
     _, second = await cluster.begins("a", 2, seconds=LEASE_SECONDS + 10)
@@ -263,7 +262,9 @@ async def test_a_whole_life_behind_pgbouncer_in_transaction_mode(pgbouncer: PgBo
         nodes = await cluster.nodes(schedulers=2, workers=2)
         async with cluster.commands() as commands:
             await commands.create(JobSpec(name="a", handler="work", interval_seconds=1, max_executions=3))
-            await commands.create(JobSpec(name="b", handler="work", interval_seconds=1, max_executions=3, max_running=1))
+            await commands.create(
+                JobSpec(name="b", handler="work", interval_seconds=1, max_executions=3, max_running=1)
+            )
             many = await commands.enqueue_many(JobSpec(handler="work"), ['{"label": "many"}'] * 200)
             retried = await enqueue(commands, "work", {"failures": 2}, initial_backoff_ms=20)
             endless = await enqueue(commands, "wait", {"gate": "never"})

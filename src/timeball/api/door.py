@@ -127,7 +127,11 @@ async def _read_body(path: str, headers: Headers, receive: Receive) -> bytes:
 
 def _too_large(most: int) -> Refusal:
     return Refusal(
-        413, "body_too_large", f"the body has more than {most} bytes", hint="send less at once", headers={"Connection": "close"}
+        413,
+        "body_too_large",
+        f"the body has more than {most} bytes",
+        hint="send less at once",
+        headers={"Connection": "close"},
     )
 
 

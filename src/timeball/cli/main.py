@@ -26,6 +26,8 @@ app = typer.Typer(
 )
 database = typer.Typer(name="db", help="The database: its schema.", rich_markup_mode=None, no_args_is_help=True)
 app.add_typer(database)
+keys = typer.Typer(name="keys", help="API keys: who may call.", rich_markup_mode=None, no_args_is_help=True)
+app.add_typer(keys)
 
 AppReference = Annotated[
     str | None, typer.Argument(metavar="[APP]", help="Where your handlers are: module:attribute, such as app:tb.")
@@ -53,10 +55,21 @@ def options(
 
 @app.command()
 def up(reference: AppReference = None, slots: Slots = None, queue: Queues = None) -> None:
-    """Run everything on this machine: scheduler, worker and, without a database of your own, the embedded PostgreSQL."""
+    """Run everything on this machine: API, scheduler, worker and, without a database of your own, the embedded PostgreSQL."""
     from timeball.cli.nodes import run_nodes
 
     run_nodes(reference, slots=slots, queues=queue, with_scheduler=True, with_worker=True, is_up=True)
+
+
+@app.command()
+def api(
+    host: Annotated[str | None, typer.Option(help="The address to listen on; TIMEBALL_HOST, or 127.0.0.1.")] = None,
+    port: Annotated[int | None, typer.Option(help="The port; TIMEBALL_PORT, or 8080.", min=0, max=65535)] = None,
+) -> None:
+    """Run the HTTP API alone. Any number may run."""
+    from timeball.cli.api import run_api
+
+    run_api(host, port)
 
 
 @app.command()
@@ -107,6 +120,35 @@ def next_times(
     from timeball.cli.schedules import show_next
 
     show_next(schedule, tz, count, on_gap=on_gap, on_repeat=on_repeat, after=after, as_json=as_json)
+
+
+@keys.command("create")
+def create_key(
+    role: Annotated[str, typer.Option(help="What the key may do: viewer, operator, editor or admin.")],
+    name: Annotated[str | None, typer.Option(help="Whose key it is; stands in the audit.")] = None,
+    expires: Annotated[str | None, typer.Option(help="For how long it may be used, such as 90d.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make an API key. It is shown once. From the first key on, no request is let in without one."""
+    from timeball.cli import keys as commands
+
+    commands.create_key(role, name, expires, as_json=as_json)
+
+
+@keys.command("list")
+def list_keys(as_json: AsJson = False) -> None:
+    """Show all keys, without their secrets."""
+    from timeball.cli import keys as commands
+
+    commands.list_keys(as_json=as_json)
+
+
+@keys.command("revoke")
+def revoke_key(key_id: Annotated[str, typer.Argument(metavar="ID", help="The id that `keys list` shows.")]) -> None:
+    """Let a key open nothing any more."""
+    from timeball.cli import keys as commands
+
+    commands.revoke_key(key_id)
 
 
 @database.command("migrate")

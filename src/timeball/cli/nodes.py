@@ -9,11 +9,12 @@ import subprocess
 import sys
 from typing import Any, NoReturn
 
+from timeball.api.server import ApiServer
 from timeball.engine.supervisor import Supervisor
 from timeball.handlers.registry import Registry
 from timeball.settings import Settings, load_settings
 from timeball.telemetry.logs import logging_emit
-from timeball.wiring import Parts, make_supervisor, opened
+from timeball.wiring import Parts, front_parts, make_supervisor, opened
 
 
 def run_nodes(
@@ -29,7 +30,7 @@ def run_nodes(
     settings = _settings(slots, queues)
     program = _load(reference)
     main = _run(settings, reference, program, with_scheduler=with_scheduler, with_worker=with_worker, is_up=is_up)
-    _run_on_best_loop(main)
+    run_on_best_loop(main)
 
 
 def _settings(slots: int | None, queues: list[str] | None) -> Settings:
@@ -52,7 +53,8 @@ def _load(reference: str | None) -> Any:
     return load_app(reference)
 
 
-def _run_on_best_loop(main: Any) -> None:
+def run_on_best_loop(main: Any) -> None:
+    """Run a coroutine on the quickest loop there is."""
     try:
         import uvloop
     except ImportError:  # no uvloop on this platform: slower, and right all the same
@@ -78,9 +80,23 @@ async def _run(
             with_worker=with_worker,
         )
         _heed_signals(supervisor)
-        if is_up:
-            _greet(parts)
+        if not is_up:
+            await supervisor.run()
+            return
+        api = ApiServer(front_parts(settings, parts.store, parts.commands))
+        await api.open()
+        _greet(parts, await api.greeting())
+        await _run_both(supervisor, api)
+
+
+async def _run_both(supervisor: Supervisor, api: ApiServer) -> None:
+    """The API answers as long as the nodes run."""
+    answering = asyncio.ensure_future(api.run())
+    try:
         await supervisor.run()
+    finally:
+        api.stop()
+        await answering
 
 
 def _heed_signals(supervisor: Supervisor) -> None:
@@ -89,12 +105,12 @@ def _heed_signals(supervisor: Supervisor) -> None:
         loop.add_signal_handler(number, supervisor.stop)
 
 
-def _greet(parts: Parts) -> None:
+def _greet(parts: Parts, api: str) -> None:
     settings = parts.settings
     where = (
         "the embedded PostgreSQL in " + str(settings.data_dir) if settings.database_url is None else "your PostgreSQL"
     )
-    sys.stderr.write(f"\n  Timeball is up on {where}. Ctrl-C stops it; again, at once.\n")
+    sys.stderr.write(f"\n  Timeball is up on {where}. Ctrl-C stops it; again, at once.\n  {api}\n")
     if settings.database_url is None:
         sys.stderr.write(f"  Other programs reach it with: TIMEBALL_DATABASE_URL='{parts.store.database.dsn}'\n\n")
     sys.stderr.flush()

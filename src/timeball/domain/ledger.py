@@ -3,7 +3,8 @@
 A job's versions say which instants there should be: version n answers for the instants of its own rule in (after, until],
 and the spans follow one another without a gap. The database says what there is: executions, and ranges of skipped
 occurrences. `JobLedger` is given both in the order of time and walks them side by side, like two sorted lists; it holds
-no more than one of each in memory.
+no more than one of each in memory. Executions that follow one another at equal steps come as one `Run`, so that a job
+which ran every second for a month is one comparison.
 
     the rule      |    |    |    |    |    |    |    |    |
     the records   x    x    [---------]    x         x    x    x
@@ -25,14 +26,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import pairwise
 from typing import NamedTuple
-from uuid import UUID
 
-from timeball.domain.ids import show, show_execution
-from timeball.domain.instants import MAX_INSTANT, MICROSECOND, MIN_INSTANT, stamp
+from timeball.domain.instants import MAX_INSTANT, MICROSECOND, MIN_INSTANT, SECOND, stamp
 from timeball.domain.schedule import Cron, Every, Manual, Occurrence, Once, Schedule
 
 
@@ -45,19 +44,18 @@ class Promise(StrEnum):
     BOUNDED = "S7"
 
 
-class Entry(NamedTuple):
-    """One record: an execution of origin `schedule`, or a range of skipped occurrences. A tuple: millions are read."""
+class Run(NamedTuple):
+    """Records that are alike: executions of origin `schedule` at equal steps, or one range of skipped occurrences."""
 
-    id: UUID
     first: datetime
     last: datetime
+    # How many occurrences these are; a range may not know.
+    number: int | None
     version: int
     tzdata: str | None
     is_range: bool
-    # How many occurrences a range says it holds.
-    occurrences: int | None
-    # Whether it was to run, and so counts towards `max_executions`.
-    is_used: bool
+    # How many of them were to run, and so count towards `max_executions`.
+    used: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +73,6 @@ class Span:
 class Pending:
     """The occurrence of a job that waits in `due`."""
 
-    id: UUID
     scheduled_for: datetime
     tzdata: str | None
 
@@ -96,33 +93,17 @@ class Outlook:
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """A promise that is broken: why, at which instant, and by which records."""
+    """A promise that is broken: why, and at which instant; *has_record* if it is the records of that instant that break it."""
 
     promise: Promise
     why: str
     at: datetime
-    version: int | None = None
-    records: tuple[str, ...] = ()
+    version: int | None
+    has_record: bool = False
 
 
 class JobLedger:
     """The account of one job. `enter` its records by (first, last), then `close`; what is wrong is handed to *report*."""
-
-    __slots__ = (
-        "_answered",
-        "_by_version",
-        "_index",
-        "_line",
-        "_outlook",
-        "_previous",
-        "_report",
-        "_span",
-        "_spans",
-        "_used",
-        "_used_by",
-        "checked",
-        "not_checkable",
-    )
 
     def __init__(self, spans: Sequence[Span], outlook: Outlook, report: Callable[[Flaw], None]) -> None:
         self.checked = 0
@@ -131,7 +112,7 @@ class JobLedger:
         self._by_version = {span.version: span for span in spans}
         self._outlook = outlook
         self._report = report
-        self._previous: Entry | None = None
+        self._previous: Run | None = None
         self._used = 0
         self._used_by: dict[int, int] = {}
         # The instants of one-offs, and whether they have been met.
@@ -142,31 +123,17 @@ class JobLedger:
         self._check_spans()
         self._open_next()
 
-    def enter(self, entry: Entry) -> None:
-        """Take the next record into account."""
-        previous = self._previous
-        if previous is not None and entry.first <= previous.last:
-            self._enter_double(entry, previous)
-            return
-        self._count(entry)
-        is_named = self._cover(entry)
-        self._previous = entry
-        span, cited = self._span, self._by_version.get(entry.version)
-        if cited is span is not None and is_named:
-            return
-        if cited is None:
-            self._phantom(entry, f"cites version {entry.version}, which does not exist")
-        elif isinstance(cited.rule, Once):
-            if entry.is_range or entry.first != cited.rule.scheduled_at:
-                self._phantom(entry, f"is not at {stamp(cited.rule.scheduled_at)}, the one instant of its version")
-        elif span is None or entry.first <= span.after:
-            self._phantom(entry, "is at an instant for which no version answers")
-        elif cited is not span:
-            self._phantom(entry, f"cites version {entry.version}, but version {span.version} answers for its instant")
-        elif self._is_sure(entry.tzdata):
-            self._phantom(entry, "is not at an instant of its version's schedule")
-        else:
-            self.not_checkable[Promise.NO_PHANTOM] += 1
+    def enter(self, run: Run) -> None:
+        """Take the next records into account."""
+        if run.is_range or run.number == 1 or run.number is None:
+            self._enter_one(run)
+        elif not self._follows_the_line(run):
+            step = (run.last - run.first) / (run.number - 1)
+            for place in range(run.number):
+                at = run.first + place * step
+                self._enter_one(run._replace(first=at, last=at, number=1, used=0))
+        self._used += run.used
+        self._used_by[run.version] = self._used_by.get(run.version, 0) + run.used
 
     def close(self) -> None:
         """Say what is missing at the end."""
@@ -182,55 +149,88 @@ class JobLedger:
 
     # records
 
-    def _enter_double(self, entry: Entry, previous: Entry) -> None:
-        # One execution in two rooms is another promise's business.
-        if entry.id != previous.id:
-            why = "an occurrence is recorded twice"
-            self._report(Flaw(Promise.RECORDED_ONCE, why, entry.first, entry.version, (_name(previous), _name(entry))))
-        if entry.last > previous.last:
-            self._previous = entry
-            self._line.seek(entry.last)
+    def _follows_the_line(self, run: Run) -> bool:
+        """Whether a run is just what comes next; if so, it is done with."""
+        previous, span = self._previous, self._span
+        is_in_place = (
+            span is not None
+            and span.version == run.version
+            and (span.until is None or run.last <= span.until)
+            and (previous is None or previous.last < run.first)
+        )
+        if not is_in_place or not self._line.passes(run):
+            return False
+        self.checked += run.number or 0
+        self._previous = run
+        return True
 
-    def _count(self, entry: Entry) -> None:
-        if entry.first in self._answered:
-            self._answered[entry.first] = True
-        if entry.is_used:
-            self._used += 1
-            self._used_by[entry.version] = self._used_by.get(entry.version, 0) + 1
-        self.checked += 1 if not entry.is_range else entry.occurrences or 1
+    def _enter_one(self, run: Run) -> None:
+        previous = self._previous
+        if previous is not None and run.first <= previous.last:
+            self._report(
+                Flaw(Promise.RECORDED_ONCE, "an occurrence is recorded twice", run.first, run.version, has_record=True)
+            )
+            if run.last > previous.last:
+                self._previous = run
+                self._line.seek(run.last)
+            return
+        is_named = self._cover(run)
+        self._previous = run
+        self.checked += run.number or 1
+        if run.first in self._answered:
+            self._answered[run.first] = True
+        if not is_named or self._span is None or run.version != self._span.version:
+            self._judge_odd(run)
 
-    def _cover(self, entry: Entry) -> bool:
+    def _judge_odd(self, run: Run) -> None:
+        """A record that is not simply at an instant of the version that answers for it."""
+        span, cited = self._span, self._by_version.get(run.version)
+        if cited is None:
+            self._phantom(run, f"cites version {run.version}, which does not exist")
+        elif isinstance(cited.rule, Once):
+            if run.is_range or run.first != cited.rule.scheduled_at:
+                self._phantom(run, f"is not at {stamp(cited.rule.scheduled_at)}, the one instant of its version")
+        elif span is None or run.first <= span.after:
+            self._phantom(run, "is at an instant for which no version answers")
+        elif cited is not span:
+            self._phantom(run, f"cites version {run.version}, but version {span.version} answers for its instant")
+        elif self._is_sure(run.tzdata):
+            self._phantom(run, "is not at an instant of its version's schedule")
+        else:
+            self.not_checkable[Promise.NO_PHANTOM] += 1
+
+    def _phantom(self, run: Run, why: str) -> None:
+        what = "a skip range" if run.is_range else "an execution"
+        self._report(Flaw(Promise.NO_PHANTOM, f"{what} {why}", run.first, run.version, has_record=True))
+
+    def _cover(self, run: Run) -> bool:
         """Go on to the instant of a record, and past it; whether the schedule names that instant."""
-        first = entry.first
+        first = run.first
         while self._span is not None and self._span.until is not None and self._span.until < first:
             self._close_span(self._span.until)
         line = self._line
         if line.upcoming is not None and line.upcoming < first:
-            self._hole(line.upcoming, first - MICROSECOND, entry.tzdata)
+            self._hole(line.upcoming, first - MICROSECOND, run.tzdata)
             line.seek(first - MICROSECOND)
         is_named = line.upcoming == first
-        if entry.is_range:
-            return self._cover_range(entry) and is_named
+        if run.is_range:
+            return self._cover_range(run) and is_named
         if is_named:
             line.step()
         return is_named
 
-    def _cover_range(self, entry: Entry) -> bool:
+    def _cover_range(self, run: Run) -> bool:
         line, span = self._line, self._span
-        line.seek(entry.last - MICROSECOND)
-        is_named = line.upcoming == entry.last and (span is None or span.until is None or entry.last <= span.until)
-        if is_named:
-            line.step()
-        number = None if span is None else span.rule.count_between(entry.first - MICROSECOND, entry.last)
-        if is_named and None not in (number, entry.occurrences) and number != entry.occurrences:
-            why = f"a skip range says that it holds {entry.occurrences} occurrences, its schedule names {number}"
-            if self._is_sure(entry.tzdata):
-                self._report(Flaw(Promise.RECORDED_ONCE, why, entry.first, entry.version, (_name(entry),)))
-        return is_named
-
-    def _phantom(self, entry: Entry, why: str) -> None:
-        what = "a skip range" if entry.is_range else "an execution"
-        self._report(Flaw(Promise.NO_PHANTOM, f"{what} {why}", entry.first, entry.version, (_name(entry),)))
+        line.seek(run.last - MICROSECOND)
+        is_named = line.upcoming == run.last and (span is None or span.until is None or run.last <= span.until)
+        if not is_named or span is None:
+            return False
+        line.step()
+        number = span.rule.count_between(run.first - MICROSECOND, run.last)
+        if None not in (number, run.number) and number != run.number and self._is_sure(run.tzdata):
+            why = f"a skip range says that it holds {run.number} occurrences, its schedule names {number}"
+            self._report(Flaw(Promise.RECORDED_ONCE, why, run.first, run.version, has_record=True))
+        return True
 
     # spans
 
@@ -264,7 +264,7 @@ class JobLedger:
         if pending is not None:
             self._meet_pending(span, pending)
         elif paused_from is not None:
-            self._refuse_records_beyond(paused_from, "the watermark of the pause", span, ())
+            self._refuse_records_beyond(paused_from, "the watermark of the pause", span)
             if upcoming is not None and upcoming <= paused_from and not self._is_used_up():
                 self._hole(upcoming, paused_from, self._outlook.tzdata)
         elif upcoming is not None and not self._is_used_up():
@@ -275,9 +275,8 @@ class JobLedger:
                 self._report(Flaw(Promise.WATERMARK, why, at, span.version))
 
     def _meet_pending(self, span: Span, pending: Pending) -> None:
-        records = (show_execution(pending.id),)
         at = pending.scheduled_for
-        if self._refuse_records_beyond(at - MICROSECOND, "the pending occurrence", span, records, pending.id):
+        if self._refuse_records_beyond(at - MICROSECOND, "the pending occurrence", span):
             return
         upcoming = span.rule.scheduled_at if isinstance(span.rule, Once) else self._line.upcoming
         if upcoming is not None and upcoming < at and span.rule.is_recurring:
@@ -289,17 +288,14 @@ class JobLedger:
                 self.not_checkable[Promise.NO_PHANTOM] += 1
                 return
             why = "the pending occurrence is not at an instant of its version's schedule"
-            self._report(Flaw(Promise.NO_PHANTOM, why, at, span.version, records))
+            self._report(Flaw(Promise.NO_PHANTOM, why, at, span.version, has_record=True))
 
-    def _refuse_records_beyond(
-        self, watermark: datetime, what: str, span: Span, records: tuple[str, ...], own_id: UUID | None = None
-    ) -> bool:
+    def _refuse_records_beyond(self, watermark: datetime, what: str, span: Span) -> bool:
         previous = self._previous
         if previous is None or previous.last <= watermark or isinstance(span.rule, Once):
             return False
-        if previous.id != own_id:
-            why = f"what lies beyond {what} is recorded already: the watermark has moved back"
-            self._report(Flaw(Promise.WATERMARK, why, previous.last, span.version, (*records, _name(previous))))
+        why = f"what lies beyond {what} is recorded already: the watermark has moved back"
+        self._report(Flaw(Promise.WATERMARK, why, previous.last, span.version, has_record=True))
         return True
 
     def _hole(self, first: datetime, until: datetime, revealed_by: str | None) -> None:
@@ -364,8 +360,6 @@ class JobLedger:
 class Line:
     """What a schedule names next: by steps, and by leaps over what need not be looked at."""
 
-    __slots__ = ("_end", "_interval", "_rule", "_walk", "upcoming")
-
     def __init__(self, rule: Schedule, after: datetime) -> None:
         self._rule = rule
         # Elapsed time needs no walk: a step is an addition.
@@ -393,6 +387,24 @@ class Line:
         self._walk = self._rule.occurrences(after)
         self.step()
 
+    def passes(self, run: Run) -> bool:
+        """Go past a run if its instants, all of them and no others, come next; else stay."""
+        if self.upcoming != run.first or run.number is None:
+            return False
+        step = (run.last - run.first) / max(run.number - 1, 1)
+        if step == self._finest_step() and self._rule.count_between(run.first - MICROSECOND, run.last) == run.number:
+            # No two instants are closer than that, so as many of them as the span can hold are just those of the run.
+            self.seek(run.last)
+            return True
+        for place in range(run.number):
+            if self.upcoming != run.first + place * step:
+                self.seek(run.first - MICROSECOND)
+                return False
+            self.step()
+        return True
 
-def _name(entry: Entry) -> str:
-    return show("skp", entry.id) if entry.is_range else show_execution(entry.id)
+    def _finest_step(self) -> timedelta | None:
+        if isinstance(self._rule, Cron):
+            has_seconds = len(self._rule.expression.split()) > 5
+            return SECOND if has_seconds else 60 * SECOND
+        return self._interval

@@ -141,7 +141,8 @@ def plan(row: DueRow, job: Job | None, now: datetime, *, is_busy: bool) -> Hoist
         return Hoist(row=row, runs=(_as_it_is(row),))
     overlaps = is_busy and job.overlap is not Overlap.ALLOW
     if overlaps and row.run_at > now:
-        return LookAgain(max(now + (row.run_at - now) / 2, row.run_at - _LAST_LOOK))
+        last_look = row.run_at - _LAST_LOOK
+        return LookAgain(last_look if now < last_look else row.run_at)
     if row.kind is DueKind.LATER or not job.rule.is_recurring:
         owed = Owed(run=(row.scheduled_for,), skipped=(), next_at=None)
     elif now - row.run_at <= job.misfire.grace:

@@ -114,7 +114,8 @@ class Heartbeat:
                 renewal = await self._store.nodes.renew(self._node.incarnation, self.busy(), connection)
         except (StoreError, TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
             if connection is not None:
-                await _close(connection)
+                # Not closed in good order: where nobody answers, that would wait on beyond the deadline.
+                connection.terminate()
             return None
         self._accept(renewal, sent)
         return connection

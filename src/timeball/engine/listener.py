@@ -15,6 +15,7 @@ from timeball.domain.events import Emit, ListenerChanged
 from timeball.domain.hints import Hints
 from timeball.engine.service import Service
 from timeball.env import Env
+from timeball.errors import StoreUnavailable
 from timeball.store.interface import Store
 
 _CHANNEL = "timeball"
@@ -42,7 +43,7 @@ class Listener(Service):
         except Exception as error:
             await self.hang_up()
             self.emit(ListenerChanged(False, f"{type(error).__name__}: {error}"))
-            raise
+            raise StoreUnavailable(f"the listener's connection failed: {error or type(error).__name__}") from error
         return _INTERVAL
 
     async def _subscribe(self) -> None:

@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from timeball.clock import Clock
 from timeball.domain.handler import Handler
 from timeball.errors import InvalidInput, SettingsError
 from timeball.handlers.egress import Egress, parse_opening
 from timeball.handlers.http_webhook import Webhook, WebhookPayload
+from timeball.handlers.registry import Registry
+from timeball.handlers.rooted import Root
 from timeball.handlers.secrets import Secrets
+from timeball.handlers.shell_command import Shell, ShellPayload, ShellRules
 from timeball.handlers.testing import testing_handlers
 from timeball.handlers.typed import typed_handler
 from timeball.settings import HandlerSettings
 
+_MEGABYTE = 1024**2
+
 
 class Box:
-    """The built-in handlers of one process; nothing is opened before it is used."""
+    """The built-in handlers of one process; nothing is opened before it is used.
 
-    def __init__(self, settings: HandlerSettings, clock: Clock) -> None:
+    *known* are all of them, for checking payloads and for the catalogue; *handlers* are those this process is set up to run.
+    The others are left to workers that are: one without `TIMEBALL_SHELL_ENABLED` never claims a command.
+    """
+
+    def __init__(self, settings: HandlerSettings, clock: Clock, data_dir: Path) -> None:
         secrets = Secrets(settings.secrets_dir)
+        root = Root(settings.files_root or data_dir / "files")
         self._webhook = Webhook(egress_of(settings), secrets, clock, signing_secrets=settings.webhook_signing_secrets)
-        self.handlers: tuple[Handler, ...] = (
+        shell = typed_handler("shell.command", Shell(shell_rules_of(settings), root, secrets), ShellPayload)
+        always = (
             typed_handler("http.webhook", self._webhook, WebhookPayload),
             *testing_handlers(),
         )
+        self.known = Registry([*always, shell])
+        self.handlers: tuple[Handler, ...] = (*always, *([shell] if settings.shell_enabled else []))
 
     async def close(self) -> None:
         """Close what handlers have opened."""
@@ -36,3 +51,15 @@ def egress_of(settings: HandlerSettings) -> Egress:
     except InvalidInput as error:
         raise SettingsError([f"TIMEBALL_WEBHOOK_ALLOW: {error}"]) from None
     return Egress(openings, settings.webhook_ports, settings.webhook_http)
+
+
+def shell_rules_of(settings: HandlerSettings) -> ShellRules:
+    """What commands may do; nothing at all unless they are enabled."""
+    return ShellRules(
+        programs=settings.shell_programs if settings.shell_enabled else (),
+        user=settings.shell_user,
+        cpu_seconds=settings.shell_cpu_seconds,
+        memory_bytes=settings.shell_memory_mb * _MEGABYTE,
+        file_bytes=settings.shell_file_mb * _MEGABYTE,
+        output_bytes=settings.shell_output_mb * _MEGABYTE,
+    )

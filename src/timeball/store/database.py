@@ -26,6 +26,9 @@ _DEADLOCK_TRIES = 5
 # The other settings guard the hot path against a server that is tuned for reports.
 _SESSION = {"enable_seqscan": "off", "jit": "off", "application_name": "timeball", "timezone": "UTC"}
 
+# Seconds to wait for a connection, and for a statement: a network that swallows packets answers neither.
+_PATIENCE = {"timeout": 10, "command_timeout": 60}
+
 _UNREACHABLE = (
     OSError,
     TimeoutError,
@@ -35,6 +38,8 @@ _UNREACHABLE = (
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
     asyncpg.InterfaceError,
+    # What the driver says of a connection that broke between two steps of a statement.
+    asyncpg.InternalClientError,
     asyncpg.QueryCanceledError,
 )
 _REPEATABLE = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
@@ -76,13 +81,19 @@ class Database:
     def _options(self) -> dict[str, Any]:
         if self.behind_pgbouncer:
             # In transaction mode a session belongs to nobody: no settings, no prepared statements.
-            return {"statement_cache_size": 0, "timeout": 10}
-        return {"server_settings": _SESSION, "timeout": 10, "max_cached_statement_lifetime": 0}
+            return {"statement_cache_size": 0, **_PATIENCE}
+        return {"server_settings": _SESSION, "max_cached_statement_lifetime": 0, **_PATIENCE}
 
-    async def connect(self) -> Connection:
-        """A connection outside the pool, for a listener or a heartbeat; the caller closes it."""
+    async def connect(self, *, is_patient: bool = False) -> Connection:
+        """A connection outside the pool, for a listener or a heartbeat; the caller closes it.
+
+        A *patient* one waits for its statements however long they take: a migration, a proof over all history.
+        """
+        options = self._options()
+        if is_patient:
+            options["command_timeout"] = None
         with translated(self.dsn):
-            return await asyncpg.connect(self.dsn, **self._options())
+            return await asyncpg.connect(self.dsn, **options)
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:

@@ -117,9 +117,7 @@ class Jobs:
         free = {job.id: job for job in refused if job.unique_key not in holders}
         again = [opening for opening in openings if opening.job_id in free]
         made = await self.create(list(free.values()), again, connection) if free else []
-        known = [
-            Created(job.id, holders[job.unique_key], is_new=False) for job in refused if job.unique_key in holders
-        ]
+        known = [Created(job.id, holders[job.unique_key], is_new=False) for job in refused if job.unique_key in holders]
         return {created.job_id: created for created in (*made, *known)}
 
     def _hint_for(self, jobs: Sequence[Job]) -> str:
@@ -153,6 +151,7 @@ class Jobs:
         async with self._database.transaction() as connection:
             await connection.copy_records_to_table(
                 "job",
+                timeout=_BULK_SECONDS,
                 schema_name="timeball",
                 columns=("id", "shard", "payload", *_BULK_CONSTANT, "scheduled_at", "created_at", "updated_at"),
                 records=job_rows,
@@ -160,6 +159,7 @@ class Jobs:
             if is_ready:
                 await connection.copy_records_to_table(
                     "ready",
+                    timeout=_BULK_SECONDS,
                     schema_name="timeball",
                     columns=_BULK_READY,
                     records=[
@@ -181,6 +181,7 @@ class Jobs:
             else:
                 await connection.copy_records_to_table(
                     "due",
+                    timeout=_BULK_SECONDS,
                     schema_name="timeball",
                     columns=_BULK_DUE,
                     records=[
@@ -496,6 +497,7 @@ class _OccurrenceRaceError(Exception):
     """A scheduler wrote the job's next occurrence meanwhile: begin again."""
 
 
+_BULK_SECONDS = 3600
 _BULK_CONSTANT = (
     "handler",
     "kind",

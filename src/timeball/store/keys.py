@@ -43,9 +43,7 @@ class Keys:
         self._database = database
         self._jobs = jobs
 
-    async def create(
-        self, role: str, name: str, expires_in: timedelta | None, audit: AuditEntry
-    ) -> tuple[ApiKey, str]:
+    async def create(self, role: str, name: str, expires_in: timedelta | None, audit: AuditEntry) -> tuple[ApiKey, str]:
         """Make a key; the second of the pair is its token, which can never be shown again."""
         if role not in ROLES:
             raise InvalidInput(f"role is {role!r}, expected one of {', '.join(ROLES)}", field="role")

@@ -47,9 +47,7 @@ _RUNNING = (
     "CASE WHEN run_at <= {now} THEN greatest(claimed_at, run_at) END, NULL::timestamptz, holder, NULL::text, "
     "NULL::text, NULL::text, NULL::text, run_at, limit_key, unique_key"
 )
-_FINISHED = (
-    "started_at, finished_at, worker, result::text, error_type, error, reason, NULL::timestamptz, NULL::text, NULL::text"
-)
+_FINISHED = "started_at, finished_at, worker, result::text, error_type, error, reason, NULL::timestamptz, NULL::text, NULL::text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +88,7 @@ class Listing:
         whole = self._execution_query(wanted, estimate, None, None)
         return await self._total(text, values, whole, estimate)
 
-    def _execution_query(
-        self, wanted: ExecutionFilter, values: _Values, before: UUID | None, limit: int | None
-    ) -> str:
+    def _execution_query(self, wanted: ExecutionFilter, values: _Values, before: UUID | None, limit: int | None) -> str:
         conditions = _execution_conditions(wanted, values, before)
         now = values.add(self._database.env.clock.statement_now(), "timestamptz")
         branches = [
@@ -100,7 +96,7 @@ class Listing:
             for select, extra in _branches(wanted, f"coalesce({now}, now())")
             for own in _ownership(wanted, values)
         ]
-        return "SELECT * FROM (" + " UNION ALL ".join(branches) + ") AS found"
+        return f"SELECT * FROM ({' UNION ALL '.join(branches)}) AS found"  # noqa: S608
 
     async def explain_executions(self, wanted: ExecutionFilter, request: PageRequest) -> str:
         """The plan of a page: tests look whether it is read in the order of an index."""
@@ -163,9 +159,7 @@ class Listing:
             rows = await self._database.fetch("settle", connection, ids=list(ids), how=how)
             if rows:
                 facts = {"executions": [str(row["execution_id"]) for row in rows[:100]], "count": len(rows)}
-                await self._jobs.audit(
-                    connection, audit, f"dead_letter.{how}", f"{len(rows)} executions", None, facts
-                )
+                await self._jobs.audit(connection, audit, f"dead_letter.{how}", f"{len(rows)} executions", None, facts)
             return {ExecutionId(row["execution_id"]) for row in rows}
 
         settled: set[ExecutionId] = await self._database.repeat(work)
@@ -233,8 +227,7 @@ class Listing:
                 rows: list[Any] = await connection.fetch(text, *values.given, timeout=_PATIENCE_SECONDS)
                 return rows
             async with connection.transaction():
-                rows = await connection.fetch(text, *values.given, timeout=_PATIENCE_SECONDS)
-                return rows
+                return list(await connection.fetch(text, *values.given, timeout=_PATIENCE_SECONDS))
 
 
 class _Values:
@@ -309,7 +302,7 @@ def _cut(branch: str, limit: int | None) -> str:
     return f"({branch} ORDER BY id DESC LIMIT {int(limit)})" if limit is not None else f"({branch})"
 
 
-_LIVE = " OR ".join(
+_LIVE = " OR ".join(  # noqa: FLY002
     [
         "EXISTS (SELECT 1 FROM timeball.due WHERE due.job_id = job.id AND due.kind = 'occurrence')",
         "EXISTS (SELECT 1 FROM timeball.due WHERE due.id = job.id)",
@@ -355,7 +348,9 @@ def _job_conditions(wanted: JobFilter, values: _Values) -> list[str]:
         conditions.append(f"{values.add(wanted.tag, 'text')} = ANY (job.tags)")
     if wanted.search is not None:
         # As text, not as a pattern; only named jobs can be found by name, and those have an index of their own.
-        conditions.append(f"job.name IS NOT NULL AND strpos(lower(job.name), lower({values.add(wanted.search, 'text')})) > 0")
+        conditions.append(
+            f"job.name IS NOT NULL AND strpos(lower(job.name), lower({values.add(wanted.search, 'text')})) > 0"
+        )
     if wanted.payload is not None:
         conditions.append(f"strpos(lower(job.payload::text), lower({values.add(wanted.payload, 'text')})) > 0")
     if wanted.created_from is not None:

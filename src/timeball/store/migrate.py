@@ -56,7 +56,7 @@ def newest_known() -> int:
 
 async def migrate(database: Database, *, shards: int) -> list[Migration]:
     """Bring the database's schema up to this program's, and return what was applied."""
-    connection = await database.connect()
+    connection = await database.connect(is_patient=True)
     try:
         with translated(database.dsn):
             async with connection.transaction():

@@ -22,9 +22,9 @@ from typing import Any
 from uuid import UUID
 
 from timeball.domain.civil_time import tzdata_version
-from timeball.domain.ids import show_execution, show_job
+from timeball.domain.ids import show, show_execution, show_job
 from timeball.domain.instants import shown, stamp
-from timeball.domain.ledger import Entry, Flaw, JobLedger, Outlook, Pending, Promise, Span
+from timeball.domain.ledger import Flaw, JobLedger, Outlook, Pending, Promise, Run, Span
 from timeball.store.database import Connection, Database, Record, translated
 from timeball.store.rooms import PARKED_AT
 from timeball.store.rows import job_from
@@ -250,6 +250,17 @@ class _Look:
         while page := await cursor.fetch(_PAGE):
             yield page
 
+    async def records_at(self, places: Sequence[tuple[UUID, datetime]]) -> dict[tuple[UUID, datetime], list[str]]:
+        """The names of the records that jobs have at some instants."""
+        job_ids, ats = [job_id for job_id, _ in places], [at for _, at in places]
+        found: dict[tuple[UUID, datetime], list[str]] = {}
+        if not places:
+            return found
+        for row in await self.database.fetch("verify_records_at", self.connection, job_ids=job_ids, ats=ats):
+            name = show("skp", row["id"]) if row["is_range"] else show_execution(row["id"])
+            found.setdefault((row["job_id"], row["at"]), []).append(name)
+        return found
+
     async def suspects(self) -> list[Record]:
         """What looks stuck, the oldest first."""
         return await self._fetch("verify_stuck", _STUCK_LISTED)
@@ -274,7 +285,7 @@ def _identity(suspect: Record) -> tuple[Any, ...]:
 @asynccontextmanager
 async def _snapshot(database: Database, now: datetime | None) -> AsyncIterator[_Look]:
     """A connection of its own, reading one snapshot by plans made for whole tables."""
-    connection = await database.connect()
+    connection = await database.connect(is_patient=True)
     try:
         with translated(database.dsn):
             async with connection.transaction(isolation="repeatable_read", readonly=True):
@@ -303,12 +314,24 @@ async def _check_ledger(look: _Look) -> list[Check]:
     """Compare what every version of every job names with what was recorded."""
     books = _Books(look)
     async for page in look.pages("verify_records"):
-        for job_id, entries in groupby(page, key=itemgetter(0)):
+        for job_id, runs in groupby(page, key=itemgetter(0)):
             ledger = await books.of(job_id)
-            for entry in entries:
-                ledger.enter(Entry._make(entry[1:]))
-    await books.close()
-    return books.checks
+            for run in runs:
+                ledger.enter(Run._make(run[1:]))
+    return await books.close()
+
+
+@dataclass(slots=True)
+class _Flaws:
+    """How many flaws there are of one promise, and the first of them with their jobs."""
+
+    total: int = 0
+    listed: list[tuple[UUID, str | None, Flaw]] = field(default_factory=list)
+
+    def add(self, job_id: UUID, job: str | None, flaw: Flaw) -> None:
+        self.total += 1
+        if self.total <= LISTED:
+            self.listed.append((job_id, job, flaw))
 
 
 class _Books:
@@ -320,19 +343,11 @@ class _Books:
         self._next: tuple[UUID, list[Record]] | None = None
         self._is_started = False
         self._job_id: UUID | None = None
-        self._job_name: str | None = None
         self._ledger: JobLedger | None = None
-        self._once = Check(code="S1", title="Every occurrence is recorded exactly once", unit="occurrences")
-        self._phantoms = Check(code="S2", title="Every record is one its version named", unit="occurrences")
-        self._watermarks = Check(code="S3", title="Watermarks stand where the records end", unit="jobs")
-        self._bounds = Check(code="S7", title="Tries are bounded", unit="executions")
-        self.checks = [self._once, self._phantoms, self._watermarks, self._bounds]
-        self._by_promise = {
-            Promise.RECORDED_ONCE: self._once,
-            Promise.NO_PHANTOM: self._phantoms,
-            Promise.WATERMARK: self._watermarks,
-            Promise.BOUNDED: self._bounds,
-        }
+        self._jobs = 0
+        self._checked = 0
+        self._not_checkable = dict.fromkeys(Promise, 0)
+        self._flaws = {promise: _Flaws() for promise in Promise}
 
     async def of(self, job_id: UUID) -> JobLedger:
         """The ledger of a job; those of the jobs before it are closed."""
@@ -346,10 +361,11 @@ class _Books:
         assert self._ledger is not None
         return self._ledger
 
-    async def close(self) -> None:
-        """Close the last ledger, and those of the jobs behind it, which have no records."""
+    async def close(self) -> list[Check]:
+        """Close the last ledger, and those of the jobs behind it, which have no records; returns what all of them found."""
         await self._pass_by(None)
         self._close_ledger()
+        return [await self._check(promise) for promise in Promise]
 
     async def _pass_by(self, until: UUID | None) -> None:
         if not self._is_started:
@@ -365,9 +381,13 @@ class _Books:
     def _open(self, job_id: UUID, versions: Sequence[Record]) -> None:
         self._close_ledger()
         self._job_id = job_id
-        self._job_name = versions[-1]["name"] if versions else None
+        name = versions[-1]["name"] if versions else None
         outlook = _outlook(versions, self._look.history_from)
-        self._ledger = JobLedger([_span(row) for row in versions], outlook, self._take)
+
+        def report(flaw: Flaw) -> None:
+            self._flaws[flaw.promise].add(job_id, name, flaw)
+
+        self._ledger = JobLedger([_span(row) for row in versions], outlook, report)
 
     def _close_ledger(self) -> None:
         ledger = self._ledger
@@ -375,20 +395,31 @@ class _Books:
             return
         ledger.close()
         self._ledger = None
-        self._watermarks.checked += 1
-        for promise, not_checkable in ledger.not_checkable.items():
-            self._by_promise[promise].checked += ledger.checked
-            self._by_promise[promise].not_checkable += not_checkable
+        self._jobs += 1
+        self._checked += ledger.checked
+        for promise, number in ledger.not_checkable.items():
+            self._not_checkable[promise] += number
 
-    def _take(self, flaw: Flaw) -> None:
-        columns = {
-            "job": self._job_name,
-            "job_id": self._job_id,
-            "version": flaw.version,
-            "at": flaw.at,
-            "records": ", ".join(flaw.records) or None,
-        }
-        self._by_promise[flaw.promise].note(_violation({"why": flaw.why, **columns}), is_warning=False)
+    async def _check(self, promise: Promise) -> Check:
+        code, (title, unit) = promise.value, _TITLES[promise]
+        number = {Promise.WATERMARK: self._jobs, Promise.BOUNDED: 0}.get(promise, self._checked)
+        check = Check(code=code, title=title, unit=unit, checked=number, not_checkable=self._not_checkable[promise])
+        flaws = self._flaws[promise]
+        check.total_violations = flaws.total
+        names = await self._look.records_at([(job_id, flaw.at) for job_id, _, flaw in flaws.listed if flaw.has_record])
+        for job_id, job, flaw in flaws.listed:
+            columns = {"job": job, "job_id": job_id, "version": flaw.version, "at": flaw.at}
+            records = ", ".join(names.get((job_id, flaw.at), ())) if flaw.has_record else ""
+            check.violations.append(_violation({"why": flaw.why, **columns, "records": records or None}))
+        return check
+
+
+_TITLES = {
+    Promise.RECORDED_ONCE: ("Every occurrence is recorded exactly once", "occurrences"),
+    Promise.NO_PHANTOM: ("Every record is one its version named", "occurrences"),
+    Promise.WATERMARK: ("Watermarks stand where the records end", "jobs"),
+    Promise.BOUNDED: ("Tries are bounded", "executions"),
+}
 
 
 async def _grouped(pages: AsyncIterator[list[Record]]) -> AsyncIterator[tuple[UUID, list[Record]]]:
@@ -422,8 +453,8 @@ def _outlook(versions: Sequence[Record], history_from: datetime | None) -> Outlo
         return Outlook(history_from=history_from, tzdata=tzdata_version())
     row = versions[-1]
     pending = None
-    if row["pending_id"] is not None:
-        pending = Pending(id=row["pending_id"], scheduled_for=row["pending_for"], tzdata=row["pending_tzdata"])
+    if row["pending_for"] is not None:
+        pending = Pending(scheduled_for=row["pending_for"], tzdata=row["pending_tzdata"])
     return Outlook(
         pending=pending,
         is_deleted=row["job_deleted_at"] is not None,

@@ -14,8 +14,8 @@ from timeball.settings import HandlerSettings, load_settings
 
 
 @pytest.fixture
-def handlers() -> Registry:
-    return Registry(Box(HandlerSettings(), SystemClock()).handlers)
+def handlers(tmp_path) -> Registry:
+    return Box(HandlerSettings(), SystemClock(), tmp_path).known
 
 
 def test_a_payload_is_checked_against_the_model_of_its_handler(handlers):
@@ -81,6 +81,15 @@ def test_the_settings_are_named_as_people_know_them(monkeypatch):
     assert settings.webhook_ports == (443, 9443)
 
 
-def test_an_allow_list_that_cannot_be_read_stops_the_start():
-    with pytest.raises(SettingsError, match="TIMEBALL_WEBHOOK_ALLOW"):
-        Box(HandlerSettings(webhook_allow=("10.0.0.1/8",)), SystemClock())
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("webhook_allow", ("10.0.0.1/8",)),
+        ("shell_programs", ("backup.sh",)),
+        ("shell_programs", ("/opt/../bin/sh",)),
+        ("shell_user", "nobody-of-that-name"),
+    ],
+)
+def test_settings_of_handlers_that_make_no_sense_stop_the_start(name, value, tmp_path):
+    with pytest.raises(SettingsError, match=f"TIMEBALL_{name.upper()}"):
+        Box(HandlerSettings(shell_enabled=True, **{name: value}), SystemClock(), tmp_path)

@@ -28,7 +28,6 @@ SELECT definition.*,
        job_version.effective_until,
        job.deleted_at AS job_deleted_at,
        job.paused_from AS job_paused_from,
-       due.id AS pending_id,
        due.scheduled_for AS pending_for,
        due.tzdata AS pending_tzdata
 FROM timeball.job_version
@@ -39,9 +38,9 @@ ORDER BY job_version.job_id, job_version.version;
 
 -- name: verify_records
 -- Every record of an occurrence, in the order of jobs and time. What is only pending is no record.
+-- Executions that follow one another at equal steps are put together as a run: there may be millions of them.
 -- What was to run counts towards max_executions; what was skipped or called off before it was queued does not, unless for its key.
-SELECT job_id, id, first_at, last_at, version, tzdata, is_range, occurrences, is_used
-FROM (
+WITH record AS (
     SELECT job_id, id, scheduled_for AS first_at, scheduled_for AS last_at, version, tzdata, false AS is_range, NULL::bigint AS occurrences,
            queued_at IS NOT NULL OR reason = 'unique_key' OR (state <> 'skipped' AND reason IS DISTINCT FROM 'cancelled') AS is_used
     FROM timeball.finished
@@ -66,8 +65,53 @@ FROM (
     UNION ALL
     SELECT job_id, id, first_at, last_at, version, tzdata, true, occurrences, false
     FROM timeball.skip_range
-) AS record
+),
+stepped AS (
+    SELECT *, first_at - lag(first_at) OVER in_turn AS step
+    FROM record
+    WINDOW in_turn AS (PARTITION BY job_id ORDER BY first_at, last_at, id)
+),
+marked AS (
+    SELECT *,
+           is_range
+             OR lag(is_range) OVER in_turn
+             OR lag(version) OVER in_turn <> version
+             OR lag(tzdata) OVER in_turn IS DISTINCT FROM tzdata
+             OR lag(step) OVER in_turn IS DISTINCT FROM step AS is_new
+    FROM stepped
+    WINDOW in_turn AS (PARTITION BY job_id ORDER BY first_at, last_at, id)
+),
+numbered AS (
+    SELECT *, count(*) FILTER (WHERE is_new) OVER (PARTITION BY job_id ORDER BY first_at, last_at, id ROWS UNBOUNDED PRECEDING) AS run
+    FROM marked
+)
+SELECT job_id,
+       min(first_at) AS first_at,
+       max(last_at) AS last_at,
+       CASE WHEN bool_or(is_range) THEN max(occurrences) ELSE count(*) END AS number,
+       min(version) AS version,
+       min(tzdata) AS tzdata,
+       bool_or(is_range) AS is_range,
+       count(*) FILTER (WHERE is_used) AS used
+FROM numbered
+GROUP BY job_id, run
 ORDER BY job_id, first_at, last_at;
+
+-- name: verify_records_at
+-- The records of some instants, by name.
+WITH asked AS (
+    SELECT *
+    FROM unnest(:job_ids::uuid[], :ats::timestamptz[]) AS given (job_id, at)
+)
+SELECT asked.job_id, asked.at, execution.id, false AS is_range
+FROM asked
+JOIN timeball.execution ON execution.job_id = asked.job_id AND execution.scheduled_for = asked.at
+WHERE execution.origin = 'schedule'
+UNION ALL
+SELECT asked.job_id, asked.at, skip_range.id, true
+FROM asked
+JOIN timeball.skip_range ON skip_range.job_id = asked.job_id AND asked.at BETWEEN skip_range.first_at AND skip_range.last_at
+ORDER BY job_id, at, id;
 
 -- name: verify_rooms
 -- Executions that are in two rooms, or twice in the history.

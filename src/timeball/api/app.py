@@ -1,0 +1,89 @@
+"""The API as an ASGI application."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from timeball.api.auth import Gate
+from timeball.api.desk import ApiParts, Desk
+from timeball.api.docs_page import CONTENT_POLICY, render_docs
+from timeball.api.door import FrontDoor
+from timeball.api.problems import MEDIA_TYPE, install_problems
+from timeball.api.routes import bulk_jobs, dead_letter, executions, jobs, machinery, system
+from timeball.api.schemas import BulkJobs
+from timeball.api.views import answer
+from timeball.version import __version__
+
+PREFIX = "/api/v1"
+_COMPRESS_FROM = 1_000
+_DESCRIPTION = (
+    "Jobs at their exact time. Errors are `application/problem+json`; lists are `{data, next_cursor, has_more}`; "
+    "every POST takes an `Idempotency-Key`. Each route says which role a key must have (`x-role`): "
+    "viewer, operator, editor or admin, each including those before it."
+)
+
+
+def make_api(parts: ApiParts) -> FastAPI:
+    """The whole API over the parts of an open process."""
+    app = FastAPI(title="Timeball", version=__version__, openapi_url=None, docs_url=None, redoc_url=None)
+    app.state.desk = Desk(parts.commands, parts.insights, parts.dead_letters)
+    # `bulk` before the rest: a job could be called so.
+    for module in (bulk_jobs, jobs, executions, dead_letter, machinery, system):
+        app.include_router(module.router, prefix=PREFIX)
+    app.openapi = lambda: _schema_of(app)  # type: ignore[method-assign]
+    install_problems(app)
+    _add_pages(app)
+    gate = Gate(parts.keys, parts.settings.host)
+    app.add_middleware(FrontDoor, gate=gate, memory=parts.requests, new_id=parts.env.new_id)
+    app.add_middleware(GZipMiddleware, minimum_size=_COMPRESS_FROM)
+    return app
+
+
+def _add_pages(app: FastAPI) -> None:
+    """The description for programs and the one for people; both need no key, and no file from outside."""
+
+    async def openapi(_request: Request) -> Response:
+        return answer(app.openapi())
+
+    async def docs(_request: Request) -> Response:
+        return HTMLResponse(render_docs(app.openapi()), headers={"Content-Security-Policy": CONTENT_POLICY})
+
+    app.add_route("/openapi.json", openapi, include_in_schema=False)
+    app.add_route("/docs", docs, include_in_schema=False)
+
+
+def _schema_of(app: FastAPI) -> dict[str, Any]:
+    if app.openapi_schema is None:
+        schema = get_openapi(title=app.title, version=app.version, description=_DESCRIPTION, routes=app.routes)
+        _add_bulk_model(schema)
+        schema["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        # In open mode, on loopback and before the first key is made, no key is needed.
+        schema["security"] = [{"key": []}, {}]
+        for path in schema["paths"].values():
+            for operation in path.values():
+                _complete(operation)
+        app.openapi_schema = schema
+    return app.openapi_schema
+
+
+def _add_bulk_model(schema: dict[str, Any]) -> None:
+    """The body of the bulk route is read by hand, so its model has to be added by hand."""
+    model = BulkJobs.model_json_schema(ref_template="#/components/schemas/{model}")
+    schemas = schema["components"]["schemas"]
+    schemas.update({name: part for name, part in model.pop("$defs", {}).items() if name not in schemas})
+    schemas["BulkJobs"] = model
+
+
+def _complete(operation: dict[str, Any]) -> None:
+    """Problems have a media type of their own, and every route names its role in words too."""
+    operation["description"] = f"{operation.get('description', '')}\n\nRole: **{operation['x-role']}**.".strip()
+    for response in operation["responses"].values():
+        content = response.get("content", {})
+        if MEDIA_TYPE in content and "application/json" in content:
+            content[MEDIA_TYPE]["schema"] = content.pop("application/json")["schema"]

@@ -1,0 +1,59 @@
+"""What every route has at hand: the commands and the insights of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Protocol
+
+from fastapi import Depends, Request
+
+from timeball.api.auth import KeyRing
+from timeball.api.idempotency import Memory
+from timeball.commands import Commands
+from timeball.domain.ids import ExecutionId
+from timeball.env import Env
+from timeball.insights import Insights
+from timeball.settings import Settings
+
+
+class DeadLetters(Protocol):
+    """Where dead executions are marked as dealt with."""
+
+    async def settle(self, ids: Sequence[ExecutionId], how: str, audit: Any) -> set[ExecutionId]: ...
+
+
+class ApiParts(Protocol):
+    """What the API is made of."""
+
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def env(self) -> Env: ...
+    @property
+    def commands(self) -> Commands: ...
+    @property
+    def insights(self) -> Insights: ...
+    @property
+    def keys(self) -> KeyRing: ...
+    @property
+    def requests(self) -> Memory: ...
+    @property
+    def dead_letters(self) -> DeadLetters: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """Where a route finds what it calls."""
+
+    commands: Commands
+    insights: Insights
+    dead_letters: DeadLetters
+
+
+async def _desk(request: Request) -> Desk:
+    desk: Desk = request.app.state.desk
+    return desk
+
+
+TheDesk = Annotated[Desk, Depends(_desk)]

@@ -1,0 +1,69 @@
+"""Lists as files: CSV or JSON lines, streamed page by page, and harmless when a spreadsheet opens them."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import AsyncIterator, Awaitable, Callable
+from io import StringIO
+from typing import Any, Literal
+
+import orjson
+from starlette.responses import StreamingResponse
+
+from timeball.api.views import Document, to_bytes
+from timeball.domain.search import LARGEST_PAGE, Page, PageRequest
+
+Format = Literal["csv", "jsonl"]
+ReadPage = Callable[[PageRequest], Awaitable[Page[Any]]]
+
+_MEDIA_TYPES = {"csv": "text/csv", "jsonl": "application/jsonl"}
+# What a spreadsheet takes for the beginning of a formula.
+_DANGEROUS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def exported(
+    kind: Format, name: str, columns: list[str], read_page: ReadPage, show_item: Callable[[Any], Document]
+) -> StreamingResponse:
+    """All of a list as a file; the first page is read before the answer begins, so that errors are still errors."""
+    lines = _csv(columns, read_page, show_item) if kind == "csv" else _jsonl(read_page, show_item)
+    headers = {"Content-Disposition": f'attachment; filename="{name}.{kind}"'}
+    return StreamingResponse(lines, headers=headers, media_type=_MEDIA_TYPES[kind])
+
+
+async def _pages(read_page: ReadPage) -> AsyncIterator[Page[Any]]:
+    request = PageRequest(limit=LARGEST_PAGE)
+    while True:
+        page = await read_page(request)
+        yield page
+        if page.next_cursor is None:
+            return
+        request = PageRequest(limit=LARGEST_PAGE, cursor=page.next_cursor)
+
+
+async def _jsonl(read_page: ReadPage, show_item: Callable[[Any], Document]) -> AsyncIterator[bytes]:
+    async for page in _pages(read_page):
+        yield b"".join(to_bytes(show_item(item)) + b"\n" for item in page.items)
+
+
+async def _csv(columns: list[str], read_page: ReadPage, show_item: Callable[[Any], Document]) -> AsyncIterator[bytes]:
+    yield _rows([columns])
+    async for page in _pages(read_page):
+        # Through JSON, so that an instant looks alike in both formats.
+        documents = (orjson.loads(to_bytes(show_item(item))) for item in page.items)
+        yield _rows([[cell(document[column]) for column in columns] for document in documents])
+
+
+def _rows(rows: list[list[str]]) -> bytes:
+    buffer = StringIO()
+    csv.writer(buffer).writerows(rows)
+    return buffer.getvalue().encode()
+
+
+def cell(value: Any) -> str:
+    """A value as the text of a cell that no spreadsheet takes for a formula."""
+    if value is None:
+        return ""
+    if isinstance(value, bool | int | float):
+        return str(value)
+    text = value if isinstance(value, str) else orjson.dumps(value).decode()
+    return "'" + text if text.startswith(_DANGEROUS) else text

@@ -1,0 +1,113 @@
+"""The dead letters: executions that ended dead and that nobody has dealt with yet.
+
+Retrying or discarding one from here takes it off the list. Its history stays as it is: what ended dead has ended dead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+from starlette.responses import Response
+
+from timeball.api.auth import Role, TheCaller
+from timeball.api.described import BULK_EXAMPLE, EXECUTION_EXAMPLE, EXECUTION_ID, MOMENT, described, listed
+from timeball.api.desk import Desk, TheDesk
+from timeball.api.problems import Refusal
+from timeball.api.routes.bulk_jobs import summed_up
+from timeball.api.routes.executions import failed_item, first_ids
+from timeball.api.routes.jobs import IdempotencyKey, ThePage
+from timeball.api.schemas import BulkOut, DeadChoice, DeadGroup, ExecutionOut, ListOut, Many, Words
+from timeball.api.views import Document, answer, dead_group_document, execution_document, page_document
+from timeball.api.wishes import execution_filter
+from timeball.domain.execution import ExecutionState
+from timeball.domain.ids import ExecutionId, parse_id, show_execution
+from timeball.domain.search import ExecutionFilter
+from timeball.errors import Conflict, InvalidInput, NotFound
+
+router = APIRouter(prefix="/dead-letter", tags=["dead letter"])
+
+_DEAD = (ExecutionState.DEAD,)
+_DEAD_EXAMPLE = EXECUTION_EXAMPLE | {"state": "dead", "attempts": 4, "error_type": "TimeoutError", "error": "no answer"}
+_GROUP_EXAMPLE = {
+    "fingerprint": "4c1a9d02",
+    "executions": 17,
+    "error_type": "TimeoutError",
+    "latest_error": "no answer",
+    "latest_id": EXECUTION_ID,
+    "handlers": ["http.webhook"],
+    "first_at": MOMENT,
+    "last_at": MOMENT,
+}
+
+
+@router.get("", response_model=ListOut[ExecutionOut], **described(Role.VIEWER, listed(_DEAD_EXAMPLE)))
+async def list_dead(
+    desk: TheDesk,
+    wanted: Annotated[ExecutionFilter, Depends(execution_filter)],
+    page: ThePage,
+    fingerprint: Annotated[Words | None, Query(description="Only those with this cause.")] = None,
+) -> Response:
+    """The dead that nobody has retried or discarded from here, the latest first; `status` does not matter."""
+    dead = replace(wanted, states=_DEAD, fingerprint=fingerprint, is_unsettled=True)
+    return answer(page_document(await desk.insights.executions(dead, page), page, execution_document))
+
+
+@router.get("/groups", response_model=Many[DeadGroup], **described(Role.VIEWER, {"data": [_GROUP_EXAMPLE]}))
+async def list_groups(desk: TheDesk, limit: Annotated[int, Query(ge=1, le=200)] = 50) -> Response:
+    """The latest 10,000 dead, grouped by what killed them, the largest group first."""
+    return answer({"data": [dead_group_document(row) for row in await desk.insights.dead_groups(limit)]})
+
+
+@router.post(
+    "/retry",
+    response_model=BulkOut,
+    **described(Role.OPERATOR, BULK_EXAMPLE, request={"fingerprint": "4c1a9d02"}, has_body=True),
+)
+async def retry_dead(
+    body: DeadChoice, desk: TheDesk, caller: TheCaller, idempotency_key: IdempotencyKey = None
+) -> Response:
+    """Run dead executions again, each as a new one: some by id, all of one cause, or all; up to 500 a call."""
+    ids, has_more = await _chosen(desk, body)
+    actor = caller.acting(body.reason)
+    results: list[Document] = []
+    for execution_id in ids:
+        try:
+            made = await desk.commands.retry(execution_id, None, actor)
+        except (NotFound, Conflict, InvalidInput) as error:
+            results.append(failed_item(execution_id, error))
+            continue
+        await desk.dead_letters.settle([execution_id], "retried", actor.entry)
+        results.append(_done(execution_id, show_execution(made)))
+    return answer(summed_up(results, has_more=has_more))
+
+
+@router.post(
+    "/discard",
+    response_model=BulkOut,
+    **described(Role.OPERATOR, BULK_EXAMPLE, request={"ids": [EXECUTION_ID], "reason": "known"}, has_body=True),
+)
+async def discard_dead(
+    body: DeadChoice, desk: TheDesk, caller: TheCaller, idempotency_key: IdempotencyKey = None
+) -> Response:
+    """Take dead executions off this list, without running them: some by id, all of one cause, or all; up to 500 a call."""
+    ids, has_more = await _chosen(desk, body)
+    settled = await desk.dead_letters.settle(ids, "discarded", caller.acting(body.reason).entry)
+    results = [
+        _done(one, None) if one in settled else failed_item(one, Conflict("it is not on the dead-letter list"))
+        for one in ids
+    ]
+    return answer(summed_up(results, has_more=has_more))
+
+
+async def _chosen(desk: Desk, body: DeadChoice) -> tuple[list[ExecutionId], bool]:
+    if [body.ids is not None, body.fingerprint is not None, body.all].count(True) != 1:
+        raise Refusal(422, "invalid_input", "give one of ids, fingerprint, or all: true")
+    if body.ids is not None:
+        return [ExecutionId(parse_id("exe", one)) for one in body.ids], False
+    return await first_ids(desk, ExecutionFilter(states=_DEAD, fingerprint=body.fingerprint, is_unsettled=True))
+
+
+def _done(execution_id: ExecutionId, made: str | None) -> Document:
+    return {"id": show_execution(execution_id), "status": "done", "execution_id": made, "error": None}

@@ -1,0 +1,226 @@
+"""Executions: what ran, what runs, what waits."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Query
+from starlette.responses import Response
+
+from timeball.api.auth import Caller, Role, TheCaller
+from timeball.api.described import BULK_EXAMPLE, EXECUTION_EXAMPLE, MOMENT, described, listed
+from timeball.api.desk import Desk, TheDesk
+from timeball.api.export import Format, exported
+from timeball.api.problems import Refusal
+from timeball.api.routes.bulk_jobs import summed_up
+from timeball.api.routes.jobs import IdempotencyKey, ThePage, cancel_one, checked_run, shown_execution
+from timeball.api.schemas import (
+    BulkOut,
+    ExecutionBulkIn,
+    ExecutionFull,
+    ExecutionOut,
+    ListOut,
+    LogLineOut,
+    Reason,
+    RunIn,
+)
+from timeball.api.views import Document, answer, execution_document, full_execution_document, page_document
+from timeball.api.wishes import execution_filter
+from timeball.domain.ids import ExecutionId, parse_id, show_execution
+from timeball.domain.search import ExecutionFilter, Page, PageRequest, read_cursor, write_cursor
+from timeball.errors import Conflict, InvalidInput, NotFound, TimeballError
+
+router = APIRouter(prefix="/executions", tags=["executions"])
+
+ExecutionRef = Annotated[str, Path(max_length=200, description="An execution's id.")]
+TheFilter = Annotated[ExecutionFilter, Depends(execution_filter)]
+
+MOST_AT_ONCE = 500
+_COLUMNS = list(EXECUTION_EXAMPLE)
+_FULL_EXAMPLE = EXECUTION_EXAMPLE | {
+    "payload": {},
+    "result": {"status": 200},
+    "fingerprint": None,
+    "stop_requested": None,
+    "attempt_list": [],
+    "timeline": [{"at": MOMENT, "what": "scheduled"}],
+}
+_LOG_EXAMPLE = {"at": MOMENT, "attempt_fence": 1, "number": 1, "level": "info", "message": "sent"}
+
+
+@router.get("", response_model=ListOut[ExecutionOut], **described(Role.VIEWER, listed(EXECUTION_EXAMPLE)))
+async def list_executions(desk: TheDesk, wanted: TheFilter, page: ThePage) -> Response:
+    """List executions, the latest first, in the order of their ids."""
+    return answer(page_document(await desk.insights.executions(wanted, page), page, execution_document))
+
+
+@router.get(
+    "/export",
+    response_class=Response,
+    **described(Role.VIEWER, "id,job_id,state\r\n", media_type="text/csv"),
+)
+async def export_executions(
+    desk: TheDesk, wanted: TheFilter, kind: Annotated[Format, Query(alias="format")] = "csv"
+) -> Response:
+    """All executions that match, as CSV or JSON lines. Cells that a spreadsheet would run begin with an apostrophe."""
+
+    async def read(request: PageRequest) -> Any:
+        return await desk.insights.executions(wanted, request)
+
+    return exported(kind, "executions", _COLUMNS, read, execution_document)
+
+
+@router.get("/{execution}", response_model=ExecutionFull, **described(Role.VIEWER, _FULL_EXAMPLE, fails=[404]))
+async def get_execution(execution: ExecutionRef, desk: TheDesk) -> Response:
+    """One execution: its attempts, time line, result and error."""
+    return answer(full_execution_document(await desk.insights.view_execution(execution)))
+
+
+@router.get(
+    "/{execution}/logs",
+    response_model=ListOut[LogLineOut],
+    **described(Role.VIEWER, listed(_LOG_EXAMPLE), fails=[404]),
+)
+async def get_logs(
+    execution: ExecutionRef,
+    desk: TheDesk,
+    limit: Annotated[int, Query(ge=1, le=1_000)] = 200,
+    cursor: Annotated[str | None, Query(max_length=1_000)] = None,
+) -> Response:
+    """What the handler said, in order. The cursor of the last page goes on where it ended, also while it still runs."""
+    found = await desk.insights.find_execution(execution)
+    lines = await desk.insights.log(found.id, _log_position(cursor), limit + 1)
+    shown = lines[:limit]
+    last = shown[-1] if shown else None
+    next_cursor = cursor if last is None else write_cursor("log", str(last.fence), str(last.number), found.id)
+    data = [
+        {
+            "at": line.at,
+            "attempt_fence": line.fence,
+            "number": line.number,
+            "level": line.level,
+            "message": line.message,
+        }
+        for line in shown
+    ]
+    return answer({"data": data, "next_cursor": next_cursor, "has_more": len(lines) > limit})
+
+
+def _log_position(cursor: str | None) -> tuple[int, int]:
+    if cursor is None:
+        return 0, 0
+    fence, number, _ = read_cursor(cursor, "log", 3)
+    if not all(text is not None and text.isascii() and text.isdecimal() and len(text) < 10 for text in (fence, number)):
+        raise InvalidInput("cursor is none of this list", field="cursor")
+    return int(fence or 0), int(number or 0)
+
+
+@router.post(
+    "/{execution}/cancel",
+    response_model=ExecutionFull,
+    **described(Role.OPERATOR, _FULL_EXAMPLE, request={"reason": "not needed"}, has_body=True, fails=[404, 409]),
+)
+async def cancel_execution(
+    execution: ExecutionRef,
+    desk: TheDesk,
+    caller: TheCaller,
+    body: Reason | None = None,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Cancel an execution: what waits, at once; what runs is asked to stop."""
+    found = await desk.insights.find_execution(execution)
+    await cancel_one(desk, found.id, caller.acting((body or Reason()).reason))
+    return await shown_execution(desk, found.id, 200)
+
+
+@router.post(
+    "/{execution}/retry",
+    response_model=ExecutionFull,
+    **described(Role.OPERATOR, _FULL_EXAMPLE, status=202, request={"reason": "fixed"}, has_body=True, fails=[404, 409]),
+)
+async def retry_execution(
+    execution: ExecutionRef,
+    desk: TheDesk,
+    caller: TheCaller,
+    body: RunIn | None = None,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Run an ended execution again: a new one, linked to the old. Another payload needs the role editor."""
+    body = checked_run(body, caller)
+    found = await desk.insights.find_execution(execution)
+    execution_id = await desk.commands.retry(found.id, body.payload, caller.acting(body.reason))
+    return await shown_execution(desk, execution_id, 202)
+
+
+@router.post(
+    "/bulk",
+    response_model=BulkOut,
+    **described(
+        Role.OPERATOR,
+        BULK_EXAMPLE,
+        request={"action": "retry", "filter": {"status": ["dead"]}, "dry_run": True},
+        has_body=True,
+        fails=[404, 409],
+    ),
+)
+async def change_executions(
+    body: ExecutionBulkIn, desk: TheDesk, caller: TheCaller, idempotency_key: IdempotencyKey = None
+) -> Response:
+    """Cancel or retry up to 500 executions, named or found by a filter; the answer tells of each, and whether there are more."""
+    ids, has_more = await _chosen(desk, body)
+    if body.expected_count is not None and body.expected_count != len(ids):
+        raise Conflict(f"{len(ids)} executions would be touched, expected were {body.expected_count}")
+    if body.dry_run:
+        would = [
+            {"id": show_execution(one), "status": "would_be_done", "execution_id": None, "error": None} for one in ids
+        ]
+        return answer(summed_up(would, has_more=has_more))
+    results = [await _apply(desk, caller, body, one) for one in ids]
+    return answer(summed_up(results, has_more=has_more))
+
+
+async def _chosen(desk: Desk, body: ExecutionBulkIn) -> tuple[list[ExecutionId], bool]:
+    if (body.ids is None) == (body.filter is None):
+        raise Refusal(422, "invalid_input", "give either ids or a filter", hint="a filter may be empty: {}")
+    if body.ids is not None:
+        return [ExecutionId(parse_id("exe", one)) for one in body.ids], False
+    assert body.filter is not None
+    chosen = body.filter
+    wanted = execution_filter(chosen.status, chosen.handler, chosen.queue, None, chosen.start_date, chosen.end_date)
+    return await first_ids(desk, wanted)
+
+
+async def first_ids(desk: Desk, wanted: ExecutionFilter) -> tuple[list[ExecutionId], bool]:
+    """The ids of the first executions that match, and whether there are more."""
+    ids: list[ExecutionId] = []
+    cursor: str | None = None
+    while len(ids) < MOST_AT_ONCE:
+        page: Page[Any] = await desk.insights.executions(wanted, PageRequest(limit=100, cursor=cursor))
+        ids += [execution.id for execution in page.items]
+        cursor = page.next_cursor
+        if cursor is None:
+            return ids, False
+    return ids, True
+
+
+async def _apply(desk: Desk, caller: Caller, body: ExecutionBulkIn, execution_id: ExecutionId) -> Document:
+    actor = caller.acting(body.reason)
+    made: ExecutionId | None = None
+    try:
+        if body.action == "retry":
+            made = await desk.commands.retry(execution_id, None, actor)
+        else:
+            await cancel_one(desk, execution_id, actor)
+    except (NotFound, Conflict, InvalidInput) as error:
+        return failed_item(execution_id, error)
+    return {
+        "id": show_execution(execution_id),
+        "status": "done",
+        "execution_id": None if made is None else show_execution(made),
+        "error": None,
+    }
+
+
+def failed_item(execution_id: ExecutionId, error: TimeballError) -> Document:
+    """One of many that could not be touched."""
+    return {"id": show_execution(execution_id), "status": "failed", "execution_id": None, "error": str(error)}

@@ -1,0 +1,410 @@
+"""Jobs: created, found, changed; and what can be done to one."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Path, Query
+from starlette.responses import Response
+
+from timeball.api.auth import Role, TheCaller
+from timeball.api.described import (
+    EXECUTION_EXAMPLE,
+    EXECUTION_ID,
+    JOB_EXAMPLE,
+    MOMENT,
+    NEW_JOB_EXAMPLE,
+    described,
+    listed,
+)
+from timeball.api.desk import Desk, TheDesk
+from timeball.api.export import Format, exported
+from timeball.api.problems import Refusal
+from timeball.api.redaction import refuse_redacted
+from timeball.api.schemas import (
+    BackfillIn,
+    ExecutionFull,
+    ExecutionIds,
+    ExecutionOut,
+    JobCreated,
+    JobIn,
+    JobOut,
+    JobPatch,
+    ListOut,
+    NextOut,
+    PauseIn,
+    Reason,
+    RunIn,
+)
+from timeball.api.views import (
+    answer,
+    execution_document,
+    fire_time_document,
+    full_execution_document,
+    job_document,
+    page_document,
+)
+from timeball.api.wishes import (
+    copy_of,
+    execution_filter,
+    fields_of,
+    job_filter,
+    moment_from,
+    of_job,
+    page_request,
+    spec_from,
+    version_from,
+)
+from timeball.domain.ids import ExecutionId, show_execution, show_job
+from timeball.domain.job import JobSpec
+from timeball.domain.search import ExecutionFilter, JobFilter, JobOrder, PageRequest
+from timeball.errors import Conflict
+from timeball.insights import JobView
+
+router = APIRouter(prefix="/jobs", tags=["jobs"])
+
+JobRef = Annotated[str, Path(max_length=200, description="A job's id or name.")]
+IfMatch = Annotated[str | None, Header(description='The ETag that the change is made for, such as `"3"`.')]
+IdempotencyKey = Annotated[
+    str | None, Header(description="Sent again with the same key within 24 hours, the first answer comes again.")
+]
+TheFilter = Annotated[JobFilter, Depends(job_filter)]
+ThePage = Annotated[PageRequest, Depends(page_request)]
+Sort = Annotated[JobOrder, Query(description="The order; a minus means the largest first. By name: named jobs only.")]
+
+_COLUMNS = [
+    "id",
+    "name",
+    "description",
+    "handler",
+    "status",
+    "kind",
+    "schedule",
+    "interval_seconds",
+    "scheduled_at",
+    "timezone",
+    "queue",
+    "priority",
+    "max_retries",
+    "timeout_ms",
+    "tags",
+    "payload",
+    "next_run_at",
+    "version",
+    "created_at",
+    "updated_at",
+]
+_FULL_EXAMPLE = EXECUTION_EXAMPLE | {
+    "payload": {},
+    "result": None,
+    "fingerprint": None,
+    "stop_requested": None,
+    "attempt_list": [],
+    "timeline": [{"at": MOMENT, "what": "scheduled"}],
+}
+
+
+_CREATED = JOB_EXAMPLE | {"execution_id": EXECUTION_ID}
+_CREATE: dict[str, Any] = described(
+    Role.EDITOR, _CREATED, status=201, request=NEW_JOB_EXAMPLE, has_body=True, fails=[409]
+)
+_CREATE["responses"][200] = {
+    "description": "The job that holds the unique_key",
+    "model": JobCreated,
+    "content": {"application/json": {"example": _CREATED}},
+}
+
+
+@router.post("", response_model=JobCreated, **_CREATE)
+async def create_job(body: JobIn, desk: TheDesk, idempotency_key: IdempotencyKey = None) -> Response:
+    """Create a job: once (`scheduled_at`), every (`interval_seconds`), cron (`schedule`), or run by hand.
+
+    A one-off whose `unique_key` is alive is not made again; the answer then shows the job that holds the key.
+    """
+    return await _create(desk, spec_from(body))
+
+
+async def _create(desk: Desk, spec: JobSpec) -> Response:
+    created = await desk.commands.create(spec)
+    job_id = created.job_id
+    if not created.is_new and created.execution_id is not None:
+        job_id = (await desk.insights.find_execution(str(created.execution_id))).job_id
+    view = await desk.insights.view_job(str(job_id))
+    execution_id = None if created.execution_id is None else show_execution(created.execution_id)
+    headers = _etag(view) | {"Location": f"/api/v1/jobs/{show_job(job_id)}"}
+    return answer(job_document(view) | {"execution_id": execution_id}, 201 if created.is_new else 200, headers)
+
+
+@router.get("", response_model=ListOut[JobOut], **described(Role.VIEWER, listed(JOB_EXAMPLE)))
+async def list_jobs(
+    desk: TheDesk, caller: TheCaller, wanted: TheFilter, page: ThePage, sort: Sort = JobOrder.NEWEST
+) -> Response:
+    """List jobs. Searching payloads needs the role editor: it would tell a viewer what is hidden from them."""
+    if wanted.payload is not None:
+        caller.needs(Role.EDITOR, "searching payloads")
+    return answer(page_document(await desk.insights.jobs(wanted, sort, page), page, job_document))
+
+
+@router.get(
+    "/export",
+    response_class=Response,
+    **described(Role.VIEWER, "id,name,handler\r\n", media_type="text/csv"),
+)
+async def export_jobs(
+    desk: TheDesk,
+    caller: TheCaller,
+    wanted: TheFilter,
+    kind: Annotated[Format, Query(alias="format")] = "csv",
+) -> Response:
+    """All jobs that match, as CSV or JSON lines. Cells that a spreadsheet would run begin with an apostrophe."""
+    if wanted.payload is not None:
+        caller.needs(Role.EDITOR, "searching payloads")
+
+    async def read(request: PageRequest) -> Any:
+        return await desk.insights.jobs(wanted, JobOrder.NEWEST, request)
+
+    return exported(kind, "jobs", _COLUMNS, read, job_document)
+
+
+@router.get("/{job}", response_model=JobOut, **described(Role.VIEWER, JOB_EXAMPLE, fails=[404]))
+async def get_job(job: JobRef, desk: TheDesk) -> Response:
+    """One job. Its ETag is its version."""
+    view = await desk.insights.view_job(job)
+    return answer(job_document(view), headers=_etag(view))
+
+
+_CHANGE: dict[str, Any] = described(
+    Role.EDITOR, JOB_EXAMPLE, request={"priority": 90}, has_body=True, fails=[404, 409, 412]
+)
+
+
+@router.put("/{job}", response_model=JobOut, **_CHANGE)
+async def replace_job(
+    job: JobRef, body: JobPatch, desk: TheDesk, caller: TheCaller, if_match: IfMatch = None
+) -> Response:
+    """Change the fields that are given; the same as PATCH. Takes effect with the next occurrence."""
+    return await _change(job, body, desk, caller, if_match)
+
+
+@router.patch("/{job}", response_model=JobOut, **_CHANGE)
+async def change_job(
+    job: JobRef, body: JobPatch, desk: TheDesk, caller: TheCaller, if_match: IfMatch = None
+) -> Response:
+    """Change the fields that are given. Takes effect with the next occurrence."""
+    return await _change(job, body, desk, caller, if_match)
+
+
+async def _change(job: str, body: JobPatch, desk: Desk, caller: Any, if_match: str | None) -> Response:
+    found = await desk.insights.find_job(job)
+    expected = version_from(if_match)
+    try:
+        changed = await desk.commands.update(found.id, fields_of(body), caller.acting(), expected)
+    except Conflict as error:
+        if expected is None or "version" not in error.facts:
+            raise
+        raise Refusal(
+            412, "precondition_failed", str(error), hint=error.hint, headers={"ETag": f'"{error.facts["version"]}"'}
+        ) from error
+    view = await desk.insights.view_job(str(changed.id))
+    return answer(job_document(view), headers=_etag(view))
+
+
+_DELETE: dict[str, Any] = described(Role.EDITOR, None, status=204, fails=[404, 409, 412])
+
+
+@router.delete("/{job}", response_class=Response, **_DELETE)
+async def delete_job(job: JobRef, desk: TheDesk, caller: TheCaller, if_match: IfMatch = None) -> Response:
+    """Take a job out of service: what waits is cancelled, its name is free again, its history stays."""
+    found = await desk.insights.find_job(job)
+    expected = version_from(if_match)
+    if expected is not None and expected != found.version:
+        raise Refusal(
+            412,
+            "precondition_failed",
+            f"the job has version {found.version}",
+            hint="read it again",
+            headers=_tag(found.version),
+        )
+    await desk.commands.delete(found.id, caller.acting())
+    return Response(status_code=204)
+
+
+@router.post(
+    "/{job}/pause",
+    response_model=JobOut,
+    **described(
+        Role.OPERATOR, JOB_EXAMPLE, request={"until": MOMENT, "reason": "maintenance"}, has_body=True, fails=[404, 409]
+    ),
+)
+async def pause_job(
+    job: JobRef, desk: TheDesk, caller: TheCaller, body: PauseIn | None = None, idempotency_key: IdempotencyKey = None
+) -> Response:
+    """Let nothing of a job start until it is resumed, by hand or at `until`."""
+    body = body or PauseIn()
+    found = await desk.insights.find_job(job)
+    await desk.commands.pause(found.id, moment_from(body.until, "until", found.timezone), caller.acting(body.reason))
+    return answer(job_document(await desk.insights.view_job(str(found.id))))
+
+
+@router.post(
+    "/{job}/resume",
+    response_model=JobOut,
+    **described(Role.OPERATOR, JOB_EXAMPLE, request={"reason": "done"}, has_body=True, fails=[404, 409]),
+)
+async def resume_job(
+    job: JobRef, desk: TheDesk, caller: TheCaller, body: Reason | None = None, idempotency_key: IdempotencyKey = None
+) -> Response:
+    """Let a paused job go on from now; what fell into the pause is recorded as skipped."""
+    found = await desk.insights.find_job(job)
+    await desk.commands.resume(found.id, caller.acting((body or Reason()).reason))
+    return answer(job_document(await desk.insights.view_job(str(found.id))))
+
+
+_RUN: dict[str, Any] = described(
+    Role.OPERATOR, _FULL_EXAMPLE, status=202, request={"reason": "again"}, has_body=True, fails=[404, 409]
+)
+
+
+@router.post("/{job}/trigger", response_model=ExecutionFull, **_RUN)
+async def trigger_job(
+    job: JobRef, desk: TheDesk, caller: TheCaller, body: RunIn | None = None, idempotency_key: IdempotencyKey = None
+) -> Response:
+    """Run a job now, beside its schedule. Another payload needs the role editor."""
+    body = checked_run(body, caller)
+    found = await desk.insights.find_job(job)
+    execution_id = await desk.commands.trigger(found.id, body.payload, caller.acting(body.reason))
+    return await shown_execution(desk, execution_id, 202)
+
+
+@router.post(
+    "/{job}/cancel",
+    response_model=ExecutionFull,
+    **described(Role.OPERATOR, _FULL_EXAMPLE, request={"reason": "not needed"}, has_body=True, fails=[404, 409]),
+)
+async def cancel_job(
+    job: JobRef, desk: TheDesk, caller: TheCaller, body: Reason | None = None, idempotency_key: IdempotencyKey = None
+) -> Response:
+    """Cancel the current execution of a job: the one that runs, or else waits. A schedule goes on with its next occurrence."""
+    found = await desk.insights.find_job(job)
+    current = await desk.insights.current_execution(found.id)
+    if current is None:
+        raise Conflict("nothing of this job waits or runs")
+    await cancel_one(desk, current.id, caller.acting((body or Reason()).reason))
+    return await shown_execution(desk, current.id, 200)
+
+
+@router.post("/{job}/retry", response_model=ExecutionFull, **_RUN)
+async def retry_job(
+    job: JobRef, desk: TheDesk, caller: TheCaller, body: RunIn | None = None, idempotency_key: IdempotencyKey = None
+) -> Response:
+    """Run the last ended execution of a job again, as a new one. Another payload needs the role editor."""
+    body = checked_run(body, caller)
+    found = await desk.insights.find_job(job)
+    last = await desk.insights.last_ended(found.id)
+    if last is None:
+        raise Conflict("no execution of this job has ended", hint="trigger it instead")
+    execution_id = await desk.commands.retry(last.id, body.payload, caller.acting(body.reason))
+    return await shown_execution(desk, execution_id, 202)
+
+
+@router.post(
+    "/{job}/duplicate",
+    response_model=JobCreated,
+    **described(
+        Role.EDITOR,
+        _CREATED,
+        status=201,
+        request={"name": "daily-report-2", "scheduled_at": MOMENT},
+        has_body=True,
+        fails=[404, 409],
+    ),
+)
+async def duplicate_job(
+    job: JobRef, desk: TheDesk, body: JobPatch | None = None, idempotency_key: IdempotencyKey = None
+) -> Response:
+    """Create a copy of a job, with other values for the fields that are given."""
+    found = await desk.insights.find_job(job)
+    return await _create(desk, copy_of(found, fields_of(body or JobPatch()), desk.insights.now()))
+
+
+@router.post(
+    "/{job}/backfill",
+    response_model=ExecutionIds,
+    **described(
+        Role.EDITOR,
+        {"count": 1, "execution_ids": [EXECUTION_ID]},
+        status=202,
+        request={"start": "2026-11-01T00:00:00Z", "end": "2026-11-08T00:00:00Z"},
+        has_body=True,
+        fails=[404, 409],
+    ),
+)
+async def backfill_job(
+    job: JobRef, body: BackfillIn, desk: TheDesk, caller: TheCaller, idempotency_key: IdempotencyKey = None
+) -> Response:
+    """Run a job once for every occurrence that its schedule names in a span of the past, ten a second."""
+    found = await desk.insights.find_job(job)
+    start, end = (moment_from(getattr(body, side), side, found.timezone) for side in ("start", "end"))
+    assert start is not None
+    assert end is not None
+    ids = await desk.commands.backfill(found.id, start, end, caller.acting(body.reason))
+    return answer({"count": len(ids), "execution_ids": [show_execution(one) for one in ids]}, 202)
+
+
+@router.get(
+    "/{job}/executions",
+    response_model=ListOut[ExecutionOut],
+    **described(Role.VIEWER, listed(EXECUTION_EXAMPLE), fails=[404]),
+)
+async def list_executions_of_job(
+    job: JobRef, desk: TheDesk, wanted: Annotated[ExecutionFilter, Depends(execution_filter)], page: ThePage
+) -> Response:
+    """The executions of a job, the latest first."""
+    found = await desk.insights.find_job(job)
+    return answer(
+        page_document(await desk.insights.executions(of_job(wanted, found.id), page), page, execution_document)
+    )
+
+
+_NEXT_EXAMPLE = {
+    "description": "At 06:00 (UTC)",
+    "next": [{"at": MOMENT, "local": "2026-11-16T06:00:00+00:00", "is_due": True, "note": None}],
+}
+
+
+@router.get("/{job}/next", response_model=NextOut, **described(Role.VIEWER, _NEXT_EXAMPLE, fails=[404]))
+async def next_of_job(job: JobRef, desk: TheDesk, count: Annotated[int, Query(ge=1, le=100)] = 10) -> Response:
+    """When a job runs next, with the changes of the clock marked."""
+    found = await desk.insights.find_job(job)
+    times = desk.insights.next_times(found.rule, found.timezone, desk.insights.now(), count)
+    return answer({"description": found.rule.describe(), "next": [fire_time_document(time) for time in times]})
+
+
+def checked_run(body: RunIn | None, caller: TheCaller) -> RunIn:
+    """A payload of one's own is an edit for one run, so it needs the role that edits."""
+    body = body or RunIn()
+    if body.payload is not None:
+        caller.needs(Role.EDITOR, "another payload")
+        refuse_redacted(body.payload)
+    return body
+
+
+async def cancel_one(desk: Desk, execution_id: ExecutionId, actor: Any) -> None:
+    """Cancel an execution; Conflict if it has ended."""
+    if execution_id not in await desk.commands.cancel([execution_id], actor):
+        raise Conflict("this execution has ended, or is being stopped already", hint="retry makes a new one")
+
+
+async def shown_execution(desk: Desk, execution_id: ExecutionId, status: int) -> Response:
+    """An execution in full, as an answer."""
+    view = await desk.insights.view_execution(str(execution_id))
+    headers = {"Location": f"/api/v1/executions/{show_execution(execution_id)}"} if status == 202 else None
+    return answer(full_execution_document(view), status, headers)
+
+
+def _etag(view: JobView) -> dict[str, str]:
+    return _tag(view.job.version)
+
+
+def _tag(version: int) -> dict[str, str]:
+    return {"ETag": f'"{version}"'}

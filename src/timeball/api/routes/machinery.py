@@ -1,0 +1,161 @@
+"""Queues, workers and schedulers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path
+from starlette.responses import Response
+
+from timeball.api.auth import Role, TheCaller
+from timeball.api.described import MOMENT, WORKER_ID, described
+from timeball.api.desk import TheDesk
+from timeball.api.routes.jobs import IdempotencyKey
+from timeball.api.schemas import Many, NodeOut, QueueLimit, QueueOut, Reason
+from timeball.api.views import answer, node_document, queue_document
+from timeball.domain.ids import parse_id, show
+from timeball.domain.instants import shown
+from timeball.domain.node import NodeKind, NodeStatus
+from timeball.domain.text import check_label
+from timeball.errors import InvalidInput, NotFound
+
+router = APIRouter()
+
+QueueName = Annotated[str, Path(max_length=200, description="A queue's name.")]
+NodeRef = Annotated[str, Path(max_length=200, description="A node's id.")]
+
+_QUEUE_EXAMPLE = {
+    "name": "default",
+    "is_paused": False,
+    "paused_at": None,
+    "pause_reason": None,
+    "max_running": None,
+    "depth": 12,
+    "running": 3,
+    "oldest_at": MOMENT,
+    "oldest_wait_seconds": 0.25,
+}
+_NODE_EXAMPLE = {
+    "id": WORKER_ID,
+    "kind": "worker",
+    "name": "host-1/4711",
+    "started_at": MOMENT,
+    "renewed_at": MOMENT,
+    "lease_until": MOMENT,
+    "slots": 20,
+    "busy": 3,
+    "queues": None,
+    "handlers": ["http.webhook"],
+    "shards": [],
+    "version": "0.1.0",
+    "draining": False,
+}
+
+
+@router.get(
+    "/queues", tags=["queues"], response_model=Many[QueueOut], **described(Role.VIEWER, {"data": [_QUEUE_EXAMPLE]})
+)
+async def list_queues(desk: TheDesk) -> Response:
+    """Every queue that has something ready or running, a pause or a limit; with its depth and its oldest wait."""
+    return answer({"data": [queue_document(row) for row in await desk.insights.queues()]})
+
+
+@router.get("/queues/{queue}", tags=["queues"], response_model=QueueOut, **described(Role.VIEWER, _QUEUE_EXAMPLE))
+async def get_queue(queue: QueueName, desk: TheDesk) -> Response:
+    """One queue; one that nobody has used yet is simply empty."""
+    return answer(queue_document(await desk.insights.queue(check_label(queue, "queue"))))
+
+
+@router.patch(
+    "/queues/{queue}",
+    tags=["queues"],
+    response_model=QueueOut,
+    **described(Role.EDITOR, _QUEUE_EXAMPLE, request={"max_running": 10}, has_body=True, fails=[409]),
+)
+async def limit_queue(queue: QueueName, body: QueueLimit, desk: TheDesk, caller: TheCaller) -> Response:
+    """Let at most so many executions of a queue run together, across all workers."""
+    await desk.commands.limit_queue(queue, body.max_running, caller.acting(body.reason))
+    return answer(queue_document(await desk.insights.queue(queue)))
+
+
+_TOGGLE = described(Role.OPERATOR, _QUEUE_EXAMPLE, request={"reason": "maintenance"}, has_body=True, fails=[409])
+
+
+@router.post("/queues/{queue}/pause", tags=["queues"], response_model=QueueOut, **_TOGGLE)
+async def pause_queue(
+    queue: QueueName,
+    desk: TheDesk,
+    caller: TheCaller,
+    body: Reason | None = None,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Let nothing of a queue be claimed; what runs goes on."""
+    await desk.commands.pause_queue(queue, caller.acting((body or Reason()).reason))
+    return answer(queue_document(await desk.insights.queue(queue)))
+
+
+@router.post("/queues/{queue}/resume", tags=["queues"], response_model=QueueOut, **_TOGGLE)
+async def resume_queue(
+    queue: QueueName,
+    desk: TheDesk,
+    caller: TheCaller,
+    body: Reason | None = None,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Let a paused queue go on."""
+    await desk.commands.resume_queue(queue, caller.acting((body or Reason()).reason))
+    return answer(queue_document(await desk.insights.queue(queue)))
+
+
+@router.get(
+    "/workers", tags=["nodes"], response_model=Many[NodeOut], **described(Role.VIEWER, {"data": [_NODE_EXAMPLE]})
+)
+async def list_workers(desk: TheDesk) -> Response:
+    """The workers that are believed alive: slots, queues, handlers, heartbeat."""
+    return answer({"data": [node_document(node) for node in await desk.insights.nodes(NodeKind.WORKER)]})
+
+
+@router.get(
+    "/schedulers",
+    tags=["nodes"],
+    response_model=Many[NodeOut],
+    **described(Role.VIEWER, {"data": [_NODE_EXAMPLE | {"kind": "scheduler", "shards": [0, 1]}]}),
+)
+async def list_schedulers(desk: TheDesk) -> Response:
+    """The schedulers that are believed alive, with the shards each looks after."""
+    return answer({"data": [node_document(node) for node in await desk.insights.nodes(NodeKind.SCHEDULER)]})
+
+
+@router.get(
+    "/workers/{node}", tags=["nodes"], response_model=NodeOut, **described(Role.VIEWER, _NODE_EXAMPLE, fails=[404])
+)
+async def get_worker(node: NodeRef, desk: TheDesk) -> Response:
+    """One worker or scheduler."""
+    return answer(node_document(_find(node, await desk.insights.nodes())))
+
+
+@router.post(
+    "/workers/{node}/drain",
+    tags=["nodes"],
+    response_model=NodeOut,
+    **described(Role.OPERATOR, _NODE_EXAMPLE, status=202, request={}, has_body=True, fails=[404, 409]),
+)
+async def drain_worker(
+    node: NodeRef, desk: TheDesk, body: Reason | None = None, idempotency_key: IdempotencyKey = None
+) -> Response:
+    """Ask a worker or scheduler to leave in good order: it takes nothing more, and ends when it has finished what it runs."""
+    found = _find(node, await desk.insights.nodes())
+    await desk.commands.drain_node(found.incarnation)
+    return answer(node_document(found) | {"draining": True}, 202)
+
+
+def _find(reference: str, nodes: list[NodeStatus]) -> NodeStatus:
+    prefix = "sch" if reference.startswith("sch_") else "wrk"
+    try:
+        wanted = parse_id(prefix, reference)
+    except InvalidInput:
+        raise NotFound("node", shown(reference)) from None
+    found = next((node for node in nodes if node.incarnation == wanted), None)
+    if found is None:
+        raise NotFound("node", show(prefix, wanted))
+    return found

@@ -1,0 +1,149 @@
+"""Schedules to look at, health, numbers, and who did what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from timeball.api.auth import Role
+from timeball.api.described import MOMENT, described
+from timeball.api.desk import TheDesk
+from timeball.api.routes.jobs import IdempotencyKey, ThePage
+from timeball.api.schemas import AuditOut, HealthOut, ListOut, LiveOut, NextOut, PreviewIn, StatsOut, Words
+from timeball.api.views import answer, audit_document, fire_time_document, page_document, stats_document
+from timeball.api.wishes import moment_from
+from timeball.domain.schedule import parse_schedule
+from timeball.insights import MOST_COUNTED, Check
+from timeball.version import __version__
+
+router = APIRouter()
+
+_CHECK_EXAMPLE = {"name": "database", "status": "ok", "detail": "it answers"}
+_HEALTH_EXAMPLE = {"status": "ok", "version": __version__, "checks": [_CHECK_EXAMPLE]}
+_PREVIEW_EXAMPLE = {
+    "description": "At 02:30 (Europe/Berlin)",
+    "next": [
+        {"at": "2027-03-28T01:00:00Z", "local": "2027-03-28T03:00:00+02:00", "is_due": True, "note": "moved_by_gap"}
+    ],
+}
+_PERCENTILES = {"p50": 0.001, "p95": 0.002, "p99": 0.004}
+_STATS_EXAMPLE = {
+    "waiting": {"scheduled": 120, "retrying": 2, "queued": 0, "running": 3},
+    "hours": 24,
+    "is_sample": False,
+    "finished": [
+        {
+            "handler": "http.webhook",
+            "state": "succeeded",
+            "executions": 1440,
+            "duration_seconds": _PERCENTILES,
+            "lateness_seconds": _PERCENTILES,
+        }
+    ],
+}
+_AUDIT_EXAMPLE = {
+    "id": "aud_01JCV3V1KC8M2T4QZ5R7N9X0AB",
+    "at": MOMENT,
+    "actor": "key:4c1a9d02b7e1 deploy",
+    "action": "job.pause",
+    "subject": "job:01937b1d-8607-7000-8000-000000000000",
+    "reason": "maintenance",
+    "before": {"paused_at": None},
+    "after": {"paused_at": MOMENT},
+}
+
+
+@router.post(
+    "/schedules/preview",
+    tags=["time"],
+    response_model=NextOut,
+    **described(
+        Role.VIEWER,
+        _PREVIEW_EXAMPLE,
+        request={"schedule": "30 2 * * *", "timezone": "Europe/Berlin"},
+        has_body=True,
+        fails=[409],
+    ),
+)
+async def preview_schedule(body: PreviewIn, desk: TheDesk, idempotency_key: IdempotencyKey = None) -> Response:
+    """When a schedule would fire, in words and in instants, with the changes of the clock marked."""
+    now = desk.insights.now()
+    after = moment_from(body.after, "after", body.timezone) or now
+    rule = parse_schedule(**body.model_dump(exclude={"after", "count"}), now=now)
+    times = desk.insights.next_times(rule, body.timezone, after, body.count)
+    return answer({"description": rule.describe(), "next": [fire_time_document(time) for time in times]})
+
+
+@router.get("/health/live", tags=["system"], response_model=LiveOut, **described(None, {"status": "ok"}))
+async def live() -> Response:
+    """Whether this process answers at all. Needs no key."""
+    return answer({"status": "ok"})
+
+
+_READY = described(None, _HEALTH_EXAMPLE)
+_READY["responses"][503] = {
+    "description": "The database or its schema is not as it must be",
+    "model": HealthOut,
+    "content": {"application/json": {"example": _HEALTH_EXAMPLE | {"status": "fail"}}},
+}
+
+
+@router.get("/health/ready", tags=["system"], response_model=HealthOut, **_READY)
+async def ready(desk: TheDesk) -> Response:
+    """Whether this process can do its work: it asks the database, and looks at its schema. Needs no key."""
+    checks = [check for check in await desk.insights.health() if check.name in ("database", "schema")]
+    return _health(checks)
+
+
+_HEALTH = described(Role.VIEWER, _HEALTH_EXAMPLE)
+_HEALTH["responses"][503] = _READY["responses"][503]
+
+
+@router.get("/health", tags=["system"], response_model=HealthOut, **_HEALTH)
+async def health(desk: TheDesk) -> Response:
+    """The database, its schema, and whether schedulers and workers are alive and every shard is looked after."""
+    return _health(await desk.insights.health())
+
+
+def _health(checks: Sequence[Check]) -> Response:
+    words = [check.status for check in checks]
+    status = "fail" if "fail" in words else "warn" if "warn" in words else "ok"
+    shown = [{"name": check.name, "status": check.status, "detail": check.detail} for check in checks]
+    return answer({"status": status, "version": __version__, "checks": shown}, 503 if status == "fail" else 200)
+
+
+@router.get("/stats", tags=["system"], response_model=StatsOut, **described(Role.VIEWER, _STATS_EXAMPLE))
+async def stats(desk: TheDesk, hours: Annotated[float, Query(gt=0, le=24 * 31)] = 24) -> Response:
+    """What waits and runs, and how executions ended: by state and handler, with durations and lateness.
+
+    Rows without a handler are over all handlers, those without a state over all states.
+    """
+    rows = await desk.insights.finished_stats(timedelta(hours=hours))
+    total = next((row["executions"] for row in rows if row["handler"] is None and row["state"] is None), 0)
+    document = {
+        "waiting": await desk.insights.waiting_counts(),
+        "hours": hours,
+        "is_sample": total >= MOST_COUNTED,
+        "finished": [stats_document(row) for row in rows],
+    }
+    return answer(document)
+
+
+@router.get(
+    "/audit",
+    tags=["system"],
+    response_model=ListOut[AuditOut],
+    **described(Role.ADMIN, {"data": [_AUDIT_EXAMPLE], "next_cursor": None, "has_more": False}),
+)
+async def audit(
+    desk: TheDesk,
+    page: ThePage,
+    subject: Annotated[Words | None, Query(description="Only about this.")] = None,
+    actor: Annotated[Words | None, Query(description="Only by this one.")] = None,
+) -> Response:
+    """Who changed what, when and why, the latest first."""
+    return answer(page_document(await desk.insights.audit(subject, actor, page), page, audit_document))

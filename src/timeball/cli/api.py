@@ -1,0 +1,30 @@
+"""`timeball api`: the HTTP API alone."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+
+from timeball.api.server import ApiServer
+from timeball.cli.nodes import run_on_best_loop
+from timeball.settings import Settings, load_settings
+from timeball.wiring import front_parts, opened
+
+
+def run_api(host: str | None, port: int | None) -> None:
+    """Serve the API here until a signal ends it."""
+    given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
+    run_on_best_loop(_serve(load_settings(**given)))
+
+
+async def _serve(settings: Settings) -> None:
+    async with opened(settings) as parts:
+        server = ApiServer(front_parts(settings, parts.store, parts.commands))
+        await server.open()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, server.stop)
+        sys.stderr.write(f"\n  {await server.greeting()}\n")
+        sys.stderr.flush()
+        await server.run()

@@ -1,0 +1,78 @@
+"""`timeball keys`: API keys made, listed and revoked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import orjson
+import typer
+
+from timeball.commands import Actor
+from timeball.domain.spans import parse_span
+from timeball.settings import load_settings
+from timeball.store.keys import ApiKey, Keys
+from timeball.wiring import opened
+
+_ACTOR = Actor("cli").entry
+
+
+def create_key(role: str, name: str | None, expires: str | None, *, as_json: bool) -> None:
+    """Make a key and show it, this once."""
+    span: timedelta | None = None if expires is None else parse_span(expires, "expires")
+
+    async def work(keys: Keys) -> tuple[ApiKey, str]:
+        return await keys.create(role, name or role, span, _ACTOR)
+
+    key, token = asyncio.run(_with_keys(work))
+    if as_json:
+        typer.echo(orjson.dumps(_document(key) | {"token": token}).decode())
+        return
+    typer.echo(token)
+    until = "it does not expire" if key.expires_at is None else f"until {key.expires_at:%Y-%m-%d %H:%M} UTC"
+    typer.echo(f"key {key.id} ({key.role}, {until}); it is shown only now, keep it safe", err=True)
+
+
+def list_keys(*, as_json: bool) -> None:
+    """Show all keys, without their tokens."""
+
+    async def work(keys: Keys) -> Sequence[ApiKey]:
+        return await keys.list()
+
+    found = asyncio.run(_with_keys(work))
+    if as_json:
+        typer.echo(orjson.dumps([_document(key) for key in found]).decode())
+        return
+    for key in found:
+        state = "revoked" if key.revoked_at else f"expires {key.expires_at:%Y-%m-%d}" if key.expires_at else "usable"
+        used = f"used {key.used_at:%Y-%m-%d %H:%M}" if key.used_at else "never used"
+        typer.echo(f"{key.id}  {key.role:<8}  {state:<18}  {used:<22}  {key.name}")
+
+
+def revoke_key(key_id: str) -> None:
+    """Let a key open nothing any more."""
+
+    async def work(keys: Keys) -> ApiKey:
+        return await keys.revoke(key_id, _ACTOR)
+
+    key = asyncio.run(_with_keys(work))
+    typer.echo(f"key {key.id} is revoked")
+
+
+async def _with_keys(work: Any) -> Any:
+    async with opened(load_settings()) as parts:
+        return await work(Keys(parts.store.database, parts.store.jobs))
+
+
+def _document(key: ApiKey) -> dict[str, Any]:
+    return {
+        "id": key.id,
+        "name": key.name,
+        "role": key.role,
+        "created_at": key.created_at,
+        "expires_at": key.expires_at,
+        "revoked_at": key.revoked_at,
+        "used_at": key.used_at,
+    }

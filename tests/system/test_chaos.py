@@ -1,0 +1,267 @@
+"""Everything fails, again and again, while everything runs. Afterwards nothing may be missing and nothing be there twice.
+
+A seed decides which faults strike whom and when; it is printed, and `SOAK_SEED=...` repeats it as far as real processes
+repeat anything. `SOAK_MINUTES=60` (`make soak`) goes on for that long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from tests.system.cluster import LEASE_SECONDS, SHORT_LEASES, Cluster, DurableServer, Process
+from tests.system.ledger import every
+from timeball.commands import Commands
+from timeball.domain.job import JobSpec
+from timeball.errors import StoreUnavailable
+
+pytestmark = pytest.mark.slow
+
+MINUTES = float(os.environ.get("SOAK_MINUTES") or 0)
+SECONDS = round(60 * MINUTES) or 20
+SEED = int(os.environ.get("SOAK_SEED") or random.randrange(2**32))
+NODES = 3
+
+# Faults are no failures of the jobs: they may lose as many workers as it takes.
+PATIENT = {"max_lost": 1_000_000, "initial_backoff_ms": 50, "max_backoff_ms": 500}
+
+
+@pytest.fixture
+def cluster(durable_server: DurableServer, tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path, durable_server.dsn(durable_server.create_database()), **SHORT_LEASES)
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+class Load:
+    """One-offs without end, and schedules that end at a known instant."""
+
+    def __init__(self, cluster: Cluster, rng: random.Random) -> None:
+        self._cluster = cluster
+        self._rng = rng
+        self.acknowledged: set[UUID] = set()
+        self.refused = 0
+        self.targets: dict[UUID, set[datetime]] = {}
+        self.overlap: dict[UUID, str] = {}
+
+    async def create_schedules(self, commands: Commands, seconds: int) -> None:
+        """Some tens of them: every second or two, by interval and by cron, with each rule for overlaps."""
+        anchor = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=2)
+        until = anchor + timedelta(seconds=seconds)
+        rules = ("allow", "allow", "skip", "queue", "cancel_running")
+        for number in range(30):
+            period = 1 + number % 2
+            is_cron = number % 3 == 0
+            rhythm = {"schedule": f"*/{period} * * * * *"} if is_cron else {"interval_seconds": period}
+            overlap = rules[number % len(rules)]
+            spec = JobSpec(
+                name=f"schedule-{number}",
+                handler="work",
+                payload={"seconds": self._rng.choice((0, 0.1, 0.8)), "label": overlap},
+                starts_at=anchor,
+                ends_at=until,
+                scheduled_at=None if is_cron else anchor,
+                overlap=overlap,
+                # However late: as long as the faults go on, and while everything catches up.
+                misfire_grace_seconds=24 * 3600,
+                **rhythm,  # type: ignore[arg-type]
+                **PATIENT,  # type: ignore[arg-type]
+            )
+            created = await commands.create(spec)
+            midnight = anchor.replace(hour=0, minute=0, second=0)
+            instants = every(period, midnight if is_cron else anchor, anchor - timedelta(seconds=1), until)
+            self.targets[created.job_id] = {instant for instant in instants if instant >= anchor}
+            self.overlap[created.job_id] = overlap
+
+    async def enqueue_until(self, commands: Commands, deadline: float) -> None:
+        """One-offs, singly and in bulk, for now and for a little later; some fail at first."""
+        while time.monotonic() < deadline:
+            try:
+                await (self._enqueue_many(commands) if self._rng.random() < 0.3 else self._enqueue_one(commands))
+            except StoreUnavailable:
+                # Not acknowledged: it may be there or not.
+                self.refused += 1
+            await asyncio.sleep(self._rng.uniform(0, 0.1))
+
+    async def _enqueue_one(self, commands: Commands) -> None:
+        later = self._rng.choice((None, None, datetime.now(UTC) + timedelta(seconds=self._rng.uniform(0, 3))))
+        spec = JobSpec(handler="work", payload=self._payload(), scheduled_at=later, **PATIENT)  # type: ignore[arg-type]
+        created = await commands.create(spec)
+        assert created.execution_id is not None
+        self.acknowledged.add(created.execution_id)
+
+    async def _enqueue_many(self, commands: Commands) -> None:
+        payload = '{"label": "bulk"}'
+        spec = JobSpec(handler="work", priority=self._rng.choice((10, 50, 90)), **PATIENT)  # type: ignore[arg-type]
+        self.acknowledged |= set(await commands.enqueue_many(spec, [payload] * self._rng.randrange(20, 60)))
+
+    def _payload(self) -> dict[str, object]:
+        seconds = self._rng.choice((0, 0, 0.05, 0.3))
+        return {"label": "single", "seconds": seconds, "failures": int(self._rng.random() < 0.1)}
+
+
+class Faults:
+    """Strikes at random, and heals."""
+
+    def __init__(self, cluster: Cluster, server: DurableServer, rng: random.Random) -> None:
+        self._cluster = cluster
+        self._server = server
+        self._rng = rng
+        self._nodes: dict[str, list[Process]] = {"scheduler": [], "worker": []}
+        self._thaws: list[asyncio.Task[None]] = []
+        self.struck: Counter[str] = Counter()
+
+    def start_nodes(self) -> None:
+        for _ in range(NODES):
+            self._nodes["scheduler"].append(self._cluster.launch_scheduler())
+            self._nodes["worker"].append(self._cluster.launch_worker())
+
+    async def strike_until(self, deadline: float) -> None:
+        deck: list[str] = []
+        while time.monotonic() < deadline:
+            # Shuffled like cards, so that a short run meets every fault too.
+            deck = deck or self._shuffled()
+            fault = deck.pop()
+            self.struck[fault] += 1
+            await self._strike(fault)
+            self._start_again()
+            await asyncio.sleep(self._rng.uniform(0.2, 1.0))
+
+    def _shuffled(self) -> list[str]:
+        deck = ["kill worker", "kill scheduler", "freeze worker", "freeze scheduler"] * 2
+        deck += ["kill worker", "restart database", "restart database at once", "kill database"]
+        self._rng.shuffle(deck)
+        return deck
+
+    async def _strike(self, fault: str) -> None:
+        verb, what = fault.split(" ", 1)
+        if what in self._nodes:
+            place = self._rng.randrange(NODES)
+            if verb == "kill":
+                self._replace(what, place)
+            else:
+                self._freeze(self._nodes[what][place])
+        else:
+            await self._restart_database(fault)
+
+    def _start_again(self) -> None:
+        """As an init system would: nobody ends by itself, except who finds no database when it starts."""
+        for kind, processes in self._nodes.items():
+            for place, process in enumerate(processes):
+                if not process.is_running:
+                    assert not process.events("node.started"), f"a {kind} ended by itself:\n{process.tail()}"
+                    assert "PostgreSQL cannot be reached" in process.tail()
+                    self._replace(kind, place)
+
+    def _replace(self, kind: str, place: int) -> None:
+        self._nodes[kind][place].kill()
+        start = self._cluster.launch_worker if kind == "worker" else self._cluster.launch_scheduler
+        self._nodes[kind][place] = start()
+
+    def _freeze(self, process: Process) -> None:
+        process.freeze()
+        seconds = self._rng.choice((0.5, LEASE_SECONDS + 1, LEASE_SECONDS + 2))
+        self._thaws.append(asyncio.ensure_future(self._thaw_after(process, seconds)))
+
+    async def _thaw_after(self, process: Process, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        if process.is_running:
+            process.thaw()
+
+    async def _restart_database(self, fault: str) -> None:
+        stop = {
+            "restart database": self._server.stop,
+            "restart database at once": self._server.stop_at_once,
+            "kill database": self._server.kill,
+        }[fault]
+        away = self._rng.choice((0, 0.5, 2.0))
+        # In a thread, so that those who enqueue run into it.
+        await asyncio.to_thread(stop)
+        await asyncio.sleep(away)
+        await asyncio.to_thread(self._server.start)
+
+    async def heal(self) -> None:
+        """Wait until everybody is there and awake."""
+        await asyncio.gather(*self._thaws)
+        self._start_again()
+        for process in [process for processes in self._nodes.values() for process in processes]:
+            await process.event("node.started")
+
+
+@pytest.mark.timeout(600 + 60 * MINUTES)
+async def test_nothing_is_lost_and_nothing_counts_twice_whatever_fails(
+    cluster: Cluster, durable_server: DurableServer
+) -> None:
+    print(f"SOAK_SEED={SEED}")
+    faults = Faults(cluster, durable_server, random.Random(SEED))
+    load = Load(cluster, random.Random(SEED + 1))
+    faults.start_nodes()
+
+    async with cluster.commands() as commands:
+        await load.create_schedules(commands, SECONDS)
+        deadline = time.monotonic() + SECONDS
+        await asyncio.gather(
+            load.enqueue_until(commands, deadline),
+            faults.strike_until(deadline - LEASE_SECONDS),
+        )
+    await faults.heal()
+
+    await cluster.drained(120)
+    print(f"struck: {dict(faults.struck)}; acknowledged: {len(load.acknowledged)}; refused: {load.refused}")
+    check_one_offs(cluster, load)
+    check_schedules(cluster, load)
+    check_was_hard(cluster)
+    cluster.check_books()
+
+
+def check_one_offs(cluster: Cluster, load: Load) -> None:
+    """Every one that was acknowledged has succeeded, once; and of the others nothing is half there."""
+    rows = cluster.sql("SELECT id, state FROM timeball.finished WHERE origin = 'enqueue'")
+    ended = {id_ for id_, state in rows if state == "succeeded"}
+    assert len(rows) == len(ended), f"SOAK_SEED={SEED}: not all one-offs succeeded, or some ended twice"
+    assert not load.acknowledged - ended, f"SOAK_SEED={SEED}: lost {load.acknowledged - ended}"
+    created = cluster.value("SELECT count(*) FROM timeball.job WHERE name IS NULL")
+    assert created == len(rows), f"SOAK_SEED={SEED}: {created} were created, {len(rows)} have ended"
+
+
+def check_schedules(cluster: Cluster, load: Load) -> None:
+    """Every occurrence of every schedule is recorded once, and was run unless its rule for overlaps says otherwise."""
+    records: dict[UUID, Counter[datetime]] = {job: Counter() for job in load.targets}
+    ran = {run.execution for run in cluster.ledger.runs()}
+    for id_, job, instant, state, reason in cluster.sql(
+        "SELECT id, job_id, scheduled_for, state, reason FROM timeball.finished WHERE origin = 'schedule'"
+    ):
+        records[job][instant] += 1
+        if state == "succeeded":
+            assert id_ in ran, f"SOAK_SEED={SEED}: {id_} succeeded without having run"
+        else:
+            allowed = {"skip": {"skipped"}, "cancel_running": {"cancelled"}}.get(load.overlap[job], set())
+            assert state in allowed, f"SOAK_SEED={SEED}: {id_} of an {load.overlap[job]} job is {state} ({reason})"
+    for job, first, last, count in cluster.sql(
+        "SELECT job_id, first_at, last_at, occurrences FROM timeball.skip_range"
+    ):
+        inside = [instant for instant in load.targets[job] if first <= instant <= last]
+        assert len(inside) == count
+        records[job].update(inside)
+    for job, targets in load.targets.items():
+        assert records[job] == Counter(targets), f"SOAK_SEED={SEED}: {load.overlap[job]} job {job}"
+
+
+def check_was_hard(cluster: Cluster) -> None:
+    """A run in which nothing went wrong proves nothing."""
+    lost = cluster.value("SELECT count(*) FROM timeball.attempt WHERE outcome = 'lost'")
+    lives = sum(len(process.events("node.started")) for process in cluster.processes)
+    print(f"lives: {lives}; attempts lost: {lost}; runs: {len(cluster.ledger.runs())}")
+    assert lost > 0
+    assert lives > 2 * NODES
