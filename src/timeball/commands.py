@@ -11,6 +11,8 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from uuid import UUID
 
+import orjson
+
 from timeball.domain import changes
 from timeball.domain.changes import JobChange, JobSnapshot
 from timeball.domain.execution import Execution, Origin
@@ -87,7 +89,13 @@ class Commands:
         if not found:
             return None
         executions = {opening.job_id: opening.id for opening in openings}
-        return [Created(job.id, executions.get(job.id), True) for job in jobs]
+        done = {job_id: Created(job_id, executions.get(job_id), is_new=True) for job_id in found}
+        # It was one statement: what it did not write is refused for its unique key, and asking again says by whom.
+        missing = [job for job in jobs if job.id not in found]
+        if missing:
+            again = await self._store.jobs.create(missing, [o for o in openings if o.job_id not in found])
+            done |= {created.job_id: created for created in again}
+        return [done[job.id] for job in jobs]
 
     def prepare(self, specs: Sequence[JobSpec]) -> list[tuple[Job, Opening | None]]:
         """Check wishes and make them jobs with their first executions, ready to be written."""
@@ -389,6 +397,9 @@ def _cancel_once(snapshot: JobSnapshot, actor: Actor) -> JobChange:
 
 
 def _same_definition(one: Job, other: Job) -> bool:
-    return replace(one, version=0, created_at=None, updated_at=None) == replace(
-        other, version=0, created_at=None, updated_at=None
-    )
+    return _comparable(one) == _comparable(other) and orjson.loads(one.payload) == orjson.loads(other.payload)
+
+
+def _comparable(job: Job) -> Job:
+    """A job without what differs in any case; the database writes a payload in its own way."""
+    return replace(job, payload="", version=0, created_at=None, updated_at=None)

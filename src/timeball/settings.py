@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -118,6 +118,15 @@ class HandlerSettings(BaseModel):
     shell_memory_mb: int = Field(default=1024, ge=16, description="The memory of a command's process.")
     shell_file_mb: int = Field(default=1024, ge=0, description="The largest file a command may write.")
     shell_output_mb: int = Field(default=10, ge=1, le=1024, description="How much a command may say.")
+    smtp_url: SecretStr | None = Field(
+        default=None, description="The mail server: smtp://user:password@host:587, or smtps:// for TLS from the start."
+    )
+    smtp_from: str | None = Field(
+        default=None, description="The sender of mail; none means the user of the mail server."
+    )
+    smtp_recipients: Texts = Field(
+        default=(), description="Addresses and domains mail may go to; none named means all."
+    )
 
 
 class Settings(HandlerSettings, BaseSettings):
@@ -126,6 +135,7 @@ class Settings(HandlerSettings, BaseSettings):
     model_config = SettingsConfigDict(
         env_prefix="TIMEBALL_",
         env_nested_delimiter="__",
+        env_ignore_empty=True,
         frozen=True,
         extra="ignore",
         toml_file="timeball.toml",

@@ -10,7 +10,6 @@ What the driver raises is left as it is: it is the caller's transaction, and the
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
@@ -23,7 +22,7 @@ from timeball.domain.job import Job
 from timeball.errors import InvalidInput, StoreError
 from timeball.store.interface import Created, Opening
 from timeball.store.rows import job_columns, json_text
-from timeball.store.statements import Statement, all_statements
+from timeball.store.statements import all_statements
 
 _AT_ONCE = 1_000
 _TRIES = 5
@@ -31,8 +30,6 @@ _TRIES = 5
 Rows = Sequence[Mapping[str, Any]]
 # Which statement, its parameters -> its rows.
 _Creation = Generator[tuple[str, dict[str, Any]], Rows, list[Created]]
-# An asyncpg user may have a codec of their own for json, which would encode our text a second time.
-_JSON_PARAMETER = re.compile(r":(\w+)::json\b")
 
 
 class ConnectionUnknown(InvalidInput):
@@ -130,17 +127,11 @@ def _uuid(value: object) -> UUID:
     return value if isinstance(value, UUID) else UUID(str(value))
 
 
-@cache
-def _statement(name: str) -> Statement:
-    known = all_statements()[name]
-    return Statement(name, _JSON_PARAMETER.sub(r":\1::text::json", known.text), known.parameters)
-
-
 # the drivers
 
 
 async def _run_on_asyncpg(connection: Any, name: str, values: dict[str, Any]) -> Rows:
-    statement = _statement(name)
+    statement = all_statements()[name]
     rows: Rows = await connection.fetch(statement.numbered(), *(values[name] for name in statement.parameters))
     return rows
 
@@ -149,7 +140,7 @@ def _run_on_psycopg(connection: Any, name: str, values: dict[str, Any]) -> Rows:
     from psycopg.rows import dict_row
 
     with connection.cursor(row_factory=dict_row) as cursor:
-        cursor.execute(_statement(name).pyformat(), values)
+        cursor.execute(all_statements()[name].pyformat(), values)
         rows: Rows = cursor.fetchall()
         return rows
 
@@ -158,7 +149,7 @@ async def _run_on_async_psycopg(connection: Any, name: str, values: dict[str, An
     from psycopg.rows import dict_row
 
     async with connection.cursor(row_factory=dict_row) as cursor:
-        await cursor.execute(_statement(name).pyformat(), values)
+        await cursor.execute(all_statements()[name].pyformat(), values)
         rows: Rows = await cursor.fetchall()
         return rows
 
@@ -179,7 +170,7 @@ def _sqlalchemy_text(name: str) -> Any:
     from sqlalchemy import ARRAY, DateTime, Interval, Text, bindparam, text
 
     types: dict[str, Any] = {"now": DateTime(timezone=True), "hoist_window": Interval(), "keys": ARRAY(Text())}
-    statement = _statement(name)
+    statement = all_statements()[name]
     escaped = statement.text.replace("::", r"\:\:")
     return text(escaped).bindparams(*(bindparam(p, type_=types.get(p, Text())) for p in statement.parameters))
 

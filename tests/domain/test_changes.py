@@ -19,13 +19,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.domain.oracle import utc
-from timeball.domain import changes
+from timeball.domain import changes, ledger
 from timeball.domain.changes import JobChange, JobSnapshot
 from timeball.domain.civil_time import tzdata_version
 from timeball.domain.execution import Origin
-from timeball.domain.ids import ExecutionId, JobId, occurrence_id
+from timeball.domain.ids import ExecutionId, JobId
 from timeball.domain.job import Job, JobSpec, define
-from timeball.domain.ledger import Entry, Flaw, JobLedger, Outlook, Pending, Span
+from timeball.domain.ledger import Flaw, JobLedger, Outlook, Pending, Span
 from timeball.domain.misfire import SkippedRange, SkipReason
 from timeball.domain.occurrences import DueKind, DueRow, LookAgain, NextOccurrence, Target, first_occurrence, plan
 from timeball.domain.schedule import Every, Once
@@ -264,17 +264,17 @@ class World:
             paused_from=self.job.paused_from,
             tzdata=tzdata_version(),
         )
-        ledger = JobLedger(self.spans, outlook, flaws.append)
+        book = JobLedger(self.spans, outlook, flaws.append)
         for entry in sorted(self.entries(), key=lambda entry: (entry.first, entry.last)):
-            ledger.enter(entry)
-        ledger.close()
+            book.enter(entry)
+        book.close()
         assert not flaws
 
-    def entries(self) -> list[Entry]:
-        runs = [_entry(at, at, record.version, is_used=True) for at, record in self.runs.items()]
-        runs += [_entry(row.scheduled_for, row.scheduled_for, row.version, is_used=True) for row in self.later]
-        return runs + [
-            _entry(skipped.first, skipped.last, version, is_used=False, occurrences=skipped.count)
+    def entries(self) -> list[ledger.Run]:
+        ran = [(at, record.version) for at, record in self.runs.items()]
+        ran += [(row.scheduled_for, row.version) for row in self.later]
+        return [_entry(at, at, version, number=1, used=1) for at, version in ran] + [
+            _entry(skipped.first, skipped.last, version, number=skipped.count, used=0)
             for skipped, version in self.skips
         ]
 
@@ -288,24 +288,22 @@ class World:
 def _pending(pending: NextOccurrence | None) -> Pending | None:
     if pending is None:
         return None
-    return Pending(id=pending.id, scheduled_for=pending.scheduled_for, tzdata=pending.tzdata)
+    return Pending(scheduled_for=pending.scheduled_for, tzdata=pending.tzdata)
 
 
 def _single(at: datetime, reason: SkipReason) -> SkippedRange:
     return SkippedRange(first=at, last=at, count=1, reason=reason)
 
 
-def _entry(first: datetime, last: datetime, version: int, *, is_used: bool, occurrences: int | None = None) -> Entry:
-    is_range = first != last
-    return Entry(
-        id=occurrence_id(JOB, first),
+def _entry(first: datetime, last: datetime, version: int, *, number: int | None, used: int) -> ledger.Run:
+    return ledger.Run(
         first=first,
         last=last,
+        number=number,
         version=version,
         tzdata=tzdata_version(),
-        is_range=is_range,
-        occurrences=occurrences if is_range else None,
-        is_used=is_used,
+        is_range=first != last,
+        used=used,
     )
 
 

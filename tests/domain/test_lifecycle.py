@@ -228,6 +228,31 @@ def test_at_most_once_never_runs_a_lost_attempt_again() -> None:
     assert "at_most_once" in (end.reason or "")
 
 
+def test_at_most_once_never_runs_again_what_was_touched() -> None:
+    policy = RetryPolicy(max_retries=9, max_lost=9)
+    standing = Standing(attempts=1, lost=0, retry=policy, delivery=Delivery.AT_MOST_ONCE)
+
+    end = decide(standing, Released(has_started=True), NOW, 0)
+
+    assert isinstance(end, Finish)
+    assert (end.state, end.attempts) == (ExecutionState.DEAD, 1)
+    assert "at_most_once" in (end.reason or "")
+
+
+@pytest.mark.parametrize(
+    ("delivery", "has_started"),
+    [
+        (Delivery.AT_LEAST_ONCE, False),
+        (Delivery.AT_LEAST_ONCE, True),
+        (Delivery.AT_MOST_ONCE, False),
+    ],
+)
+def test_what_is_given_back_may_run_elsewhere_at_once(delivery: Delivery, has_started: bool) -> None:
+    standing = Standing(attempts=3, lost=1, retry=RetryPolicy(), delivery=delivery)
+
+    assert decide(standing, Released(has_started=has_started), NOW, 0) == Requeue(attempts=2, lost=1)
+
+
 @pytest.mark.parametrize(("attempts", "is_retry"), [(1, False), (2, True)])
 def test_a_snooze_shows_as_retrying_only_after_a_try_that_counted(attempts: int, is_retry: bool) -> None:
     transition = decide(Standing(attempts=attempts, lost=0, retry=RetryPolicy()), Snoozed(timedelta(minutes=5)), NOW, 0)

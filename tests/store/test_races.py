@@ -170,6 +170,19 @@ async def test_a_plan_that_was_made_before_an_edit_is_refused(
     await check(store, job)
 
 
+@both_endings
+async def test_two_edits_follow_one_another(race: Race, store: Store, scheduled: Scheduled, *, commits: bool) -> None:
+    job = scheduled.job
+
+    result = await race.run(edit(race.ahead, job, priority=10), edit(race.behind, job, queue="q"), commits=commits)
+
+    assert result.second_waited
+    edited = await read_job(store, job.id)
+    assert (edited.version, edited.priority, edited.queue) == ((3, 10, "q") if commits else (2, 50, "q"))
+    assert len(await table(store, "audit")) == (2 if commits else 1)
+    await check(store, job)
+
+
 # pause and hoist
 
 

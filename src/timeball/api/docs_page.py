@@ -65,7 +65,7 @@ def _parameter(parameter: dict[str, Any]) -> str:
 
 
 def _answer(code: str, response: dict[str, Any]) -> str:
-    content = next(iter(response.get("content", {}).values()), {})
+    content: dict[str, Any] = next(iter(response.get("content", {}).values()), {})
     return f"<p>{escape(code)}</p>{_example(content['example']) if 'example' in content else ''}"
 
 

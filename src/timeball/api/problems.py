@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -16,6 +17,7 @@ from timeball.domain.instants import shown
 from timeball.errors import Conflict, InvalidInput, NotFound, StoreUnavailable, TimeballError
 
 MEDIA_TYPE = "application/problem+json"
+_log = logging.getLogger("timeball.api")
 
 
 class Refusal(Exception):
@@ -76,6 +78,7 @@ def problem_for(error: Exception, request: Request) -> Response:
             return _of_framework(request, error)
         case _:
             # What went wrong inside is for the log, not for the caller.
+            _log.error("request failed: %s %s", request.method, shown(request.url.path), exc_info=error)
             code = error.code if isinstance(error, TimeballError) else "internal_error"
             detail = "something went wrong here"
             return _problem(request, 500, code, detail, "tell us the request_id; the server's log knows more")

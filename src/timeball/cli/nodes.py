@@ -27,14 +27,14 @@ def run_nodes(
     is_up: bool = False,
 ) -> None:
     """Run nodes here until a signal ends them."""
-    settings = _settings(slots, queues)
     program = _load(reference)
+    # A program may name its own database: its worker serves that one.
+    settings = _with_flags(load_settings() if program is None else program.settings, slots, queues)
     main = _run(settings, reference, program, with_scheduler=with_scheduler, with_worker=with_worker, is_up=is_up)
     run_on_best_loop(main)
 
 
-def _settings(slots: int | None, queues: list[str] | None) -> Settings:
-    settings = load_settings()
+def _with_flags(settings: Settings, slots: int | None, queues: list[str] | None) -> Settings:
     given: dict[str, Any] = {}
     if slots is not None:
         given["slots"] = slots

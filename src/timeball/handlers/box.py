@@ -8,6 +8,8 @@ from timeball.clock import Clock
 from timeball.domain.handler import Handler
 from timeball.errors import InvalidInput, SettingsError
 from timeball.handlers.egress import Egress, parse_opening
+from timeball.handlers.email_send import Email, EmailPayload, MailServer, read_mail_server
+from timeball.handlers.files import FilePayload, FileWrite, FolderCreate, FolderPayload
 from timeball.handlers.http_webhook import Webhook, WebhookPayload
 from timeball.handlers.registry import Registry
 from timeball.handlers.rooted import Root
@@ -24,7 +26,8 @@ class Box:
     """The built-in handlers of one process; nothing is opened before it is used.
 
     *known* are all of them, for checking payloads and for the catalogue; *handlers* are those this process is set up to run.
-    The others are left to workers that are: one without `TIMEBALL_SHELL_ENABLED` never claims a command.
+    The others are left to workers that are: one without `TIMEBALL_SHELL_ENABLED` never claims a command, one without
+    `TIMEBALL_SMTP_URL` no mail.
     """
 
     def __init__(self, settings: HandlerSettings, clock: Clock, data_dir: Path) -> None:
@@ -32,12 +35,17 @@ class Box:
         root = Root(settings.files_root or data_dir / "files")
         self._webhook = Webhook(egress_of(settings), secrets, clock, signing_secrets=settings.webhook_signing_secrets)
         shell = typed_handler("shell.command", Shell(shell_rules_of(settings), root, secrets), ShellPayload)
+        mail_server = mail_server_of(settings)
+        email = typed_handler("email.send", Email(mail_server, clock), EmailPayload)
         always = (
             typed_handler("http.webhook", self._webhook, WebhookPayload),
+            typed_handler("folder.create", FolderCreate(root), FolderPayload),
+            typed_handler("file.write", FileWrite(root), FilePayload),
             *testing_handlers(),
         )
-        self.known = Registry([*always, shell])
-        self.handlers: tuple[Handler, ...] = (*always, *([shell] if settings.shell_enabled else []))
+        self.known = Registry([*always, shell, email])
+        configured = {shell: settings.shell_enabled, email: mail_server is not None}
+        self.handlers: tuple[Handler, ...] = (*always, *(handler for handler, is_on in configured.items() if is_on))
 
     async def close(self) -> None:
         """Close what handlers have opened."""
@@ -62,4 +70,12 @@ def shell_rules_of(settings: HandlerSettings) -> ShellRules:
         memory_bytes=settings.shell_memory_mb * _MEGABYTE,
         file_bytes=settings.shell_file_mb * _MEGABYTE,
         output_bytes=settings.shell_output_mb * _MEGABYTE,
+    )
+
+
+def mail_server_of(settings: HandlerSettings) -> MailServer | None:
+    """The mail server, if there is one."""
+    url = settings.smtp_url
+    return (
+        None if url is None else read_mail_server(url.get_secret_value(), settings.smtp_from, settings.smtp_recipients)
     )

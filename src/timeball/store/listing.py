@@ -90,10 +90,12 @@ class Listing:
 
     def _execution_query(self, wanted: ExecutionFilter, values: _Values, before: UUID | None, limit: int | None) -> str:
         conditions = _execution_conditions(wanted, values, before)
-        now = values.add(self._database.env.clock.statement_now(), "timestamptz")
+        moment = self._database.env.clock.statement_now()
+        # Only tests move the time; a parameter that some branches do not use would have no type.
+        now = "now()" if moment is None else _literal(moment)
         branches = [
             _cut(f"{select} {' AND '.join([*extra, *conditions, *own]) or 'true'}", limit)
-            for select, extra in _branches(wanted, f"coalesce({now}, now())")
+            for select, extra in _branches(wanted, now)
             for own in _ownership(wanted, values)
         ]
         return f"SELECT * FROM ({' UNION ALL '.join(branches)}) AS found"  # noqa: S608
@@ -296,6 +298,10 @@ def _execution_conditions(wanted: ExecutionFilter, values: _Values, before: UUID
     if wanted.is_unsettled:
         conditions.append("NOT EXISTS (SELECT 1 FROM timeball.settled WHERE settled.execution_id = id)")
     return conditions
+
+
+def _literal(moment: datetime) -> str:
+    return f"'{moment.isoformat()}'::timestamptz"
 
 
 def _cut(branch: str, limit: int | None) -> str:

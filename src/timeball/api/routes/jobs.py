@@ -324,7 +324,7 @@ async def duplicate_job(
 ) -> Response:
     """Create a copy of a job, with other values for the fields that are given."""
     found = await desk.insights.find_job(job)
-    return await _create(desk, copy_of(found, fields_of(body or JobPatch()), desk.insights.now()))
+    return await _create(desk, copy_of(found, {} if body is None else fields_of(body), desk.insights.now()))
 
 
 @router.post(

@@ -4,13 +4,14 @@
 -- Write jobs with their first executions: ready if due within the hoist window, blocked if limited, due otherwise.
 -- A one-off whose unique_key is alive is not written, and not returned.
 -- The hint goes out with the commit: a NOTIFY of its own would cost a second one.
+-- By way of text: a caller's own connection may have a codec for json, which would encode ours a second time.
 WITH given AS (
     SELECT *
-    FROM json_populate_recordset(NULL::timeball.job, :jobs::json)
+    FROM json_populate_recordset(NULL::timeball.job, :jobs::text::json)
 ),
 opening AS (
     SELECT first.*, coalesce(first.run_at, :now, now()) AS starts_at
-    FROM json_to_recordset(:firsts::json) AS first (
+    FROM json_to_recordset(:firsts::text::json) AS first (
         id uuid, job_id uuid, origin text, run_at timestamptz, scheduled_for timestamptz, watermark timestamptz, tzdata text, executions_left bigint
     )
 ),
@@ -200,7 +201,7 @@ SET name = new.name,
     pause_reason = new.pause_reason,
     updated_at = coalesce(:now, now()),
     deleted_at = new.deleted_at
-FROM json_populate_record(NULL::timeball.job, :job::json) AS new
+FROM json_populate_record(NULL::timeball.job, :job::text::json) AS new
 WHERE job.id = new.id
 RETURNING to_jsonb(job) AS definition;
 
@@ -377,7 +378,7 @@ SELECT id FROM timeball.blocked WHERE job_id = :job_id;
 -- Executions somebody asked for: a trigger, a retry of an ended one, a backfill.
 WITH given AS (
     SELECT *
-    FROM json_to_recordset(:executions::json) AS e (
+    FROM json_to_recordset(:executions::text::json) AS e (
         id uuid, job_id uuid, origin text, run_at timestamptz, scheduled_for timestamptz, payload jsonb, retry_of uuid
     )
 ),

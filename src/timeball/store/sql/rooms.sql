@@ -403,7 +403,7 @@ LEFT JOIN timeball.job ON job.id = running.job_id;
 -- Move executions to where `decide` sent them, each only while its row still names the claim; keep the attempt where there was one.
 WITH given AS (
     SELECT *
-    FROM json_to_recordset(:transitions::json) AS t (
+    FROM json_to_recordset(:transitions::text::json) AS t (
         id uuid, fence bigint, claim_id uuid, target text, state text, due_kind text, run_at timestamptz, shard smallint,
         started_at timestamptz, finished_at timestamptz, attempts integer, lost integer, result text, reason text,
         outcome text, error_type text, error text, traceback text, top_frame text, fingerprint text

@@ -428,7 +428,7 @@ ORDER BY unique_key, execution_id
 LIMIT :listed;
 
 -- name: verify_due
--- Rows that wait in due, and must agree with their job.
+-- Rows that wait in due, and must agree with their job. A one-off whose job is paused is parked there.
 WITH broken AS (
     SELECT CASE WHEN job.deleted_at IS NOT NULL THEN 'an occurrence is pending, but its job is deleted'
                 WHEN job.paused_at IS NOT NULL THEN 'an occurrence is pending, but its job is paused'
@@ -439,7 +439,7 @@ WITH broken AS (
     JOIN timeball.job ON job.id = due.job_id
     WHERE due.kind = 'occurrence'
       AND (job.deleted_at IS NOT NULL
-           OR job.paused_at IS NOT NULL
+           OR (job.paused_at IS NOT NULL AND NOT (due.origin = 'enqueue' AND due.run_at = :parked_at))
            OR due.version <> job.version
            OR (job.kind IN ('every', 'cron') AND due.watermark >= due.scheduled_for))
     UNION ALL

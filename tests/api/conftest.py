@@ -1,0 +1,103 @@
+"""The API through its front door: in this process, or behind a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+import httpx
+import pytest
+
+from tests.conftest import FreshDatabase
+from tests.servers import PostgresServer, Servers, ServiceMissing, give_up_on
+from timeball.api.app import make_api
+from timeball.api.server import ApiServer
+from timeball.commands import Commands
+from timeball.env import Env
+from timeball.settings import Settings
+from timeball.store.jobs import AuditEntry
+from timeball.store.postgres import Store
+from timeball.wiring import FrontParts, front_parts
+
+ROLES = ("viewer", "operator", "editor", "admin")
+
+
+@pytest.fixture
+def fresh_database(servers: Servers, template_of: Callable[[PostgresServer], str]) -> Iterator[FreshDatabase]:
+    """One kind of server is enough here: the store has been tested on all of them."""
+    try:
+        server = servers.postgres("pg15")
+    except ServiceMissing as error:
+        give_up_on(error)
+        raise
+    name = server.create_database(template_of(server))
+    yield FreshDatabase(server, name, server.dsn(name))
+    server.drop_database(name)
+
+
+@pytest.fixture
+def parts(store: Store) -> FrontParts:
+    """What the API is made of, over the test's store."""
+    return front_parts(Settings(), store, Commands(store, store.env))
+
+
+@pytest.fixture
+async def client(parts: FrontParts) -> AsyncIterator[httpx.AsyncClient]:
+    """A program on the same machine, without a key."""
+    transport = httpx.ASGITransport(app=make_api(parts))
+    headers = {"Content-Type": "application/json"}
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://localhost:8080/api/v1", headers=headers
+    ) as opened:
+        yield opened
+
+
+@pytest.fixture
+def make_key(parts: FrontParts) -> Callable[[str], Awaitable[dict[str, str]]]:
+    """Makes a key of a role, as the header that carries it."""
+
+    async def make(role: str) -> dict[str, str]:
+        _, token = await parts.keys.create(role, role, None, AuditEntry("test"))
+        return {"Authorization": f"Bearer {token}"}
+
+    return make
+
+
+@pytest.fixture
+def running_api(fresh_database: FreshDatabase) -> Iterator[str]:
+    """The API behind a socket, in a thread with a loop of its own; gives its address."""
+    api = _ApiThread(fresh_database.dsn)
+    yield api.start()
+    api.stop()
+
+
+class _ApiThread:
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
+        self._server: ApiServer | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self) -> str:
+        self._thread.start()
+        assert self._started.wait(30)
+        assert self._server is not None
+        return self._server.address
+
+    def stop(self) -> None:
+        assert self._loop is not None
+        assert self._server is not None
+        self._loop.call_soon_threadsafe(self._server.stop)
+        self._thread.join(30)
+
+    async def _serve(self) -> None:
+        store = Store(self._dsn, Env())
+        await store.open(migrates=False)
+        self._loop = asyncio.get_running_loop()
+        self._server = ApiServer(front_parts(Settings(port=0), store, Commands(store, store.env)))
+        await self._server.open()
+        self._started.set()
+        await self._server.run()
+        await store.close()

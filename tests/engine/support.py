@@ -1,0 +1,254 @@
+"""Schedulers and workers whose loops are ticked by hand, and what their tests ask of the store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from tests.factories import HANDLER, ROOMS, make_node, read_job, table
+from timeball.commands import Commands
+from timeball.current import RunContext
+from timeball.domain.events import Event
+from timeball.domain.execution import Claimed, Finding, Outcome, Succeeded
+from timeball.domain.handler import Handler, RunStyle
+from timeball.domain.ids import ClaimId, ExecutionId, Incarnation, JobId
+from timeball.domain.instants import MICROSECOND
+from timeball.domain.job import Job, JobSpec
+from timeball.domain.node import Lease, NodeKind
+from timeball.engine.executor import Executor
+from timeball.engine.scheduler import Scheduler
+from timeball.engine.service import Service
+from timeball.engine.shards import ShardKeeper
+from timeball.env import Env
+from timeball.handlers.registry import Registry, make_handler
+from timeball.settings import SchedulerSettings
+from timeball.store.postgres import Store
+from timeball.store.rooms import ClaimWish
+from timeball.store.verify import verify
+from timeball.testing import VirtualClock
+
+# Tests of schedules let years pass; those about leases choose a mortal one.
+IMMORTAL = Lease(span=timedelta(days=36_500), interval=timedelta(seconds=3))
+MORTAL = Lease(span=timedelta(seconds=10), interval=timedelta(seconds=3))
+
+E = TypeVar("E")
+
+
+class Heard(list[Event]):
+    """An `emit` that keeps everything."""
+
+    def __call__(self, event: Event) -> None:
+        self.append(event)
+
+    def of(self, kind: type[E]) -> list[E]:
+        return [event for event in self if isinstance(event, kind)]
+
+
+async def until(is_so: Callable[[], object], seconds: float = 5) -> None:
+    """Let the loop turn until it is so; a test that waits in vain fails."""
+    async with asyncio.timeout(seconds):
+        while not is_so():
+            await asyncio.sleep(0.001)
+
+
+async def settle(service: Service) -> timedelta:
+    """Tick until the service wants to rest; returns how long."""
+    for _ in range(1_000):
+        rest = await service.tick()
+        if rest > timedelta(0):
+            return rest
+    raise AssertionError(f"the {service.name} does not come to rest")
+
+
+# schedulers
+
+
+@dataclass
+class ManualScheduler:
+    """A scheduler's loops, and its life."""
+
+    store: Store
+    clock: VirtualClock
+    incarnation: Incarnation
+    keeper: ShardKeeper
+    scheduler: Scheduler
+    heard: Heard
+
+    async def tick(self) -> timedelta:
+        """Everything there is to do at this moment."""
+        return await settle(self.scheduler)
+
+    async def run_until(self, instant: datetime, meanwhile: Callable[[], Awaitable[object]] | None = None) -> None:
+        """Let time pass as the scheduler wants to rest, up to and including *instant*."""
+        while True:
+            rest = await self.tick()
+            if meanwhile is not None:
+                await meanwhile()
+            if self.clock.now() >= instant:
+                return
+            self.clock.advance_to(min(instant, self.clock.now() + rest))
+
+    async def run_for(self, span: float, meanwhile: Callable[[], Awaitable[object]] | None = None) -> None:
+        await self.run_until(self.clock.now() + timedelta(seconds=span), meanwhile)
+
+
+async def start_scheduler(
+    store: Store, lease: Lease = IMMORTAL, takes: bool = True, **settings: Any
+) -> ManualScheduler:
+    """A living scheduler that has taken its share."""
+    clock, heard = store.env.clock, Heard()
+    assert isinstance(clock, VirtualClock)
+    incarnation = await make_node(store, NodeKind.SCHEDULER, lease=lease)
+    keeper = ShardKeeper(store.env, heard, store.nodes, incarnation, lambda: None)
+    scheduler = Scheduler(store.env, heard, store.rooms, store.jobs, keeper, SchedulerSettings(**settings))
+    made = ManualScheduler(store, clock, incarnation, keeper, scheduler, heard)
+    if takes:
+        await keeper.tick()
+    return made
+
+
+# workers
+
+
+@dataclass
+class Hands:
+    """A worker without loops: claims what is due and ends it, when told to."""
+
+    store: Store
+    incarnation: Incarnation
+
+    async def claim(self, slots: int = 1_000, holds: int = 0) -> list[Claimed]:
+        lanes = {lane: at for lane, (at, _) in (await self.store.rooms.lanes()).items()}
+        wish = ClaimWish(self.incarnation, [HANDLER], slots, holds)
+        return (await self.store.rooms.claim(wish, lanes, ClaimId(self.store.env.new_id()))).executions
+
+    async def succeed(self, claims: Sequence[Claimed]) -> None:
+        now = self.store.env.clock.now()
+        if claims:
+            stale = await self.store.rooms.finish_succeeded(
+                [
+                    Finding(claimed, Succeeded(), max(now, claimed.run_at), max(now, claimed.run_at))
+                    for claimed in claims
+                ]
+            )
+            assert not stale
+
+    async def work(self) -> list[Claimed]:
+        """Claim all that is due, and succeed at once."""
+        claims = await self.claim()
+        await self.succeed(claims)
+        return claims
+
+
+async def start_worker(store: Store, lease: Lease = IMMORTAL) -> Hands:
+    return Hands(store, await make_node(store, lease=lease))
+
+
+# jobs
+
+
+async def create(store: Store, **fields: Any) -> Job:
+    """A job, made as every front makes it."""
+    spec = JobSpec(**{"handler": HANDLER, "name": f"job-{store.env.random.getrandbits(32):x}"} | fields)
+    return await read_job(store, (await Commands(store, store.env).create(spec)).job_id)
+
+
+# looking
+
+
+async def states(store: Store, job_id: JobId) -> dict[datetime, str]:
+    """Every single record of a job's occurrences by its instant: its room, or its state and reason in the history."""
+    found: dict[datetime, str] = {}
+    for room in ROOMS:
+        for row in await table(store, room):
+            if row["job_id"] != job_id or row.get("kind") == "resume" or row["origin"] != "schedule":
+                continue
+            assert row["scheduled_for"] not in found, f"{row['scheduled_for']} is recorded twice"
+            state = row["state"] if room == "finished" else room
+            found[row["scheduled_for"]] = f"{state}: {row['reason']}" if state == "skipped" else state
+    return dict(sorted(found.items()))
+
+
+async def ranges(store: Store, job_id: JobId) -> list[tuple[datetime, datetime, int, str]]:
+    """The skip ranges of a job: first, last, how many, why."""
+    rows = sorted(await table(store, "skip_range"), key=lambda row: row["first_at"])
+    return [
+        (row["first_at"], row["last_at"], row["occurrences"], row["reason"]) for row in rows if row["job_id"] == job_id
+    ]
+
+
+async def check_ledger(store: Store, job: Job, until: datetime) -> None:
+    """Every occurrence of a job that was never edited is recorded exactly once, up to *until*; and `verify` agrees."""
+    recorded: Counter[datetime] = Counter((await states(store, job.id)).keys())
+    for first, last, number, _ in await ranges(store, job.id):
+        inside = [occurrence.at for occurrence in job.rule.occurrences(first - MICROSECOND, last)]
+        assert (inside[0], inside[-1], len(inside)) == (first, last, number)
+        recorded.update(inside)
+    assert job.created_at is not None
+    expected = {occurrence.at for occurrence in job.rule.occurrences(job.created_at, until)}
+    assert expected <= recorded.keys()
+    assert set(recorded.values()) <= {1}
+    await check_promises(store)
+
+
+async def check_promises(store: Store) -> None:
+    """`verify` finds nothing to complain about."""
+    report = await verify(store.database, store.env.clock.now(), second_look=timedelta(0))
+    assert report.holds, "\n".join(report.lines())
+
+
+# handlers
+
+
+async def _never_called() -> None:
+    raise AssertionError("the runners of these tests do not call handlers")
+
+
+def registry(*names: str) -> Registry:
+    """Handlers by these names (the usual one, if none is given), run by whatever stands for coroutines."""
+    return Registry([make_handler(_never_called, name=name) for name in names or (HANDLER,)])
+
+
+class ManualRunner:
+    """Runs nothing: an attempt lasts until the test gives it an outcome, or halts with `on_halt`'s."""
+
+    def __init__(self, outcome: Outcome | None = None) -> None:
+        self.outcome = outcome
+        self.started: list[RunContext] = []
+        self.is_stopped = False
+        self._ends: dict[ExecutionId, asyncio.Future[Outcome]] = {}
+
+    async def run(self, handler: Handler, context: RunContext) -> Outcome:
+        self.started.append(context)
+        if self.outcome is not None:
+            return self.outcome
+        end = self._ends[context.claimed.id] = asyncio.get_running_loop().create_future()
+        return await end
+
+    async def stop(self) -> None:
+        self.is_stopped = True
+
+    def end(self, claimed: Claimed, outcome: Outcome | None = None) -> None:
+        self._ends.pop(claimed.id).set_result(outcome or Succeeded())
+
+    @property
+    def ids(self) -> list[ExecutionId]:
+        return [context.claimed.id for context in self.started]
+
+
+def make_executor(
+    env: Env,
+    runner: Any,
+    slots: int = 20,
+    handlers: Registry | None = None,
+    hand_over: Callable[[Finding], None] = lambda _: None,
+) -> Executor:
+    return Executor(env, handlers or registry(), {RunStyle.COROUTINE: runner}, slots, hand_over, _no_sink)
+
+
+def _no_sink(_context: RunContext) -> Any:
+    raise AssertionError("nothing is said in these tests")
