@@ -6,7 +6,7 @@ import asyncio
 import importlib
 import sys
 
-QUESTIONS = ("drain", "latency", "lateness", "backlog", "bulk")
+QUESTIONS = ("drain", "latency", "lateness", "backlog", "bulk", "webhooks")
 
 
 def main() -> None:

@@ -20,6 +20,7 @@ from timeball.engine.supervisor import Supervisor
 from timeball.engine.worker_life import WorkerLife
 from timeball.env import Env
 from timeball.handlers.box import Box
+from timeball.handlers.installed import installed_handlers
 from timeball.handlers.registry import Registry
 from timeball.insights import Insights
 from timeball.runners.coroutine import CoroutineRunner
@@ -48,8 +49,8 @@ class Parts:
 
 
 def built_in_handlers(parts: Parts) -> tuple[Handler, ...]:
-    """What comes in the box."""
-    return parts.box.handlers
+    """What comes in the box, and what installed packages bring along."""
+    return (*parts.box.handlers, *installed_handlers())
 
 
 @asynccontextmanager
@@ -71,7 +72,7 @@ async def opened(settings: Settings, env: Env | None = None) -> AsyncIterator[Pa
         )
         await store.open(migrates=settings.migrate, shards=settings.shards)
         stack.push_async_callback(store.close)
-        box = Box(settings, env.clock, settings.data_dir)
+        box = Box(settings, env.clock, settings.data_dir, store.history)
         stack.push_async_callback(box.close)
         yield Parts(settings, env, store, Commands(store, env), box)
 

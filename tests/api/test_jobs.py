@@ -195,7 +195,12 @@ async def test_jobs_are_listed_by_cursor_without_gaps(client: httpx.AsyncClient,
         clock.advance(seconds(1))
         await created(client, name=name)
 
-    for sort, expected in (("-created_at", names[::-1]), ("created_at", names), ("name", names), ("-name", names[::-1])):
+    for sort, expected in (
+        ("-created_at", names[::-1]),
+        ("created_at", names),
+        ("name", names),
+        ("-name", names[::-1]),
+    ):
         found_names: list[str] = []
         cursor = None
         while True:

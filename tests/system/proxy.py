@@ -39,6 +39,7 @@ class Proxy:
         self.folder = folder
         self.statements: dict[str, int] = {}
         self._server = f"{server_folder}/{SOCKET}"
+        self.silencing: str | None = None
         self._cuts: list[Cut] = []
         self._cuts_every_statement_once = False
         self._links: set[_Link] = set()
@@ -62,12 +63,18 @@ class Proxy:
         self._cuts_every_statement_once = True
         self.statements.clear()
 
-    def silence(self, concerns: Callable[[_Link], bool] = lambda _: True) -> int:
-        """Pass nothing on any more, for the connections that this concerns; returns how many those are.
+    def fall_silent_at(self, statement: str) -> None:
+        """Pass this statement on, and then nothing any more of the connection that sent it."""
+        self.silencing = statement
 
-        Without a condition, new connections are met with silence too.
-        """
+    def silence(self, concerns: Callable[[_Link], bool] = lambda _: True) -> int:
+        """Pass nothing on any more, for those present connections that this concerns; returns how many those are."""
         return self._ask(self._silence, concerns)
+
+    def silence_all(self) -> None:
+        """Pass nothing on any more, for connections to come neither."""
+        self._is_silent = True
+        self.silence()
 
     def heal(self) -> None:
         """Pass on again what is sent, and what was held back."""
@@ -104,7 +111,6 @@ class Proxy:
         chosen = [link for link in self._links if concerns(link)]
         for link in chosen:
             link.passing.clear()
-        self._is_silent = len(chosen) == len(self._links)
         return len(chosen)
 
     def _heal(self) -> None:
@@ -171,6 +177,9 @@ class _Link:
             message = await _message(reader)
             self._note(message[:1], message[5:])
             await self._pass_on(self._server, message)
+            if message[:1] == b"S" and self._proxy.silencing in self._running:
+                self._proxy.silencing = None
+                self.passing.clear()
 
     async def pass_replies(self, reader: asyncio.StreamReader) -> None:
         reply = b""

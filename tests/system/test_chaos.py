@@ -107,7 +107,7 @@ class Load:
         self.acknowledged |= set(await commands.enqueue_many(spec, [payload] * self._rng.randrange(20, 60)))
 
     def _payload(self) -> dict[str, object]:
-        seconds = self._rng.choice((0, 0, 0.05, 0.3))
+        seconds = self._rng.choice((0, 0, 0.05, 0.3, 1.0))
         return {"label": "single", "seconds": seconds, "failures": int(self._rng.random() < 0.1)}
 
 
@@ -122,10 +122,9 @@ class Faults:
         self._thaws: list[asyncio.Task[None]] = []
         self.struck: Counter[str] = Counter()
 
-    def start_nodes(self) -> None:
-        for _ in range(NODES):
-            self._nodes["scheduler"].append(self._cluster.launch_scheduler())
-            self._nodes["worker"].append(self._cluster.launch_worker())
+    async def start_nodes(self) -> None:
+        started = await self._cluster.nodes(schedulers=NODES, workers=NODES)
+        self._nodes = {"scheduler": started[:NODES], "worker": started[NODES:]}
 
     async def strike_until(self, deadline: float) -> None:
         deck: list[str] = []
@@ -147,13 +146,17 @@ class Faults:
     async def _strike(self, fault: str) -> None:
         verb, what = fault.split(" ", 1)
         if what in self._nodes:
-            place = self._rng.randrange(NODES)
+            place = self._choose(self._nodes[what])
             if verb == "kill":
                 self._replace(what, place)
             else:
                 self._freeze(self._nodes[what][place])
         else:
             await self._restart_database(fault)
+
+    def _choose(self, processes: list[Process]) -> int:
+        """Rather one that lives than one that is still starting."""
+        return max(self._rng.sample(range(NODES), NODES), key=lambda place: bool(processes[place].events("node.started")))
 
     def _start_again(self) -> None:
         """As an init system would: nobody ends by itself, except who finds no database when it starts."""
@@ -206,7 +209,7 @@ async def test_nothing_is_lost_and_nothing_counts_twice_whatever_fails(
     print(f"SOAK_SEED={SEED}")
     faults = Faults(cluster, durable_server, random.Random(SEED))
     load = Load(cluster, random.Random(SEED + 1))
-    faults.start_nodes()
+    await faults.start_nodes()
 
     async with cluster.commands() as commands:
         await load.create_schedules(commands, SECONDS)

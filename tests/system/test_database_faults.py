@@ -234,7 +234,7 @@ async def test_a_worker_cut_off_lets_go_before_others_take_over(
     await cluster.begins("a")
     await cluster.nodes(schedulers=1, workers=1)
 
-    proxy.silence()
+    proxy.silence_all()
     _, second = await cluster.begins("a", 2, seconds=LEASE_SECONDS + 10)
     first = cluster.ledger.runs("a")[0]
     cluster.open_gate("a")
@@ -249,6 +249,77 @@ async def test_a_worker_cut_off_lets_go_before_others_take_over(
     assert (accepted["state"], accepted["fence"], accepted["lost"]) == ("succeeded", second.fence, 1)
     assert cluster.row(execution) == accepted
     cluster.check_books()
+
+
+async def test_connections_that_died_in_silence_do_not_stop_a_worker_for_good(
+    cluster: Cluster, commands: Commands, proxy: Proxy
+) -> None:
+    (worker,) = await cluster.nodes(0, 1, **through(proxy, cluster))
+    before = await enqueue(commands, "work", {"label": "before"})
+    await cluster.ends(before)
+
+    # As a firewall does that has forgotten them: nothing comes through any more, new connections are fine.
+    assert proxy.silence() > 0
+    after = await enqueue(commands, "work", {"label": "after"})
+
+    assert (await cluster.ends(after, 60))["state"] == "succeeded"
+    assert worker.is_running
+    cluster.check_books()
+
+
+async def test_a_worker_told_to_leave_leaves_even_if_nobody_answers(
+    cluster: Cluster, commands: Commands, proxy: Proxy
+) -> None:
+    (worker,) = await cluster.nodes(0, 1, **through(proxy, cluster), TIMEBALL_WORKER__GRACE_SECONDS="6")
+    await enqueue(commands, "wait", {"gate": "never"})
+    await cluster.begins("never")
+
+    proxy.silence_all()
+    worker.terminate()
+
+    assert await worker.exit_code(25) == 0
+
+
+async def test_a_client_that_falls_silent_in_the_middle_of_a_change_does_not_stop_the_schedule(
+    cluster: Cluster, commands: Commands, proxy: Proxy
+) -> None:
+    await cluster.nodes(1, 1, **LONG_LEASES)
+    fields = {"handler": "work", "interval_seconds": 1, "overlap": "allow"}
+    paused = await commands.create(JobSpec(name="paused", payload={"label": "paused"}, **fields))  # type: ignore[arg-type]
+    await commands.create(JobSpec(name="other", payload={"label": "other"}, **fields))  # type: ignore[arg-type]
+    await cluster.begins("other", 2)
+
+    async with cluster.commands(through(proxy, cluster)["TIMEBALL_DATABASE_URL"]) as frozen:
+        # It has taken the occurrence away and not committed: whoever wants to hoist it has to wait.
+        proxy.fall_silent_at(text_of("take_occurrence"))
+        change = asyncio.ensure_future(frozen.pause(paused.job_id))
+        await eventually(lambda: proxy.silencing is None, "the change is under way")
+        begun = len(cluster.ledger.runs("other"))
+
+        await cluster.begins("other", begun + 3, seconds=40)
+        await cluster.begins("paused", len(cluster.ledger.runs("paused")) + 3, seconds=10)
+        change.cancel()
+        proxy.heal()
+    cluster.verify()
+
+
+async def test_a_worker_that_falls_silent_while_it_counts_a_limit_does_not_stop_the_queue(
+    cluster: Cluster, commands: Commands, proxy: Proxy
+) -> None:
+    await cluster.nodes(1, 1, **LONG_LEASES)
+    await commands.limit_queue("narrow", 1)
+    await cluster.nodes(0, 1, **through(proxy, cluster))
+    proxy.fall_silent_at(text_of("lock_queue"))
+
+    async def enqueue_some() -> None:
+        while proxy.silencing is not None:
+            await enqueue(commands, "work", {"label": "some"}, queue="narrow")
+            await asyncio.sleep(0.05)
+
+    await asyncio.wait_for(enqueue_some(), 30)
+    last = await enqueue(commands, "work", {"label": "last"}, queue="narrow")
+
+    assert (await cluster.ends(last, 60))["state"] == "succeeded"
 
 
 # PgBouncer

@@ -47,6 +47,13 @@ def described(
     }
 
 
+def described_export(example: str) -> dict[str, Any]:
+    """The arguments of a route that answers with a file."""
+    made = described(Role.VIEWER, example, media_type="text/csv")
+    made["responses"][200]["content"]["application/jsonl"] = {"example": '{"id":"..."}\n'}
+    return made
+
+
 def _problem_response(code: int) -> dict[str, Any]:
     return {
         "description": HTTPStatus(code).phrase,

@@ -15,39 +15,38 @@ from timeball.domain.search import LARGEST_PAGE, Page, PageRequest
 
 Format = Literal["csv", "jsonl"]
 ReadPage = Callable[[PageRequest], Awaitable[Page[Any]]]
+Pages = AsyncIterator[Page[Any]]
 
 _MEDIA_TYPES = {"csv": "text/csv", "jsonl": "application/jsonl"}
 # What a spreadsheet takes for the beginning of a formula.
 _DANGEROUS = ("=", "+", "-", "@", "\t", "\r")
 
 
-def exported(
+async def exported(
     kind: Format, name: str, columns: list[str], read_page: ReadPage, show_item: Callable[[Any], Document]
 ) -> StreamingResponse:
     """All of a list as a file; the first page is read before the answer begins, so that errors are still errors."""
-    lines = _csv(columns, read_page, show_item) if kind == "csv" else _jsonl(read_page, show_item)
+    pages = _pages(await read_page(PageRequest(limit=LARGEST_PAGE)), read_page)
+    lines = _csv(columns, pages, show_item) if kind == "csv" else _jsonl(pages, show_item)
     headers = {"Content-Disposition": f'attachment; filename="{name}.{kind}"'}
     return StreamingResponse(lines, headers=headers, media_type=_MEDIA_TYPES[kind])
 
 
-async def _pages(read_page: ReadPage) -> AsyncIterator[Page[Any]]:
-    request = PageRequest(limit=LARGEST_PAGE)
-    while True:
-        page = await read_page(request)
+async def _pages(page: Page[Any], read_page: ReadPage) -> Pages:
+    yield page
+    while page.next_cursor is not None:
+        page = await read_page(PageRequest(limit=LARGEST_PAGE, cursor=page.next_cursor))
         yield page
-        if page.next_cursor is None:
-            return
-        request = PageRequest(limit=LARGEST_PAGE, cursor=page.next_cursor)
 
 
-async def _jsonl(read_page: ReadPage, show_item: Callable[[Any], Document]) -> AsyncIterator[bytes]:
-    async for page in _pages(read_page):
+async def _jsonl(pages: Pages, show_item: Callable[[Any], Document]) -> AsyncIterator[bytes]:
+    async for page in pages:
         yield b"".join(to_bytes(show_item(item)) + b"\n" for item in page.items)
 
 
-async def _csv(columns: list[str], read_page: ReadPage, show_item: Callable[[Any], Document]) -> AsyncIterator[bytes]:
+async def _csv(columns: list[str], pages: Pages, show_item: Callable[[Any], Document]) -> AsyncIterator[bytes]:
     yield _rows([columns])
-    async for page in _pages(read_page):
+    async for page in pages:
         # Through JSON, so that an instant looks alike in both formats.
         documents = (orjson.loads(to_bytes(show_item(item))) for item in page.items)
         yield _rows([[cell(document[column]) for column in columns] for document in documents])

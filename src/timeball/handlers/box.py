@@ -7,6 +7,7 @@ from pathlib import Path
 from timeball.clock import Clock
 from timeball.domain.handler import Handler
 from timeball.errors import InvalidInput, SettingsError
+from timeball.handlers.cleanup import Cleanup, CleanupPayload, OldHistory
 from timeball.handlers.egress import Egress, parse_opening
 from timeball.handlers.email_send import Email, EmailPayload, MailServer, read_mail_server
 from timeball.handlers.files import FilePayload, FileWrite, FolderCreate, FolderPayload
@@ -30,21 +31,24 @@ class Box:
     `TIMEBALL_SMTP_URL` no mail.
     """
 
-    def __init__(self, settings: HandlerSettings, clock: Clock, data_dir: Path) -> None:
+    def __init__(
+        self, settings: HandlerSettings, clock: Clock, data_dir: Path, history: OldHistory | None = None
+    ) -> None:
         secrets = Secrets(settings.secrets_dir)
         root = Root(settings.files_root or data_dir / "files")
         self._webhook = Webhook(egress_of(settings), secrets, clock, signing_secrets=settings.webhook_signing_secrets)
         shell = typed_handler("shell.command", Shell(shell_rules_of(settings), root, secrets), ShellPayload)
         mail_server = mail_server_of(settings)
         email = typed_handler("email.send", Email(mail_server, clock), EmailPayload)
+        cleanup = typed_handler("system.cleanup", Cleanup(history), CleanupPayload)
         always = (
             typed_handler("http.webhook", self._webhook, WebhookPayload),
             typed_handler("folder.create", FolderCreate(root), FolderPayload),
             typed_handler("file.write", FileWrite(root), FilePayload),
             *testing_handlers(),
         )
-        self.known = Registry([*always, shell, email])
-        configured = {shell: settings.shell_enabled, email: mail_server is not None}
+        self.known = Registry([*always, shell, email, cleanup])
+        configured = {shell: settings.shell_enabled, email: mail_server is not None, cleanup: history is not None}
         self.handlers: tuple[Handler, ...] = (*always, *(handler for handler, is_on in configured.items() if is_on))
 
     async def close(self) -> None:

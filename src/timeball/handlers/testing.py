@@ -3,11 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import Field
 
 from timeball.current import current
 from timeball.domain.handler import Handler
 from timeball.handlers.registry import make_handler
+from timeball.handlers.typed import Payload, typed_handler
+
+_LONGEST_DELAY_MS = 24 * 3_600_000
+
+
+class DelayPayload(Payload):
+    """How long to wait, and what to come of it: the fields people post."""
+
+    duration_ms: int = Field(default=1_000, ge=0, le=_LONGEST_DELAY_MS, alias="durationMs")
+    should_fail: bool = Field(default=False, alias="shouldFail")
+    fail_message: str = Field(default="failed as asked", alias="failMessage", max_length=4_000)
+
+
+class LogPayload(Payload):
+    """What to write into the log, and how often."""
+
+    message: str = Field(default="hello", max_length=16_000)
+    level: Literal["debug", "info", "warning", "error", "critical"] = "info"
+    lines: int = Field(default=1, ge=1, le=10_000)
 
 
 async def echo(**payload: Any) -> dict[str, Any]:
@@ -15,25 +36,24 @@ async def echo(**payload: Any) -> dict[str, Any]:
     return payload
 
 
-async def delay(**payload: Any) -> dict[str, int]:
-    """Wait `durationMs`, then succeed, or fail with `failMessage` if `shouldFail`: the fields people post."""
-    milliseconds = int(payload.get("durationMs", 1000))
-    await asyncio.sleep(milliseconds / 1000)
-    if payload.get("shouldFail"):
-        raise RuntimeError(str(payload.get("failMessage", "failed as asked")))
-    return {"waited_ms": milliseconds}
+async def delay(payload: DelayPayload) -> dict[str, int]:
+    """Wait for a while, then succeed, or fail if told so."""
+    await asyncio.sleep(payload.duration_ms / 1000)
+    if payload.should_fail:
+        raise RuntimeError(payload.fail_message)
+    return {"waited_ms": payload.duration_ms}
 
 
-async def log(message: str = "hello", level: str = "info", lines: int = 1) -> None:
+async def log(payload: LogPayload) -> None:
     """Write lines into the execution's log."""
-    for number in range(lines):
-        current.log(message if lines == 1 else f"{message} {number + 1}", level=level)
+    for number in range(payload.lines):
+        current.log(payload.message if payload.lines == 1 else f"{payload.message} {number + 1}", level=payload.level)
 
 
 def testing_handlers() -> tuple[Handler, ...]:
     """`test.echo`, `test.delay` and `test.log`."""
     return (
         make_handler(echo, name="test.echo"),
-        make_handler(delay, name="test.delay"),
-        make_handler(log, name="test.log"),
+        typed_handler("test.delay", delay, DelayPayload),
+        typed_handler("test.log", log, LogPayload),
     )

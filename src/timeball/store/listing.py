@@ -44,10 +44,14 @@ _WAITING = (
     "NULL::text AS error_type, NULL::text AS error, NULL::text AS reason, run_at, limit_key, unique_key"
 )
 _RUNNING = (
-    "CASE WHEN run_at <= {now} THEN greatest(claimed_at, run_at) END, NULL::timestamptz, holder, NULL::text, "
-    "NULL::text, NULL::text, NULL::text, run_at, limit_key, unique_key"
+    "CASE WHEN run_at <= {now} THEN greatest(claimed_at, run_at) END AS started_at, NULL::timestamptz AS finished_at, "
+    "holder AS worker, NULL::text AS result_text, NULL::text AS error_type, NULL::text AS error, NULL::text AS reason, "
+    "run_at, limit_key, unique_key"
 )
-_FINISHED = "started_at, finished_at, worker, result::text, error_type, error, reason, NULL::timestamptz, NULL::text, NULL::text"
+_FINISHED = (
+    "started_at, finished_at, worker, result::text AS result_text, error_type, error, reason, "
+    "NULL::timestamptz AS run_at, NULL::text AS limit_key, NULL::text AS unique_key"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +218,7 @@ class Listing:
 
     async def _total(self, capped: str, values: _Values, whole: str, whole_values: _Values) -> Total:
         rows = await self._fetch(
-            f"SELECT count(*) FROM (SELECT 1 FROM ({capped}) AS some LIMIT {EXACT_UP_TO + 1}) AS few",  # noqa: S608
+            f"SELECT count(*) FROM (SELECT 1 FROM ({capped}) AS whole LIMIT {EXACT_UP_TO + 1}) AS few",  # noqa: S608
             values,
         )
         if rows[0][0] <= EXACT_UP_TO:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Path, Query
 from starlette.responses import Response
 
 from timeball.api.auth import Caller, Role, TheCaller
-from timeball.api.described import BULK_EXAMPLE, EXECUTION_EXAMPLE, MOMENT, described, listed
+from timeball.api.described import BULK_EXAMPLE, EXECUTION_EXAMPLE, MOMENT, described, described_export, listed
 from timeball.api.desk import Desk, TheDesk
 from timeball.api.export import Format, exported
 from timeball.api.problems import Refusal
@@ -57,7 +57,7 @@ async def list_executions(desk: TheDesk, wanted: TheFilter, page: ThePage) -> Re
 @router.get(
     "/export",
     response_class=Response,
-    **described(Role.VIEWER, "id,job_id,state\r\n", media_type="text/csv"),
+    **described_export("id,job_id,state\r\n"),
 )
 async def export_executions(
     desk: TheDesk, wanted: TheFilter, kind: Annotated[Format, Query(alias="format")] = "csv"
@@ -67,7 +67,7 @@ async def export_executions(
     async def read(request: PageRequest) -> Any:
         return await desk.insights.executions(wanted, request)
 
-    return exported(kind, "executions", _COLUMNS, read, execution_document)
+    return await exported(kind, "executions", _COLUMNS, read, execution_document)
 
 
 @router.get("/{execution}", response_model=ExecutionFull, **described(Role.VIEWER, _FULL_EXAMPLE, fails=[404]))

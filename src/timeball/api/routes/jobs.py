@@ -15,6 +15,7 @@ from timeball.api.described import (
     MOMENT,
     NEW_JOB_EXAMPLE,
     described,
+    described_export,
     listed,
 )
 from timeball.api.desk import Desk, TheDesk
@@ -148,7 +149,7 @@ async def list_jobs(
 @router.get(
     "/export",
     response_class=Response,
-    **described(Role.VIEWER, "id,name,handler\r\n", media_type="text/csv"),
+    **described_export("id,name,handler\r\n"),
 )
 async def export_jobs(
     desk: TheDesk,
@@ -163,7 +164,7 @@ async def export_jobs(
     async def read(request: PageRequest) -> Any:
         return await desk.insights.jobs(wanted, JobOrder.NEWEST, request)
 
-    return exported(kind, "jobs", _COLUMNS, read, job_document)
+    return await exported(kind, "jobs", _COLUMNS, read, job_document)
 
 
 @router.get("/{job}", response_model=JobOut, **described(Role.VIEWER, JOB_EXAMPLE, fails=[404]))

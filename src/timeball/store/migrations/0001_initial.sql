@@ -130,6 +130,7 @@ CREATE TABLE timeball.ready (
 
 -- claim: a lane (queue, priority) in the order of time. Never (queue, rank): see ARCHITECTURE.md, "Lanes".
 CREATE INDEX ready_by_lane ON timeball.ready (queue, priority, run_at, id);
+-- cancel, pause, delete, overlap: what of a job is ready.
 CREATE INDEX ready_by_job ON timeball.ready (job_id) WHERE job_id <> id;
 -- promote: how many places of a limit are taken.
 CREATE INDEX ready_by_limit ON timeball.ready (limit_key) WHERE limit_key IS NOT NULL;
@@ -137,7 +138,9 @@ CREATE INDEX ready_by_limit ON timeball.ready (limit_key) WHERE limit_key IS NOT
 -- What would be ready, but waits for a place of its limit.
 CREATE TABLE timeball.blocked (LIKE timeball.ready INCLUDING DEFAULTS, PRIMARY KEY (id));
 ALTER TABLE timeball.blocked ALTER COLUMN limit_key SET NOT NULL;
+-- promote: who waits for a limit.
 CREATE INDEX blocked_by_limit ON timeball.blocked (limit_key, run_at, id);
+-- cancel, pause, delete, overlap: what of a job is blocked.
 CREATE INDEX blocked_by_job ON timeball.blocked (job_id);
 
 -- What a worker holds or runs. Its lease is its node's.
@@ -170,9 +173,11 @@ CREATE TABLE timeball.running (
     progress_note text
 );
 
+-- cancel, overlap: what of a job is running.
 CREATE INDEX running_by_job ON timeball.running (job_id) WHERE job_id <> id;
 -- claim of a limited queue: how many of it are running.
 CREATE INDEX running_by_queue ON timeball.running (queue) WHERE queue_limited;
+-- promote: how many places of a limit are taken.
 CREATE INDEX running_by_limit ON timeball.running (limit_key) WHERE limit_key IS NOT NULL;
 -- heed_stops: what a holder has been asked to stop.
 CREATE INDEX running_stopped ON timeball.running (holder) WHERE stop IS NOT NULL;
@@ -268,6 +273,7 @@ CREATE TABLE timeball.skip_range (
     CONSTRAINT in_order CHECK (first_at <= last_at)
 );
 
+-- verify, and a job's history: what was skipped of it.
 CREATE INDEX skip_range_by_job ON timeball.skip_range (job_id, first_at);
 
 -- One life of one process. A missing row means dead.
@@ -326,6 +332,7 @@ CREATE TABLE timeball.audit (
     after    jsonb
 );
 
+-- The history of one thing: who changed it.
 CREATE INDEX audit_by_subject ON timeball.audit (subject, id);
 
 -- Facts about this database itself.

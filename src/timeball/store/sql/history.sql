@@ -58,12 +58,6 @@ WHERE execution_id = :id
 ORDER BY fence, number
 LIMIT :limit;
 
--- name: skip_ranges_of
-SELECT *
-FROM timeball.skip_range
-WHERE job_id = :job_id
-ORDER BY first_at;
-
 -- name: days_kept
 -- The days that have a partition of their own.
 SELECT relname

@@ -426,11 +426,6 @@ SELECT *
 FROM timeball.queue
 WHERE name = :name;
 
--- name: list_queues
-SELECT *
-FROM timeball.queue
-ORDER BY name;
-
 -- name: write_audit
 INSERT INTO timeball.audit (id, at, actor, action, subject, reason, before, after)
 VALUES (:id, coalesce(:now, now()), :actor, :action, :subject, :reason, :before::jsonb, :after::jsonb);

@@ -104,7 +104,7 @@ known AS (
     SELECT :name::text WHERE :name::text IS NOT NULL
 )
 SELECT known.name, queue.paused_at, queue.pause_reason, queue.max_running, coalesce(busy.running, 0) AS running,
-       (SELECT count(*) FROM (SELECT 1 FROM timeball.ready WHERE ready.queue = known.name LIMIT :most + 1) AS some) AS depth,
+       (SELECT count(*) FROM (SELECT 1 FROM timeball.ready WHERE ready.queue = known.name LIMIT :most + 1) AS few) AS depth,
        (SELECT min(lane.run_at) FROM lane WHERE lane.queue = known.name) AS oldest_at,
        coalesce(:now, now()) AS moment
 FROM known
@@ -116,11 +116,11 @@ ORDER BY known.name;
 
 -- name: waiting_counts
 -- How much waits and runs, each counted up to :most.
-SELECT (SELECT count(*) FROM (SELECT 1 FROM timeball.due WHERE kind <> 'resume' AND kind <> 'retry' LIMIT :most + 1) AS some) AS scheduled,
-       (SELECT count(*) FROM (SELECT 1 FROM timeball.due WHERE kind = 'retry' LIMIT :most + 1) AS some) AS retrying,
-       (SELECT count(*) FROM (SELECT 1 FROM timeball.ready LIMIT :most + 1) AS some)
-       + (SELECT count(*) FROM (SELECT 1 FROM timeball.blocked LIMIT :most + 1) AS some) AS queued,
-       (SELECT count(*) FROM (SELECT 1 FROM timeball.running LIMIT :most + 1) AS some) AS running;
+SELECT (SELECT count(*) FROM (SELECT 1 FROM timeball.due WHERE kind <> 'resume' AND kind <> 'retry' LIMIT :most + 1) AS few) AS scheduled,
+       (SELECT count(*) FROM (SELECT 1 FROM timeball.due WHERE kind = 'retry' LIMIT :most + 1) AS few) AS retrying,
+       (SELECT count(*) FROM (SELECT 1 FROM timeball.ready LIMIT :most + 1) AS few)
+       + (SELECT count(*) FROM (SELECT 1 FROM timeball.blocked LIMIT :most + 1) AS few) AS queued,
+       (SELECT count(*) FROM (SELECT 1 FROM timeball.running LIMIT :most + 1) AS few) AS running;
 
 -- name: finished_stats
 -- The latest finished executions since an id, at most :most: by state and handler, with durations and lateness in seconds.

@@ -1,0 +1,123 @@
+"""How fast does one worker send webhooks? 5,000 to a server on loopback, against a bare aiohttp loop that sends the same."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from statistics import median
+
+import aiohttp
+
+from bench.system import ROOT, System, system
+from timeball.domain.job import JobSpec
+
+_NUMBER = 5_000
+_ROUNDS = 3
+# As many as a worker has slots.
+_TOGETHER = 20
+_BODY = {"order": 42, "note": "x" * 200}
+_ANSWER = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 11\r\n\r\n{"ok":true}'
+_RATE = """
+SELECT count(*) / extract(epoch FROM max(finished_at) - min(started_at))
+FROM timeball.finished
+WHERE started_at >= $1 AND state = 'succeeded'
+"""
+
+
+class _Receiver(asyncio.Protocol):
+    """Answers every request with the same few bytes: what is measured is the sender."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._rest = b""
+
+    def data_received(self, data: bytes) -> None:
+        self._rest += data
+        while (end := self._rest.find(b"\r\n\r\n")) >= 0:
+            head = self._rest[:end].lower()
+            size = int(head.partition(b"content-length:")[2].split(b"\r\n")[0] or 0)
+            if len(self._rest) < end + 4 + size:
+                return
+            self._rest = self._rest[end + 4 + size :]
+            self._transport.write(_ANSWER)
+
+
+async def _serve() -> None:
+    server = await asyncio.get_running_loop().create_server(_Receiver, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+
+@contextmanager
+def _receiver() -> Iterator[int]:
+    """The receiving server in a process of its own; yields its port."""
+    process = subprocess.Popen([sys.executable, "-m", "bench.webhooks"], cwd=ROOT, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        yield int(process.stdout.readline())
+    finally:
+        process.terminate()
+        process.wait()
+
+
+async def _bare_rate(url: str) -> float:
+    left = iter(range(_NUMBER))
+
+    async def send(session: aiohttp.ClientSession) -> None:
+        for _ in left:
+            async with session.post(url, json=_BODY) as response:
+                assert response.status == 200
+                await response.read()
+
+    async with aiohttp.ClientSession() as session:
+        begun = time.perf_counter()
+        await asyncio.gather(*(send(session) for _ in range(_TOGETHER)))
+        return _NUMBER / (time.perf_counter() - begun)
+
+
+async def _worker_rate(bench: System, url: str, port: int) -> float:
+    begun = await bench.value("SELECT clock_timestamp()")
+    before = await bench.value("SELECT count(*) FROM timeball.finished")
+    payload = json.dumps({"url": url, "json": _BODY})
+    await bench.parts.commands.enqueue_many(JobSpec(handler="http.webhook"), [payload] * _NUMBER)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TIMEBALL_")}
+    environment |= {"TIMEBALL_DATABASE_URL": bench.dsn, "TIMEBALL_WEBHOOK_ALLOW": f"127.0.0.1:{port}"}
+    with (bench.folder / "worker.log").open("wb") as log:
+        command = [sys.executable, "-m", "timeball", "worker"]
+        bench.nodes.append(subprocess.Popen(command, cwd=ROOT, env=environment, stderr=log, stdout=log))
+    await bench.wait_for_finished(before + _NUMBER)
+    bench.stop()
+    succeeded = await bench.value(
+        "SELECT count(*) FROM timeball.finished WHERE started_at >= $1 AND state = 'succeeded'", begun
+    )
+    if succeeded != _NUMBER:
+        raise SystemExit(f"only {succeeded} of {_NUMBER} webhooks succeeded")
+    return float(await bench.value(_RATE, begun))
+
+
+async def ask() -> str:
+    """Interleaved rounds; the bare loop runs before each."""
+    bare: list[float] = []
+    worker: list[float] = []
+    with _receiver() as port:
+        url = f"http://127.0.0.1:{port}/hook"
+        async with system() as bench:
+            for _ in range(_ROUNDS):
+                bare.append(await _bare_rate(url))
+                worker.append(await _worker_rate(bench, url, port))
+            bench.verify()
+    return (
+        f"one worker {median(worker):,.0f}/s, a bare aiohttp loop {median(bare):,.0f}/s; "
+        f"ratio {median(worker) / median(bare):.2f}"
+    )
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve())

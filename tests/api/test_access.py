@@ -1,0 +1,251 @@
+"""Who may do what, on every route there is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.conftest import ROLES
+from tests.api.test_conventions import check_problem
+from tests.factories import FAILURE, claim_all, enqueue, found, make_job, make_node, record, table
+from timeball.api.app import make_api
+from timeball.api.auth import Gate, is_loopback
+from timeball.domain.execution import Failed
+from timeball.errors import InvalidInput, NotFound
+from timeball.settings import Settings
+from timeball.store.jobs import AuditEntry
+from timeball.store.postgres import Store
+from timeball.testing import VirtualClock
+from timeball.wiring import FrontParts
+
+MakeKey = Callable[[str], Awaitable[dict[str, str]]]
+NEW = {"handler": "h"}
+
+# method, path, body, the least role, what the least role gets
+ROUTES: list[tuple[str, str, Any, str, int]] = [
+    ("GET", "/jobs", None, "viewer", 200),
+    ("POST", "/jobs", NEW, "editor", 201),
+    ("GET", "/jobs/export", None, "viewer", 200),
+    ("GET", "/jobs/{job}", None, "viewer", 200),
+    ("PUT", "/jobs/{job}", {"priority": 1}, "editor", 200),
+    ("PATCH", "/jobs/{job}", {"priority": 1}, "editor", 200),
+    ("DELETE", "/jobs/{job}", None, "editor", 204),
+    ("POST", "/jobs/{job}/pause", {}, "operator", 200),
+    ("POST", "/jobs/{job}/resume", {}, "operator", 200),
+    ("POST", "/jobs/{job}/trigger", {}, "operator", 202),
+    ("POST", "/jobs/{job}/cancel", {}, "operator", 200),
+    ("POST", "/jobs/{job}/retry", {}, "operator", 409),
+    ("POST", "/jobs/{job}/duplicate", {"name": "copy"}, "editor", 201),
+    ("POST", "/jobs/{job}/backfill", {"start": "2026-01-01", "end": "2026-01-02"}, "editor", 202),
+    ("GET", "/jobs/{job}/executions", None, "viewer", 200),
+    ("GET", "/jobs/{job}/next", None, "viewer", 200),
+    ("POST", "/jobs/bulk", {"jobs": [NEW, NEW]}, "editor", 201),
+    ("POST", "/jobs/bulk/cancel", {"ids": ["x"]}, "operator", 200),
+    ("POST", "/jobs/bulk/retry", {"ids": ["x"]}, "operator", 200),
+    ("GET", "/executions", None, "viewer", 200),
+    ("GET", "/executions/export", None, "viewer", 200),
+    ("GET", "/executions/{execution}", None, "viewer", 200),
+    ("GET", "/executions/{execution}/logs", None, "viewer", 200),
+    ("POST", "/executions/{execution}/cancel", {}, "operator", 409),
+    ("POST", "/executions/{execution}/retry", {}, "operator", 202),
+    ("POST", "/executions/bulk", {"action": "cancel", "filter": {"status": ["running"]}}, "operator", 200),
+    ("GET", "/dead-letter", None, "viewer", 200),
+    ("GET", "/dead-letter/groups", None, "viewer", 200),
+    ("POST", "/dead-letter/retry", {"all": True}, "operator", 200),
+    ("POST", "/dead-letter/discard", {"all": True}, "operator", 200),
+    ("GET", "/queues", None, "viewer", 200),
+    ("GET", "/queues/{queue}", None, "viewer", 200),
+    ("PATCH", "/queues/{queue}", {"max_running": 3}, "editor", 200),
+    ("POST", "/queues/{queue}/pause", {}, "operator", 200),
+    ("POST", "/queues/{queue}/resume", {}, "operator", 200),
+    ("GET", "/workers", None, "viewer", 200),
+    ("GET", "/schedulers", None, "viewer", 200),
+    ("GET", "/workers/{node}", None, "viewer", 200),
+    ("POST", "/workers/{node}/drain", {}, "operator", 202),
+    ("POST", "/schedules/preview", {"schedule": "0 6 * * *"}, "viewer", 200),
+    ("GET", "/health/live", None, "none", 200),
+    ("GET", "/health/ready", None, "none", 200),
+    ("GET", "/health", None, "viewer", 200),
+    ("GET", "/stats", None, "viewer", 200),
+    ("GET", "/audit", None, "admin", 200),
+]
+
+
+def test_the_table_has_every_route(parts: FrontParts) -> None:
+    described = {
+        (method.upper(), path.removeprefix("/api/v1"), operation["x-role"])
+        for path, operations in make_api(parts).openapi()["paths"].items()
+        for method, operation in operations.items()
+    }
+
+    assert described == {(method, path, role) for method, path, _, role, _ in ROUTES}
+
+
+async def test_security_2_every_route_is_for_its_role(
+    client: httpx.AsyncClient, store: Store, make_key: MakeKey
+) -> None:
+    keys = {role: await make_key(role) for role in ROLES}
+    keys["none"] = {}
+    execution = await enqueue(store, max_retries=0)
+    await record(store, [found(claimed, Failed(FAILURE)) for claimed in await claim_all(store)])
+    node = await make_node(store)
+
+    for method, pattern, body, least, expected in ROUTES:
+        for role in ("none", *ROLES):
+            job = await make_job(store, interval_seconds=3600)
+            path = pattern.format(job=job.id, execution=execution, queue="mail", node=node)
+            body_for_it = body | {"name": f"copy of {job.id}"} if pattern.endswith("duplicate") else body
+            response = await client.request(method, path, json=body_for_it, headers=keys[role])
+
+            where = f"{method} {pattern} as {role}"
+            is_allowed = ["none", *ROLES].index(role) >= ["none", *ROLES].index(least)
+            if is_allowed:
+                assert response.status_code == expected, f"{where}: {response.text}"
+            else:
+                code = (401, "unauthenticated") if role == "none" else (403, "forbidden")
+                check_problem(response, *code)
+
+
+async def test_security_2_keys_are_hashed_expire_and_are_revoked(
+    client: httpx.AsyncClient, parts: FrontParts, store: Store, clock: VirtualClock
+) -> None:
+    audit = AuditEntry("test")
+    key, token = await parts.keys.create("viewer", "a", timedelta(days=90), audit)
+    other, other_token = await parts.keys.create("viewer", "b", None, audit)
+
+    async def status(bearer: str) -> int:
+        return (await client.get("/jobs", headers={"Authorization": bearer})).status_code
+
+    stored = str(await table(store, "api_key")) + str(await table(store, "audit"))
+    assert token.split("_", 2)[2] not in stored
+    assert re.fullmatch(r"tb_[0-9a-f]{12}_.{43}", token)
+    assert await status(f"Bearer {token}") == 200
+    assert await status(f"bearer {token}") == 200
+    for wrong in (f"Bearer {token}x", f"Basic {token}", "Bearer", f"Bearer tb_{key.id}_", token):
+        assert await status(wrong) == 401
+    assert await status(f"Bearer tb_{key.id}_{other_token.split('_', 2)[2]}") == 401
+
+    await parts.keys.revoke(other.id, audit)
+    assert await status(f"Bearer {other_token}") == 401
+    clock.advance(timedelta(days=91))
+    assert await status(f"Bearer {token}") == 401
+
+    with pytest.raises(NotFound):
+        await parts.keys.revoke("nobody", audit)
+    with pytest.raises(InvalidInput):
+        await parts.keys.create("root", "a", None, audit)
+
+
+async def test_security_3_another_payload_is_for_editors(
+    client: httpx.AsyncClient, store: Store, make_key: MakeKey
+) -> None:
+    operator, editor = await make_key("operator"), await make_key("editor")
+    await make_job(store, name="a", payload={"command": "backup"})
+    body = {"payload": {"command": "rm"}}
+
+    check_problem(await client.post("/jobs/a/trigger", json=body, headers=operator), 403, "forbidden")
+    assert (await client.post("/jobs/a/trigger", json=body, headers=editor)).status_code == 202
+    check_problem(await client.get("/jobs", params={"payload": "back"}, headers=operator), 403, "forbidden")
+    check_problem(await client.get("/jobs/export", params={"payload": "back"}, headers=operator), 403, "forbidden")
+
+
+async def test_the_audit_names_the_key(client: httpx.AsyncClient, store: Store, make_key: MakeKey) -> None:
+    operator = await make_key("operator")
+    await make_job(store, name="a")
+
+    await client.post("/jobs/a/pause", json={}, headers=operator)
+
+    actors = {row["actor"] for row in await table(store, "audit") if row["action"] == "job.pause"}
+    assert len(actors) == 1
+    assert actors.pop().endswith(" operator")
+
+
+# the open mode
+
+
+async def test_security_1_the_first_key_closes_the_door_for_good(client: httpx.AsyncClient, parts: FrontParts) -> None:
+    assert (await client.get("/jobs")).status_code == 200
+
+    key, _ = await parts.keys.create("admin", "a", None, AuditEntry("test"))
+    check_problem(await client.get("/jobs"), 401, "unauthenticated")
+    await parts.keys.revoke(key.id, AuditEntry("test"))
+
+    response = await client.get("/jobs")
+    check_problem(response, 401, "unauthenticated")
+    assert response.headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.com", ""])
+async def test_security_1_no_other_address_without_keys(parts: FrontParts, host: str) -> None:
+    gate = Gate(parts.keys, host)
+
+    with pytest.raises(InvalidInput, match="without any key"):
+        await gate.refuse_to_start_open(host)
+    assert not await gate.is_open()
+
+    await parts.keys.create("admin", "a", None, AuditEntry("test"))
+    await gate.refuse_to_start_open(host)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+async def test_security_1_loopback_is_open_in_development(parts: FrontParts, host: str) -> None:
+    gate = Gate(parts.keys, host)
+
+    await gate.refuse_to_start_open(host)
+
+    assert await gate.is_open()
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "[::2]:8080", ""])
+async def test_security_2_a_foreign_host_is_refused_in_open_mode(client: httpx.AsyncClient, host: str) -> None:
+    check_problem(await client.get("/jobs", headers={"Host": host}), 403, "forbidden_host")
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:1", "127.0.0.1:8080", "[::1]:8080", "LOCALHOST"])
+async def test_a_loopback_host_is_welcome(client: httpx.AsyncClient, host: str) -> None:
+    assert (await client.get("/jobs", headers={"Host": host})).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://localhost:9999"}, 403),
+        ({"Sec-Fetch-Site": "same-origin", "Origin": "http://localhost:8080"}, 201),
+        ({"Sec-Fetch-Site": "none"}, 201),
+        ({"Content-Type": "text/plain"}, 415),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
+        ({"Content-Type": "application/json; charset=utf-8"}, 201),
+    ],
+)
+async def test_security_2_another_site_cannot_use_the_open_mode(
+    client: httpx.AsyncClient, headers: dict[str, str], status: int
+) -> None:
+    response = await client.post("/jobs", content=b'{"handler": "h"}', headers=headers)
+
+    assert response.status_code == status
+    if status == 403:
+        check_problem(response, 403, "cross_site")
+
+
+async def test_a_page_elsewhere_with_a_key_needs_no_origin(client: httpx.AsyncClient, make_key: MakeKey) -> None:
+    headers = await make_key("editor") | {"Origin": "https://ours.example", "Host": "timeball.example"}
+
+    assert (await client.post("/jobs", json=NEW, headers=headers)).status_code == 201
+
+
+def test_loopback_names() -> None:
+    assert all(is_loopback(host) for host in ("localhost", "127.0.0.1", "::1", "[::1]", "LocalHost."))
+    assert not any(is_loopback(host) for host in ("", "0.0.0.0", "::", "local", "127.0.0.1.nip.io"))
+
+
+def test_the_default_address_is_loopback() -> None:
+    assert is_loopback(Settings().host)

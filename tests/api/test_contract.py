@@ -1,0 +1,51 @@
+"""The description is true: whatever is sent, no server error, and nothing that is not described."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+EXAMPLES_PER_ROUTE = 6
+
+
+@pytest.mark.slow
+def test_the_api_keeps_to_its_description(running_api: str) -> None:
+    schema = schemathesis.openapi.from_url(f"{running_api}/openapi.json")
+    with httpx.Client(base_url=running_api) as client:
+        # Something to be found, so that answers are not all 404.
+        body = {"handler": "h", "name": "0", "schedule": "0 6 * * *"}
+        assert client.post("/api/v1/jobs", json=body).status_code == 201
+
+    walked = 0
+    for result in schema.get_all_operations():
+        operation = result.ok()
+        walked += 1
+        _check(operation)
+    assert walked >= 45
+
+
+def _check(operation: Any) -> None:
+    @settings(
+        max_examples=EXAMPLES_PER_ROUTE,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy())
+    def check(case: Any) -> None:
+        case.call_and_validate(checks=CHECKS)
+
+    check()

@@ -1,0 +1,317 @@
+"""What holds for every route: problems, limits, ids, compression, idempotency, the description."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from typing import Any
+
+import httpx
+import orjson
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.factories import table
+from timeball.api.app import make_api
+from timeball.api.export import cell
+from timeball.api.redaction import REDACTED
+from timeball.store.postgres import Store
+from timeball.testing import VirtualClock
+from timeball.wiring import FrontParts
+
+PROBLEM_FIELDS = {"type", "title", "status", "detail", "instance", "code", "errors", "hint", "request_id"}
+
+
+def check_problem(response: httpx.Response, status: int, code: str) -> dict[str, Any]:
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    problem: dict[str, Any] = response.json()
+    assert set(problem) >= PROBLEM_FIELDS
+    assert (problem["status"], problem["code"]) == (status, code)
+    assert problem["request_id"] == response.headers["x-request-id"]
+    return problem
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "code"),
+    [
+        ("GET", "/nowhere", None, 404, "not_found"),
+        ("DELETE", "/queues", None, 405, "method_not_allowed"),
+        ("GET", "/jobs/nobody", None, 404, "not_found"),
+        ("GET", "/jobs?limit=0", None, 422, "invalid_input"),
+        ("GET", "/jobs?cursor=x", None, 422, "invalid_input"),
+        ("GET", "/jobs?search=%00", None, 422, "invalid_input"),
+        ("POST", "/jobs", b"{", 400, "invalid_json"),
+        ("POST", "/jobs", b'{"handler": "\\ud800"}', 400, "invalid_json"),
+        ("POST", "/jobs", b'{"handler": NaN}', 400, "invalid_json"),
+        ("POST", "/jobs", b"\xff", 400, "invalid_json"),
+        ("POST", "/jobs", b"", 422, "invalid_input"),
+        ("POST", "/jobs", b"[]", 422, "invalid_input"),
+        ("POST", "/jobs", b'{"handler": "h", "payload": ' + b"[" * 200 + b"]" * 200 + b"}", 400, "too_deep"),
+        ("POST", "/jobs", b'{"handler": "h", "payload": "' + b"x" * 2**20 + b'"}', 413, "body_too_large"),
+        ("POST", "/jobs", b'{"handler": "h", "payload": "' + b"x" * 300_000 + b'"}', 422, "invalid_payload"),
+        ("POST", "/jobs", b'{"handler": "h", "schedule": "0 25 * * *"}', 422, "invalid_cron"),
+        ("POST", "/jobs", b'{"handler": "h", "schedule": "0 6 * * *", "timezone": "Mars"}', 422, "unknown_timezone"),
+        ("POST", "/jobs", b'{"handler": "h", "priority": "high"}', 422, "invalid_input"),
+        ("POST", "/jobs/bulk", b"{}", 422, "invalid_input"),
+        ("POST", "/jobs/bulk", b'{"jobs": [{"handler": "h"}, {"handler": "h", "x": 1}]}', 422, "invalid_input"),
+    ],
+)
+async def test_every_error_is_a_problem(
+    client: httpx.AsyncClient, method: str, path: str, body: bytes | None, status: int, code: str
+) -> None:
+    check_problem(await client.request(method, path, content=body), status, code)
+
+
+async def test_a_problem_points_at_the_fields(client: httpx.AsyncClient) -> None:
+    response = await client.post("/jobs", json={"handler": "h", "priority": 101, "tags": ["x", ""]})
+
+    problem = check_problem(response, 422, "invalid_input")
+
+    assert {error["pointer"] for error in problem["errors"]} == {"/priority", "/tags/1"}
+
+
+async def test_security_3_unknown_fields_are_refused(client: httpx.AsyncClient, store: Store) -> None:
+    bodies = {
+        "/jobs": {"handler": "h", "name": "a", "comand": "x"},
+        "/jobs/bulk": {"jobs": [{"handler": "h", "user": "root"}]},
+        "/schedules/preview": {"schedule": "0 6 * * *", "zone": "UTC"},
+        "/executions/bulk": {"action": "cancel", "ids": ["x"], "force": True},
+        "/dead-letter/discard": {"all": True, "x": 1},
+    }
+    for path, body in bodies.items():
+        problem = check_problem(await client.post(path, json=body), 422, "invalid_input")
+        assert "spelling" in problem["hint"]
+    assert await table(store, "job") == []
+
+
+async def test_request_ids_are_kept_or_made(client: httpx.AsyncClient) -> None:
+    kept = await client.get("/health/live", headers={"X-Request-Id": "abc-1"})
+    made = await client.get("/health/live", headers={"X-Request-Id": "no spaces, please"})
+
+    assert kept.headers["x-request-id"] == "abc-1"
+    assert made.headers["x-request-id"].startswith("req_")
+
+
+async def test_long_answers_are_compressed(client: httpx.AsyncClient) -> None:
+    async with client.stream("GET", "http://localhost/openapi.json", headers={"Accept-Encoding": "gzip"}) as response:
+        raw = b"".join([part async for part in response.aiter_raw()])
+
+    assert response.headers["content-encoding"] == "gzip"
+    assert orjson.loads(gzip.decompress(raw))["info"]["title"] == "Timeball"
+
+
+async def test_answers_may_not_be_framed_sniffed_or_cached(client: httpx.AsyncClient) -> None:
+    headers = (await client.get("/health/live")).headers
+
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["x-frame-options"] == "DENY"
+    assert headers["cache-control"] == "no-store"
+
+
+# idempotency
+
+
+async def test_a_post_under_a_key_is_done_once(client: httpx.AsyncClient, store: Store) -> None:
+    body, headers = {"handler": "h"}, {"Idempotency-Key": "k-1"}
+
+    first = await client.post("/jobs", json=body, headers=headers)
+    again = await client.post("/jobs", json=body, headers=headers)
+    other = await client.post("/jobs", json={"handler": "g"}, headers=headers)
+
+    assert (again.status_code, again.content) == (first.status_code, first.content)
+    assert (again.headers["location"], again.headers["etag"]) == (first.headers["location"], first.headers["etag"])
+    assert (first.headers.get("idempotent-replayed"), again.headers["idempotent-replayed"]) == (None, "true")
+    check_problem(other, 422, "idempotency_key_reused")
+    assert len(await table(store, "job")) == 1
+
+
+async def test_a_key_in_flight_is_refused(client: httpx.AsyncClient, parts: FrontParts, store: Store) -> None:
+    body = orjson.dumps({"handler": "h"})
+    both = await asyncio.gather(
+        *(client.post("/jobs", content=body, headers={"Idempotency-Key": "k"}) for _ in range(8))
+    )
+
+    codes = sorted({response.status_code for response in both})
+
+    assert codes in ([201], [201, 409])
+    assert len(await table(store, "job")) == 1
+
+
+async def test_a_key_whose_request_failed_may_be_used_again(client: httpx.AsyncClient) -> None:
+    headers = {"Idempotency-Key": "k"}
+
+    refused = await client.post("/jobs", json={"handler": "h", "schedule": "x"}, headers=headers)
+    accepted = await client.post("/jobs", json={"handler": "h"}, headers=headers)
+
+    assert (refused.status_code, accepted.status_code) == (422, 201)
+
+
+async def test_a_key_is_kept_for_a_day(client: httpx.AsyncClient, clock: VirtualClock, store: Store) -> None:
+    from datetime import timedelta
+
+    headers = {"Idempotency-Key": "k"}
+    await client.post("/jobs", json={"handler": "h"}, headers=headers)
+    clock.advance(timedelta(hours=23, minutes=59))
+    await client.post("/jobs", json={"handler": "h"}, headers=headers)
+    assert len(await table(store, "job")) == 1
+
+    clock.advance(timedelta(minutes=2))
+    await client.post("/jobs", json={"handler": "h"}, headers=headers)
+
+    assert len(await table(store, "job")) == 2
+
+
+@pytest.mark.parametrize("key", ["", "x" * 201, "tab\there"])
+async def test_an_odd_key_is_refused(client: httpx.AsyncClient, key: str) -> None:
+    response = await client.post("/jobs", json={"handler": "h"}, headers={"Idempotency-Key": key})
+
+    check_problem(response, 422, "invalid_idempotency_key")
+
+
+# exports and secrets
+
+
+async def test_security_12_exports_are_harmless_in_a_spreadsheet(client: httpx.AsyncClient) -> None:
+    for name in ("=1+1", "+1", "-1", "@SUM(A1)", "\tx", "\rx", "fine"):
+        response = await client.post("/jobs", json={"handler": "h", "name": name, "description": name})
+        assert response.status_code == 201
+
+    text = (await client.get("/jobs/export")).text
+    lines = (await client.get("/jobs/export", params={"format": "jsonl"})).text.splitlines()
+
+    for name in ("'=1+1", "'+1", "'-1", "'@SUM(A1)", "'\tx", '"\'\rx"', "fine"):
+        assert f",{name},{name}," in text
+    assert ",=1" not in text
+    assert {orjson.loads(line)["name"] for line in lines} >= {"=1+1", "fine"}
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(-1, "-1"), ("-1", "'-1"), (None, ""), (["=x"], '["=x"]'), ("a=b", "a=b")]
+)
+def test_cells(value: Any, expected: str) -> None:
+    assert cell(value) == expected
+
+
+async def test_exports_hold_everything(client: httpx.AsyncClient) -> None:
+    await client.post("/jobs/bulk", json={"jobs": [{"handler": "h"}] * 450})
+
+    executions = (await client.get("/executions/export", params={"format": "jsonl"})).text.splitlines()
+    table_lines = (await client.get("/executions/export")).text.splitlines()
+
+    assert len({orjson.loads(line)["id"] for line in executions}) == 450
+    assert len(table_lines) == 451
+    assert (await client.get("/executions/export", params={"format": "xml"})).status_code == 422
+
+
+async def test_secrets_are_hidden_everywhere_and_survive_an_edit(client: httpx.AsyncClient, store: Store) -> None:
+    payload = {"password": "canary-1", "nested": [{"Authorization": "canary-2", "note": "seen"}], "api_key": None}
+    created = await client.post("/jobs", json={"handler": "h", "name": "a", "payload": payload})
+    triggered = await client.post("/jobs/a/trigger", json={"payload": {"access_token": "canary-3"}})
+    await client.patch("/jobs/a", json={"priority": 60})
+
+    answers = [created, triggered]
+    for path in ("/jobs", "/jobs/a", "/jobs/export", "/jobs/export?format=jsonl", "/audit", "/executions/export"):
+        answers.append(await client.get(path))
+    answers.append(await client.get(f"/executions/{triggered.json()['id']}"))
+    sent_back = await client.patch("/jobs/a", json={"payload": created.json()["payload"]})
+
+    assert all("canary" not in response.text for response in answers)
+    assert created.json()["payload"]["nested"][0] == {"Authorization": REDACTED, "note": "seen"}
+    check_problem(sent_back, 422, "invalid_payload")
+    assert "canary-1" in (await table(store, "job"))[0]["payload"]
+
+
+# description
+
+
+def test_every_route_is_described_with_an_example_and_a_role(parts: FrontParts) -> None:
+    schema = make_api(parts).openapi()
+
+    for path, operations in schema["paths"].items():
+        for method, operation in operations.items():
+            where = f"{method} {path}"
+            assert operation["x-role"] in ("none", "viewer", "operator", "editor", "admin"), where
+            assert operation["description"], where
+            assert operation["tags"], where
+            (success,) = [code for code in operation["responses"] if code in ("201", "202", "204")] or ["200"]
+            content = operation["responses"][success].get("content", {})
+            assert success == "204" or all("example" in media for media in content.values()), where
+            if method in ("post", "put", "patch"):
+                assert "example" in operation["requestBody"]["content"]["application/json"], where
+            if method == "post":
+                assert any(p["name"].lower() == "idempotency-key" for p in operation["parameters"]), where
+    assert len(schema["paths"]) >= 35
+
+
+async def test_the_docs_page_needs_nothing_from_outside(client: httpx.AsyncClient) -> None:
+    page = await client.get("http://localhost/docs")
+
+    assert page.status_code == 200
+    assert "/api/v1/jobs/{job}/backfill" in page.text
+    assert "<script" not in page.text
+    assert "src=" not in page.text
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+
+
+# text
+
+ODD_TEXT = st.one_of(
+    st.text(max_size=300),
+    st.text(alphabet="\0\u202e\u2066\u200f\x1b\r\n\t'\"\\;%_=+-@<>&🎲ß", max_size=40),
+    st.just("\u202egnp.exe"),
+    st.just("x" * 20_000),
+)
+FIELDS = st.sampled_from(
+    [
+        "name",
+        "description",
+        "handler",
+        "queue",
+        "schedule",
+        "timezone",
+        "scheduled_at",
+        "starts_at",
+        "limit_key",
+        "unique_key",
+    ]
+)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@given(field=FIELDS, text=ODD_TEXT)
+async def test_any_text_is_stored_as_it_is_or_refused(client: httpx.AsyncClient, field: str, text: str) -> None:
+    response = await client.post("/jobs", json={"handler": "h", field: text})
+
+    assert response.status_code in (200, 201, 409, 422), response.text
+    if response.status_code == 201 and field in ("name", "description", "handler", "queue"):
+        assert response.json()[field] == text
+    for params in ({"search": text[:200]}, {"handler": text[:200]}, {"status": text[:50]}, {"cursor": text[:100]}):
+        assert (await client.get("/jobs", params=params)).status_code in (200, 422)
+    # As a payload: kept as it is, unless it contains what the database cannot hold.
+    kept = await client.post("/jobs", json={"handler": "h", "payload": {"text": text}})
+    assert kept.status_code == (422 if "\0" in text else 201)
+    if kept.status_code == 201:
+        assert kept.json()["payload"] == {"text": text}
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    body=st.binary(max_size=60)
+    | st.sampled_from([b'{"handler":"\\udc00x"}', b"null", b"1e999", b'{"handler":"h","handler":"g"}'])
+)
+async def test_any_bytes_are_answered(client: httpx.AsyncClient, body: bytes) -> None:
+    response = await client.post("/jobs", content=body)
+
+    assert response.status_code in (201, 400, 422)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(text=ODD_TEXT)
+async def test_any_path_is_answered(client: httpx.AsyncClient, text: str) -> None:
+    from urllib.parse import quote
+
+    for path in ("/jobs/{}", "/executions/{}", "/queues/{}", "/workers/{}", "/executions/{}/logs", "/jobs/{}/next"):
+        response = await client.get(path.format(quote(text[:300], safe="")))
+        assert response.status_code in (200, 307, 404, 405, 422), (path, text, response.text)

@@ -1,0 +1,76 @@
+"""A page costs the same with a hundred executions and with a hundred thousand."""
+
+from __future__ import annotations
+
+import re
+from uuid import UUID
+
+import pytest
+
+from timeball.domain.execution import ExecutionState
+from timeball.domain.ids import JobId
+from timeball.domain.search import ExecutionFilter, PageRequest
+from timeball.store.postgres import Store
+from timeball.wiring import FrontParts
+
+ROWS = 60_000
+MOST_BUFFERS = 900
+
+_FILL = """
+INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, finished_at, attempts, lost, fence)
+SELECT ('0193' || lpad(to_hex(n), 8, '0') || '70008000000000000000')::uuid, '01930000-0000-7000-8000-00000000ffff',
+       CASE n % 1000 WHEN 0 THEN 'dead' ELSE 'succeeded' END, 'schedule', 1, 'default', 50, 'h', $1::timestamptz, $1::timestamptz - (n % 5) * interval '1 day', 1, 0, 1
+FROM generate_series(1, $2) AS n
+"""
+_FILL_DUE = """
+INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, version, queue, priority, handler)
+SELECT ('0293' || lpad(to_hex(n), 8, '0') || '70008000000000000000')::uuid, ('0293' || lpad(to_hex(n), 8, '0') || '70008000000000000000')::uuid,
+       CASE n % 10000 WHEN 0 THEN 'retry' ELSE 'occurrence' END, 'enqueue', n % 64, $1, $1, 1, 'default', 50, 'h'
+FROM generate_series(1, $2) AS n
+"""
+
+FILTERS = {
+    "all": ExecutionFilter(),
+    "succeeded": ExecutionFilter(states=(ExecutionState.SUCCEEDED,)),
+    "dead": ExecutionFilter(states=(ExecutionState.DEAD,)),
+    "dead letters": ExecutionFilter(states=(ExecutionState.DEAD,), is_unsettled=True),
+    "retrying": ExecutionFilter(states=(ExecutionState.RETRYING,)),
+    "scheduled": ExecutionFilter(states=(ExecutionState.SCHEDULED,)),
+    "running": ExecutionFilter(states=(ExecutionState.RUNNING,)),
+    "of a job": ExecutionFilter(job_id=JobId(UUID("01930000-0000-7000-8000-00000000ffff"))),
+}
+
+
+@pytest.mark.slow
+async def test_pages_of_executions_are_read_in_the_order_of_an_index(store: Store, parts: FrontParts) -> None:
+    now = store.env.clock.now()
+    async with store.database.connection() as connection:
+        await connection.execute(_FILL, now, ROWS)
+        await connection.execute(_FILL_DUE, now, ROWS)
+        await connection.execute("ANALYZE timeball.finished, timeball.due")
+
+    for name, wanted in FILTERS.items():
+        first = await parts.insights.executions(wanted, PageRequest(limit=50))
+        request = PageRequest(limit=50, cursor=first.next_cursor)
+        plan = await parts.dead_letters.explain_executions(wanted, request)
+
+        buffers = max(sum(map(int, re.findall(r"(?:hit|read)=(\d+)", line))) for line in plan.splitlines())
+        assert "Seq Scan on finished" not in plan, f"{name}:\n{plan}"
+        assert buffers < MOST_BUFFERS, f"{name}: {buffers} buffers\n{plan}"
+
+
+async def test_totals_are_exact_to_ten_thousand_and_estimated_after(store: Store, parts: FrontParts) -> None:
+    now = store.env.clock.now()
+    async with store.database.connection() as connection:
+        await connection.execute(_FILL, now, 12_000)
+        await connection.execute("ANALYZE timeball.finished")
+
+    many = await parts.insights.executions(ExecutionFilter(), PageRequest(limit=1, with_total=True))
+    few = await parts.insights.executions(
+        ExecutionFilter(states=(ExecutionState.DEAD,)), PageRequest(limit=1, with_total=True)
+    )
+
+    assert many.total is not None
+    assert few.total is not None
+    assert (many.total.is_exact, 10_001 <= many.total.count <= 20_000) == (False, True)
+    assert (few.total.is_exact, few.total.count) == (True, 12)
