@@ -19,8 +19,8 @@ from timeball.domain.job import JobSpec
 
 _NUMBER = 5_000
 _ROUNDS = 3
-# As many as a worker has slots.
-_TOGETHER = 20
+# So many at a time, in the worker and in the bare loop: sending is waiting, and a worker that waits has slots to spare.
+_TOGETHER = 100
 _BODY = {"order": 42, "note": "x" * 200}
 _ANSWER = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 11\r\n\r\n{"ok":true}'
 _RATE = """
@@ -76,7 +76,7 @@ async def _bare_rate(url: str) -> float:
                 assert response.status == 200
                 await response.read()
 
-    async with aiohttp.ClientSession() as session:
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=_TOGETHER)) as session:
         begun = time.perf_counter()
         await asyncio.gather(*(send(session) for _ in range(_TOGETHER)))
         return _NUMBER / (time.perf_counter() - begun)
@@ -88,7 +88,11 @@ async def _worker_rate(bench: System, url: str, port: int) -> float:
     payload = json.dumps({"url": url, "json": _BODY})
     await bench.parts.commands.enqueue_many(JobSpec(handler="http.webhook"), [payload] * _NUMBER)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TIMEBALL_")}
-    environment |= {"TIMEBALL_DATABASE_URL": bench.dsn, "TIMEBALL_WEBHOOK_ALLOW": f"127.0.0.1:{port}"}
+    environment |= {
+        "TIMEBALL_DATABASE_URL": bench.dsn,
+        "TIMEBALL_WEBHOOK_ALLOW": f"127.0.0.1:{port}",
+        "TIMEBALL_WORKER__SLOTS": str(_TOGETHER),
+    }
     with (bench.folder / "worker.log").open("wb") as log:
         command = [sys.executable, "-m", "timeball", "worker"]
         bench.nodes.append(subprocess.Popen(command, cwd=ROOT, env=environment, stderr=log, stdout=log))

@@ -118,6 +118,9 @@ class HandlerSettings(BaseModel):
     shell_memory_mb: int = Field(default=1024, ge=16, description="The memory of a command's process.")
     shell_file_mb: int = Field(default=1024, ge=0, description="The largest file a command may write.")
     shell_output_mb: int = Field(default=10, ge=1, le=1024, description="How much a command may say.")
+    queue_allow: Texts = Field(
+        default=(), description="The RabbitMQ and Redis servers that messages may be put on, as host:port."
+    )
     smtp_url: SecretStr | None = Field(
         default=None, description="The mail server: smtp://user:password@host:587, or smtps:// for TLS from the start."
     )

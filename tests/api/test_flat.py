@@ -17,16 +17,19 @@ ROWS = 60_000
 MOST_BUFFERS = 900
 
 _FILL = """
-INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, finished_at, attempts, lost, fence)
+INSERT INTO timeball.finished (
+    id, job_id, state, origin, version, queue, priority, handler, scheduled_for, finished_at, attempts, lost, fence
+)
 SELECT ('0193' || lpad(to_hex(n), 8, '0') || '70008000000000000000')::uuid, '01930000-0000-7000-8000-00000000ffff',
-       CASE n % 1000 WHEN 0 THEN 'dead' ELSE 'succeeded' END, 'schedule', 1, 'default', 50, 'h', $1::timestamptz, $1::timestamptz - (n % 5) * interval '1 day', 1, 0, 1
+       CASE n % 1000 WHEN 0 THEN 'dead' ELSE 'succeeded' END, 'schedule', 1, 'default', 50, 'h', $1::timestamptz,
+       $1::timestamptz - (n % 5) * interval '1 day', 1, 0, 1
 FROM generate_series(1, $2) AS n
 """
 _FILL_DUE = """
 INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, version, queue, priority, handler)
-SELECT ('0293' || lpad(to_hex(n), 8, '0') || '70008000000000000000')::uuid, ('0293' || lpad(to_hex(n), 8, '0') || '70008000000000000000')::uuid,
-       CASE n % 10000 WHEN 0 THEN 'retry' ELSE 'occurrence' END, 'enqueue', n % 64, $1, $1, 1, 'default', 50, 'h'
+SELECT given.id, given.id, CASE n % 10000 WHEN 0 THEN 'retry' ELSE 'occurrence' END, 'enqueue', n % 64, $1, $1, 1, 'default', 50, 'h'
 FROM generate_series(1, $2) AS n
+CROSS JOIN LATERAL (SELECT ('0293' || lpad(to_hex(n), 8, '0') || '70008000000000000000')::uuid AS id) AS given
 """
 
 FILTERS = {

@@ -21,7 +21,7 @@ from timeball.domain.job import Job, JobSpec
 from timeball.domain.node import Lease, NodeKind
 from timeball.engine.executor import Executor
 from timeball.engine.scheduler import Scheduler
-from timeball.engine.service import Service
+from timeball.engine.service import LONGEST_REST, Service
 from timeball.engine.shards import ShardKeeper
 from timeball.env import Env
 from timeball.handlers.registry import Registry, make_handler
@@ -83,14 +83,19 @@ class ManualScheduler:
         return await settle(self.scheduler)
 
     async def run_until(self, instant: datetime, meanwhile: Callable[[], Awaitable[object]] | None = None) -> None:
-        """Let time pass as the scheduler wants to rest, up to and including *instant*."""
+        """Let time pass as the scheduler wants to rest, up to and including *instant*; times when nothing is due are leapt over."""
         while True:
             rest = await self.tick()
             if meanwhile is not None:
                 await meanwhile()
             if self.clock.now() >= instant:
                 return
-            self.clock.advance_to(min(instant, self.clock.now() + rest))
+            wakes_at = max(self.clock.now() + rest, await self._next_due() - 3 * LONGEST_REST)
+            self.clock.advance_to(min(instant, wakes_at))
+
+    async def _next_due(self) -> datetime:
+        async with self.store.database.connection() as connection:
+            return await connection.fetchval("SELECT coalesce(min(run_at), '9999-01-01Z') FROM timeball.due")
 
     async def run_for(self, span: float, meanwhile: Callable[[], Awaitable[object]] | None = None) -> None:
         await self.run_until(self.clock.now() + timedelta(seconds=span), meanwhile)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import random
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -28,6 +30,7 @@ from tests.factories import (
     plan_row,
     record,
 )
+from tests.servers import PostgresServer, Servers, ServiceMissing, give_up_on
 from timeball.commands import Commands
 from timeball.domain import changes
 from timeball.domain.civil_time import tzdata_version
@@ -35,6 +38,7 @@ from timeball.domain.execution import Failed, Lost
 from timeball.domain.ids import ExecutionId, JobId, occurrence_id, show_execution, show_job
 from timeball.domain.job import Job
 from timeball.domain.node import NodeKind
+from timeball.env import Env
 from timeball.store.database import Database
 from timeball.store.postgres import Store
 from timeball.store.verify import LISTED, Report, verify
@@ -153,15 +157,55 @@ async def trigger(store: Store, job: Job) -> ExecutionId:
 
 
 @pytest.fixture
-async def history(store: Store, clock: VirtualClock) -> History:
+async def healthy(store: Store, clock: VirtualClock) -> History:
+    """The history on each kind of server."""
     return await make_history(store, clock)
+
+
+@pytest.fixture(scope="module")
+def made_before() -> dict[str, tuple[str, History]]:
+    """The database that has the history, and what is in it: made by the first test that wants to break a copy."""
+    return {}
+
+
+@pytest.fixture
+async def history(
+    servers: Servers,
+    template_of: Callable[[PostgresServer], str],
+    made_before: dict[str, tuple[str, History]],
+) -> AsyncIterator[History]:
+    """A copy of the history, to be broken."""
+    try:
+        server = servers.postgres("pg18")
+    except ServiceMissing as error:
+        give_up_on(error)
+        raise
+    if "pg18" not in made_before:
+        made_before["pg18"] = await make_template(server, server.create_database(template_of(server)))
+    template, made = made_before["pg18"]
+    name = server.create_database(template)
+    clock = VirtualClock(made.clock.now())
+    store = Store(server.dsn(name), Env(clock, random.Random(2)))
+    await store.open(migrates=False)
+    yield replace(made, store=store, clock=clock)
+    await store.close()
+    server.drop_database(name)
+
+
+async def make_template(server: PostgresServer, name: str) -> tuple[str, History]:
+    clock = VirtualClock()
+    store = Store(server.dsn(name), Env(clock, random.Random(1)))
+    await store.open(migrates=False)
+    made = await make_history(store, clock)
+    await store.close()
+    return name, made
 
 
 # a healthy history
 
 
-async def test_a_healthy_history_holds_every_promise(history: History) -> None:
-    report = await history.verify()
+async def test_a_healthy_history_holds_every_promise(healthy: History) -> None:
+    report = await healthy.verify()
 
     assert report.holds, "\n".join(report.lines())
     assert all(check.warnings == [] for check in report.checks)
@@ -172,12 +216,12 @@ async def test_a_healthy_history_holds_every_promise(history: History) -> None:
     }
 
 
-async def test_the_report_is_for_people_and_for_programs(history: History) -> None:
-    report = await history.verify()
+async def test_the_report_is_for_people_and_for_programs(healthy: History) -> None:
+    report = await healthy.verify()
 
     lines = list(report.lines())
     assert lines[0] == "S1       Every occurrence is recorded exactly once: holds (112 occurrences)"
-    assert lines[-1] == f"Every promise holds, as of {history.clock.now():%Y-%m-%dT%H:%M:%SZ}."
+    assert lines[-1] == f"Every promise holds, as of {healthy.clock.now():%Y-%m-%dT%H:%M:%SZ}."
     data = json.loads(json.dumps(report.as_dict()))
     assert data["holds"] is True
     assert [check["code"] for check in data["checks"]] == [check.code for check in report.checks]
@@ -193,7 +237,6 @@ async def test_an_empty_database_holds_every_promise(store: Store) -> None:
 # S1 to S3: the ledger
 
 
-@ON_ONE_SERVER
 async def test_an_occurrence_without_a_record_is_a_hole(history: History) -> None:
     await history.sql("DELETE FROM timeball.finished WHERE id = $1", history.tick(2))
 
@@ -207,7 +250,6 @@ async def test_an_occurrence_without_a_record_is_a_hole(history: History) -> Non
     }
 
 
-@ON_ONE_SERVER
 async def test_a_lost_skip_range_is_a_hole_named_by_its_edges(history: History) -> None:
     await history.sql("DELETE FROM timeball.skip_range WHERE job_id = $1", history.ticker.id)
 
@@ -216,7 +258,6 @@ async def test_a_lost_skip_range_is_a_hole_named_by_its_edges(history: History) 
     assert row.endswith("at 2026-03-02T12:06:00Z")
 
 
-@ON_ONE_SERVER
 async def test_an_execution_inside_a_skip_range_is_recorded_twice(history: History) -> None:
     phantom = await add_skipped(history, history.start + 30 * MINUTE)
 
@@ -226,7 +267,6 @@ async def test_an_execution_inside_a_skip_range_is_recorded_twice(history: Histo
     assert f"records {show_execution(phantom)}, skp_" in broken["S1"][0]
 
 
-@ON_ONE_SERVER
 async def test_two_executions_of_one_instant_are_recorded_twice(history: History) -> None:
     other = await add_skipped(history, history.start + 2 * MINUTE, id_=history.store.env.new_id())
 
@@ -236,7 +276,6 @@ async def test_two_executions_of_one_instant_are_recorded_twice(history: History
     assert show_execution(history.tick(2)) in broken["S1"][0]
 
 
-@ON_ONE_SERVER
 async def test_a_skip_range_counts_what_it_holds(history: History) -> None:
     await history.sql(
         "UPDATE timeball.skip_range SET occurrences = occurrences + 1 WHERE job_id = $1", history.ticker.id
@@ -247,7 +286,6 @@ async def test_a_skip_range_counts_what_it_holds(history: History) -> None:
     assert "says that it holds 61 occurrences, its schedule names 60" in broken["S1"][0]
 
 
-@ON_ONE_SERVER
 async def test_a_named_one_off_without_a_record_is_a_hole(history: History) -> None:
     job = await make_job(history.store, name="reminder", scheduled_at=history.clock.now())
     assert await history.broken() == {}
@@ -259,7 +297,6 @@ async def test_a_named_one_off_without_a_record_is_a_hole(history: History) -> N
     assert broken["S1"][0].startswith("the one occurrence has no record: job reminder")
 
 
-@ON_ONE_SERVER
 async def test_an_execution_between_two_occurrences_is_a_phantom(history: History) -> None:
     phantom = await add_skipped(history, history.start + 2.5 * MINUTE)
 
@@ -273,7 +310,6 @@ async def test_an_execution_between_two_occurrences_is_a_phantom(history: Histor
     }
 
 
-@ON_ONE_SERVER
 @pytest.mark.parametrize("at", [timedelta(minutes=-5), timedelta(days=400)])
 async def test_an_execution_outside_every_version_is_a_phantom(history: History, at: timedelta) -> None:
     await delete(history.store, history.ticker)
@@ -284,7 +320,6 @@ async def test_an_execution_outside_every_version_is_a_phantom(history: History,
     assert "at an instant for which no version answers" in broken["S2"][0]
 
 
-@ON_ONE_SERVER
 @pytest.mark.parametrize(
     ("version", "why"), [(9, "cites version 9, which does not exist"), (2, "but version 1 answers for its instant")]
 )
@@ -298,7 +333,6 @@ async def test_an_execution_that_cites_a_wrong_version_is_a_phantom(history: His
     assert show_execution(first) in broken["S2"][0]
 
 
-@ON_ONE_SERVER
 async def test_a_pending_occurrence_that_is_none_is_a_phantom(history: History) -> None:
     await history.sql(
         """
@@ -316,7 +350,6 @@ async def test_a_pending_occurrence_that_is_none_is_a_phantom(history: History) 
     )
 
 
-@ON_ONE_SERVER
 async def test_what_other_time_zone_data_named_is_not_judged(history: History) -> None:
     await history.sql(
         """
@@ -332,7 +365,6 @@ async def test_what_other_time_zone_data_named_is_not_judged(history: History) -
     assert "1 not checkable with these time-zone data" in next(iter(report.lines()))
 
 
-@ON_ONE_SERVER
 async def test_a_watermark_that_moved_back_is_named(history: History) -> None:
     await history.sql(
         """
@@ -348,7 +380,6 @@ async def test_a_watermark_that_moved_back_is_named(history: History) -> None:
     assert broken["S3"][0].startswith("what lies beyond the pending occurrence is recorded already")
 
 
-@ON_ONE_SERVER
 async def test_a_job_that_lost_its_pending_occurrence_is_named(history: History) -> None:
     await history.sql("DELETE FROM timeball.due WHERE job_id = $1", history.ticker.id)
 
@@ -358,7 +389,6 @@ async def test_a_job_that_lost_its_pending_occurrence_is_named(history: History)
     assert "job ticker" in broken["S3"][0]
 
 
-@ON_ONE_SERVER
 async def test_a_gap_between_two_versions_is_named(history: History) -> None:
     await history.sql(
         """
@@ -375,7 +405,6 @@ async def test_a_gap_between_two_versions_is_named(history: History) -> None:
     )
 
 
-@ON_ONE_SERVER
 async def test_records_beyond_the_watermark_of_a_pause_are_named(history: History) -> None:
     await history.sql(
         "UPDATE timeball.job SET paused_from = paused_from - interval '3 min' WHERE id = $1", history.edited.id
@@ -490,11 +519,11 @@ async def test_dropped_history_is_not_missed(store: Store, clock: VirtualClock) 
     assert report.check("S1").checked == 4
 
 
-async def test_verify_reads_one_snapshot_while_others_write(history: History) -> None:
-    before = await history.verify()
+async def test_verify_reads_one_snapshot_while_others_write(healthy: History) -> None:
+    before = await healthy.verify()
 
-    await pass_time(history.store, history.clock, 3 * MINUTE)
-    after = await history.verify()
+    await pass_time(healthy.store, healthy.clock, 3 * MINUTE)
+    after = await healthy.verify()
 
     assert before.holds
     assert after.holds, "\n".join(after.lines())
@@ -503,7 +532,6 @@ async def test_verify_reads_one_snapshot_while_others_write(history: History) ->
 # rooms
 
 
-@ON_ONE_SERVER
 async def test_an_execution_in_two_rooms_is_named(history: History) -> None:
     await history.sql(
         """
@@ -521,7 +549,6 @@ async def test_an_execution_in_two_rooms_is_named(history: History) -> None:
     }
 
 
-@ON_ONE_SERVER
 async def test_an_execution_that_ended_twice_is_named(history: History) -> None:
     await history.store.history.add_day((history.clock.now() + timedelta(days=1)).date())
     columns = await copied_columns(history.store, "finished", "finished_at")
@@ -541,7 +568,6 @@ async def test_an_execution_that_ended_twice_is_named(history: History) -> None:
 # S4, S5: claims
 
 
-@ON_ONE_SERVER
 async def test_a_fence_behind_its_attempts_is_named(history: History) -> None:
     await history.sql("UPDATE timeball.attempt SET fence = 5 WHERE execution_id = $1", history.retried)
 
@@ -555,7 +581,6 @@ async def test_a_fence_behind_its_attempts_is_named(history: History) -> None:
     }
 
 
-@ON_ONE_SERVER
 @pytest.mark.parametrize(
     ("fence", "number", "why"),
     [
@@ -578,7 +603,6 @@ async def test_fences_that_do_not_increase_are_named(history: History, fence: st
     assert broken["S4"][0].startswith(f"{why}: execution_id {show_execution(history.retried)}")
 
 
-@ON_ONE_SERVER
 async def test_a_running_execution_with_a_used_fence_is_named(history: History) -> None:
     (claimed,) = await claim_all(history.store)
     await history.sql(
@@ -596,7 +620,6 @@ async def test_a_running_execution_with_a_used_fence_is_named(history: History) 
     assert "an execution runs under a fence that was used" in broken["S4"][0]
 
 
-@ON_ONE_SERVER
 async def test_more_attempts_than_claims_are_named(history: History) -> None:
     await history.sql("UPDATE timeball.finished SET fence = 0 WHERE id = $1", history.done)
 
@@ -605,7 +628,6 @@ async def test_more_attempts_than_claims_are_named(history: History) -> None:
     assert "tried more often than it was claimed" in broken["S4"][0]
 
 
-@ON_ONE_SERVER
 async def test_a_claim_with_two_outcomes_is_named(history: History) -> None:
     await history.sql(
         """
@@ -621,7 +643,6 @@ async def test_a_claim_with_two_outcomes_is_named(history: History) -> None:
     assert show_execution(history.retried) in broken["S5"][0]
 
 
-@ON_ONE_SERVER
 async def test_a_claim_that_failed_twice_is_named(history: History) -> None:
     await history.sql(
         """
@@ -637,7 +658,6 @@ async def test_a_claim_that_failed_twice_is_named(history: History) -> None:
     assert broken["S5"][0].startswith("a claim has two failed attempts")
 
 
-@ON_ONE_SERVER
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -653,7 +673,6 @@ async def test_a_death_under_a_foreign_claim_is_named(history: History, change: 
     assert any(row.startswith(f"{why}: execution_id {show_execution(history.dead)}") for row in broken["S5"])
 
 
-@ON_ONE_SERVER
 async def test_an_end_without_a_claim_is_named(history: History) -> None:
     await history.sql("UPDATE timeball.finished SET claim_id = NULL WHERE id = $1", history.done)
 
@@ -665,7 +684,6 @@ async def test_an_end_without_a_claim_is_named(history: History) -> None:
 # S6, S7: time and tries
 
 
-@ON_ONE_SERVER
 async def test_an_early_start_is_named_to_the_microsecond(history: History) -> None:
     await history.sql(
         "UPDATE timeball.finished SET started_at = scheduled_for - interval '1 microsecond' WHERE id = $1",
@@ -683,7 +701,6 @@ async def test_an_early_start_is_named_to_the_microsecond(history: History) -> N
     }
 
 
-@ON_ONE_SERVER
 async def test_an_early_attempt_is_named(history: History) -> None:
     await history.sql("UPDATE timeball.attempt SET started_at = '2001-01-01Z' WHERE execution_id = $1", history.retried)
 
@@ -692,7 +709,6 @@ async def test_an_early_attempt_is_named(history: History) -> None:
     assert broken["S6"][0].startswith("an attempt started early")
 
 
-@ON_ONE_SERVER
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -708,7 +724,6 @@ async def test_too_many_tries_are_named(history: History, change: str, why: str)
     assert broken["S7"][0].startswith(f"{why}: execution_id {show_execution(history.done)}")
 
 
-@ON_ONE_SERVER
 async def test_a_budget_that_was_lowered_by_an_edit_is_not_broken(history: History) -> None:
     await history.sql("UPDATE timeball.finished SET attempts = 4, fence = 4 WHERE id = $1", history.tick(2))
 
@@ -717,7 +732,6 @@ async def test_a_budget_that_was_lowered_by_an_edit_is_not_broken(history: Histo
     assert await history.broken() == {}
 
 
-@ON_ONE_SERVER
 async def test_more_runs_than_max_executions_are_named(history: History) -> None:
     await history.sql(
         """
@@ -735,7 +749,6 @@ async def test_more_runs_than_max_executions_are_named(history: History) -> None
 # S8: nothing vanishes
 
 
-@ON_ONE_SERVER
 async def test_a_one_off_without_an_execution_is_named(history: History) -> None:
     await history.sql("DELETE FROM timeball.due WHERE id = $1", history.waiting)
 
@@ -744,7 +757,6 @@ async def test_a_one_off_without_an_execution_is_named(history: History) -> None
     assert broken["S8"][0].startswith(f"a one-off has no execution: execution_id {show_execution(history.waiting)}")
 
 
-@ON_ONE_SERVER
 async def test_an_execution_whose_job_is_gone_is_named(history: History) -> None:
     await history.sql("DELETE FROM timeball.job WHERE id = $1", history.waiting)
 
@@ -753,7 +765,6 @@ async def test_an_execution_whose_job_is_gone_is_named(history: History) -> None
     assert broken["S8"][0].startswith("an execution waits or runs, but its job is gone")
 
 
-@ON_ONE_SERVER
 async def test_an_attempt_whose_execution_is_gone_is_named(history: History) -> None:
     await history.sql("DELETE FROM timeball.finished WHERE id = $1", history.retried)
 
@@ -768,7 +779,6 @@ async def test_an_attempt_whose_execution_is_gone_is_named(history: History) -> 
 # S9: limits, overlap, keys
 
 
-@ON_ONE_SERVER
 async def test_more_than_a_limit_allows_is_named(history: History) -> None:
     await let_all_pass(history)
 
@@ -782,7 +792,6 @@ async def test_more_than_a_limit_allows_is_named(history: History) -> None:
     }
 
 
-@ON_ONE_SERVER
 async def test_a_limit_that_was_lowered_meanwhile_is_a_warning(history: History) -> None:
     await edit(history.store, history.limited, max_running=2)
     history.clock.advance("1s")
@@ -793,7 +802,6 @@ async def test_a_limit_that_was_lowered_meanwhile_is_a_warning(history: History)
     assert warning.startswith("more executions share a limit than it allows")
 
 
-@ON_ONE_SERVER
 async def test_a_missing_limit_is_named(history: History) -> None:
     await history.sql("DELETE FROM timeball.running_limit")
 
@@ -802,7 +810,6 @@ async def test_a_missing_limit_is_named(history: History) -> None:
     assert broken["S9"][0].startswith("executions wait for a limit that does not exist")
 
 
-@ON_ONE_SERVER
 @pytest.mark.parametrize("is_audited", [False, True])
 async def test_more_than_a_queue_allows_is_named(history: History, is_audited: bool) -> None:
     await enqueue(history.store, queue="narrow")
@@ -823,7 +830,6 @@ async def test_more_than_a_queue_allows_is_named(history: History, is_audited: b
     }
 
 
-@ON_ONE_SERVER
 async def test_runs_that_overlap_are_named(history: History) -> None:
     await history.sql(
         "UPDATE timeball.finished SET finished_at = finished_at + interval '1 minute' WHERE id = $1", history.tick(2)
@@ -837,7 +843,6 @@ async def test_runs_that_overlap_are_named(history: History) -> None:
     )
 
 
-@ON_ONE_SERVER
 async def test_two_unfinished_executions_of_a_job_that_skips_are_named(history: History) -> None:
     store, clock = history.store, history.clock
     job = await make_recurring(store, 60, name="twice", overlap="allow")
@@ -855,7 +860,6 @@ async def test_two_unfinished_executions_of_a_job_that_skips_are_named(history: 
     assert (await history.broken())["overlap"][0].startswith("two executions of a job are unfinished")
 
 
-@ON_ONE_SERVER
 async def test_a_key_held_by_something_ended_is_named(history: History) -> None:
     await history.sql("INSERT INTO timeball.live_key (key, execution_id) VALUES ('old', $1)", history.done)
 
@@ -866,7 +870,6 @@ async def test_a_key_held_by_something_ended_is_named(history: History) -> None:
     }
 
 
-@ON_ONE_SERVER
 async def test_a_key_that_is_not_held_is_named(history: History) -> None:
     await history.sql("DELETE FROM timeball.live_key")
 
@@ -875,7 +878,6 @@ async def test_a_key_that_is_not_held_is_named(history: History) -> None:
     assert show_execution(history.keyed) in broken["keys"][0]
 
 
-@ON_ONE_SERVER
 async def test_two_executions_of_one_key_are_named(history: History) -> None:
     await history.sql("UPDATE timeball.due SET unique_key = 'invoice-7' WHERE id = $1", history.waiting)
 
@@ -887,7 +889,6 @@ async def test_two_executions_of_one_key_are_named(history: History) -> None:
 # what is pending
 
 
-@ON_ONE_SERVER
 @pytest.mark.parametrize(
     ("statement", "why"),
     [
@@ -918,7 +919,6 @@ async def test_a_pending_occurrence_agrees_with_its_job(history: History, statem
     assert "job ticker" in broken["due"][0]
 
 
-@ON_ONE_SERVER
 async def test_what_is_parked_without_a_pause_is_named(history: History) -> None:
     await history.sql("UPDATE timeball.due SET run_at = '9999-01-01Z' WHERE id = $1", history.waiting)
 
@@ -927,7 +927,6 @@ async def test_what_is_parked_without_a_pause_is_named(history: History) -> None
     assert broken["due"][0].startswith("an execution is parked, but its job is not paused")
 
 
-@ON_ONE_SERVER
 async def test_a_pause_that_nothing_will_end_is_named(history: History) -> None:
     await history.sql("DELETE FROM timeball.due WHERE kind = 'resume'")
 
@@ -936,7 +935,6 @@ async def test_a_pause_that_nothing_will_end_is_named(history: History) -> None:
     assert broken["due"][0].startswith("a job is paused until an instant, but nothing will resume it")
 
 
-@ON_ONE_SERVER
 async def test_a_resumption_without_its_pause_is_named(history: History) -> None:
     await history.sql("UPDATE timeball.due SET run_at = run_at + interval '1 s' WHERE kind = 'resume'")
 
@@ -948,7 +946,6 @@ async def test_a_resumption_without_its_pause_is_named(history: History) -> None
 # nothing is stuck
 
 
-@ON_ONE_SERVER
 async def test_an_overdue_execution_is_stuck_while_a_scheduler_lives(history: History) -> None:
     await make_overdue(history)
 
@@ -959,7 +956,6 @@ async def test_an_overdue_execution_is_stuck_while_a_scheduler_lives(history: Hi
     )
 
 
-@ON_ONE_SERVER
 async def test_what_nobody_can_act_upon_is_a_warning(history: History) -> None:
     await make_overdue(history)
     await renew_nodes(history.store)
@@ -972,7 +968,6 @@ async def test_what_nobody_can_act_upon_is_a_warning(history: History) -> None:
     assert list(report.lines())[-1].endswith("; 1 warnings.")
 
 
-@ON_ONE_SERVER
 async def test_what_is_taken_up_meanwhile_was_not_stuck(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     await make_overdue(history)
 
@@ -984,7 +979,6 @@ async def test_what_is_taken_up_meanwhile_was_not_stuck(history: History, monkey
     assert await history.broken() == {}
 
 
-@ON_ONE_SERVER
 async def test_what_a_vanished_node_holds_is_stuck(history: History) -> None:
     await enqueue(history.store)
     claims = await claim_all(history.store)
@@ -998,7 +992,6 @@ async def test_what_a_vanished_node_holds_is_stuck(history: History) -> None:
     assert len(broken["stuck"]) == len(claims)
 
 
-@ON_ONE_SERVER
 async def test_what_runs_past_its_deadline_is_stuck(history: History) -> None:
     await enqueue(history.store, timeout_ms=1000, priority=99)
     worker = await make_node(history.store)
@@ -1016,7 +1009,6 @@ async def test_what_runs_past_its_deadline_is_stuck(history: History) -> None:
     assert broken["stuck"][0].startswith("an execution has run past its deadline")
 
 
-@ON_ONE_SERVER
 async def test_a_node_that_nobody_buries_is_stuck(history: History) -> None:
     await make_node(history.store, name="forgotten")
     await history.sql("UPDATE timeball.node SET lease_until = '2001-01-01Z' WHERE name = 'forgotten'")
@@ -1030,7 +1022,6 @@ async def test_a_node_that_nobody_buries_is_stuck(history: History) -> None:
     }
 
 
-@ON_ONE_SERVER
 async def test_a_place_that_is_not_handed_on_is_stuck(history: History) -> None:
     await history.sql("UPDATE timeball.running_limit SET max_running = 2")
     assert await history.broken() == {}
@@ -1043,7 +1034,6 @@ async def test_a_place_that_is_not_handed_on_is_stuck(history: History) -> None:
     assert broken["stuck"][0].startswith("an execution waits for a place, and its limit has one: execution_id")
 
 
-@ON_ONE_SERVER
 async def test_work_that_idle_workers_leave_is_stuck(history: History) -> None:
     await make_node(history.store, slots=3, handlers=(HANDLER,), name="idle")
     await history.sql("UPDATE timeball.node SET lease_until = '2100-01-01Z' WHERE name = 'idle'")
@@ -1060,7 +1050,6 @@ async def test_work_that_idle_workers_leave_is_stuck(history: History) -> None:
     )
 
 
-@ON_ONE_SERVER
 async def test_work_for_which_there_is_no_worker_is_a_warning(history: History) -> None:
     await make_node(history.store, slots=3, handlers=("something:else",), name="other")
     history.clock.advance("61s")
@@ -1074,7 +1063,6 @@ async def test_work_for_which_there_is_no_worker_is_a_warning(history: History) 
 # many
 
 
-@ON_ONE_SERVER
 async def test_many_violations_are_counted_and_the_first_are_listed(history: History) -> None:
     async with history.store.database.transaction() as connection:
         await connection.execute(

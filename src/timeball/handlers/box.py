@@ -12,6 +12,7 @@ from timeball.handlers.egress import Egress, parse_opening
 from timeball.handlers.email_send import Email, EmailPayload, MailServer, read_mail_server
 from timeball.handlers.files import FilePayload, FileWrite, FolderCreate, FolderPayload
 from timeball.handlers.http_webhook import Webhook, WebhookPayload
+from timeball.handlers.queue_publish import Publish, PublishPayload, read_allowed
 from timeball.handlers.registry import Registry
 from timeball.handlers.rooted import Root
 from timeball.handlers.secrets import Secrets
@@ -40,6 +41,9 @@ class Box:
         shell = typed_handler("shell.command", Shell(shell_rules_of(settings), root, secrets), ShellPayload)
         mail_server = mail_server_of(settings)
         email = typed_handler("email.send", Email(mail_server, clock), EmailPayload)
+        allowed_queues = read_allowed(settings.queue_allow)
+        self._publish = Publish(allowed_queues, secrets)
+        publish = typed_handler("queue.publish", self._publish, PublishPayload)
         cleanup = typed_handler("system.cleanup", Cleanup(history), CleanupPayload)
         always = (
             typed_handler("http.webhook", self._webhook, WebhookPayload),
@@ -47,13 +51,19 @@ class Box:
             typed_handler("file.write", FileWrite(root), FilePayload),
             *testing_handlers(),
         )
-        self.known = Registry([*always, shell, email, cleanup])
-        configured = {shell: settings.shell_enabled, email: mail_server is not None, cleanup: history is not None}
+        self.known = Registry([*always, shell, email, publish, cleanup])
+        configured = {
+            shell: settings.shell_enabled,
+            email: mail_server is not None,
+            publish: bool(allowed_queues),
+            cleanup: history is not None,
+        }
         self.handlers: tuple[Handler, ...] = (*always, *(handler for handler, is_on in configured.items() if is_on))
 
     async def close(self) -> None:
         """Close what handlers have opened."""
         await self._webhook.close()
+        await self._publish.close()
 
 
 def egress_of(settings: HandlerSettings) -> Egress:

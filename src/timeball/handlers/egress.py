@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 from yarl import URL
@@ -153,6 +154,7 @@ def is_public(address: Address) -> bool:
     return address.is_global and not is_special
 
 
+@lru_cache(maxsize=1024)
 def parse_target(url: URL) -> Target:
     """Where a URL leads; `EgressRefused` for what no list could allow."""
     if url.scheme not in ("http", "https"):
@@ -168,6 +170,7 @@ def parse_target(url: URL) -> Target:
     return Target(url.scheme, host.removesuffix("."), url.port)
 
 
+@lru_cache(maxsize=1024)
 def literal_address(host: str) -> str | None:
     """The host itself if it is an address already, which nobody will resolve."""
     try:
