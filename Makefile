@@ -4,8 +4,8 @@ PYTHON  ?= python3
 WORKERS ?= 2
 BIN     := .venv/bin
 
-# Programs the tests start by themselves; coming with their parts: redis rabbitmq chromium
-SERVICES := postgresql pgbouncer
+# Programs the tests start by themselves; coming with its part: chromium
+SERVICES := postgresql pgbouncer redis rabbitmq
 
 .DEFAULT_GOAL := help
 .PHONY: help up test check lint types audit bench soak lock clean run-packages dev-packages services

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -297,20 +298,26 @@ async def test_skip_runs_nothing_that_is_stale(store: Store, clock: VirtualClock
     await check_ledger(store, job, clock.now())
 
 
-async def test_all_catches_up_to_its_cap_ten_a_second(store: Store, clock: VirtualClock, worker: Hands) -> None:
+async def test_all_catches_up_to_its_cap_ten_a_second(store: Store, clock: VirtualClock) -> None:
     job, node = await silent_for(store, seconds(650), misfire="all", misfire_cap=4, overlap="allow")
-    starts: list[tuple[datetime, datetime]] = []
 
-    async def work() -> None:
-        starts.extend((claimed.scheduled_for, clock.now()) for claimed in await worker.work())
+    await node.tick()
 
-    await node.run_for(1, work)
-
-    assert [at for at, _ in starts] == instants(420, 480, 540, 600)
-    assert [(start - starts[0][1]).total_seconds() for _, start in starts] == pytest.approx(
-        [0, 0.1, 0.2, 0.3], abs=0.03
-    )
+    ready = sorted((row["run_at"], row["scheduled_for"]) for row in await table(store, "ready"))
+    assert [at for _, at in ready] == instants(420, 480, 540, 600)
+    assert [run_at for run_at, _ in ready] == [START + seconds(420), *instants(650.1, 650.2, 650.3)]
     assert await ranges(store, job.id) == [(START + seconds(60), START + seconds(360), 6, "over_cap")]
+    await check_ledger(store, job, clock.now())
+
+
+async def test_what_catches_up_later_waits_for_its_turn(store: Store, clock: VirtualClock) -> None:
+    job, node = await silent_for(store, seconds(650), misfire="all", overlap="allow")
+
+    await node.tick()
+    assert Counter((await states(store, job.id)).values()) == {"ready": 6, "due": 5}
+
+    await node.run_for(0.4)
+    assert Counter((await states(store, job.id)).values()) == {"ready": 10, "due": 1}
     await check_ledger(store, job, clock.now())
 
 
@@ -582,6 +589,7 @@ async def test_a_retry_that_was_read_during_a_pause_is_not_parked_after_it(
 ) -> None:
     """Else it would wait for a resumption that has been already: for ever."""
     job_id = await failed_and_paused(store, node, worker, commands, pauses_first=True)
+    clock.advance("1s")
     await node.tick()
 
     await commands.resume(job_id)

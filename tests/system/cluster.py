@@ -1,6 +1,6 @@
 """Schedulers and workers as processes of their own, on a database that can be restarted.
 
-    worker = cluster.worker()                     # `timeball worker app:tb`, running and registered
+    _, worker = cluster.nodes(1, 1)               # `timeball scheduler`, `timeball worker app:tb`, both registered
     await cluster.eventually(lambda: cluster.ledger.runs("a"), "the job runs")
     worker.kill()
     await cluster.drained()
@@ -181,37 +181,27 @@ class Cluster:
 
     # processes
 
-    def start(self, *arguments: str, name: str | None = None, **environment: str) -> Process:
-        """`timeball` with these arguments; returns at once."""
-        number = len(self.processes) + 1
-        log = self.folder / f"{name or arguments[0]}-{number}.log"
-        command = [sys.executable, "-m", "timeball", *arguments]
+    def start(self, *arguments: str, patch: str = "", **environment: str) -> Process:
+        """`timeball` with these arguments; returns at once. *patch* is Python to run in the process before it begins."""
+        log = self.folder / f"{arguments[0]}-{len(self.processes) + 1}.log"
+        program = ["-c", f"{patch}\nfrom timeball.cli.main import main\nmain()"] if patch else ["-m", "timeball"]
+        command = [sys.executable, *program, *arguments]
         process = Process(command, self.folder, self.environment | environment, log)
         self.processes.append(process)
         return process
 
-    def launch_scheduler(self, **environment: str) -> Process:
-        return self.start("scheduler", **environment)
+    def launch_scheduler(self, patch: str = "", **environment: str) -> Process:
+        return self.start("scheduler", patch=patch, **environment)
 
-    def launch_worker(self, *arguments: str, **environment: str) -> Process:
-        return self.start("worker", "app:tb", *arguments, **environment)
+    def launch_worker(self, *arguments: str, patch: str = "", **environment: str) -> Process:
+        return self.start("worker", "app:tb", *arguments, patch=patch, **environment)
 
-    async def scheduler(self, **environment: str) -> Process:
-        """A scheduler that is registered."""
-        process = self.launch_scheduler(**environment)
-        await process.event("node.started")
-        return process
-
-    async def worker(self, *arguments: str, **environment: str) -> Process:
-        """A worker that is registered."""
-        process = self.launch_worker(*arguments, **environment)
-        await process.event("node.started")
-        return process
-
-    async def nodes(self, schedulers: int, workers: int, *arguments: str, **environment: str) -> list[Process]:
+    async def nodes(
+        self, schedulers: int, workers: int, *arguments: str, patch: str = "", **environment: str
+    ) -> list[Process]:
         """So many schedulers and then workers, started side by side and all registered."""
-        started = [self.launch_scheduler(**environment) for _ in range(schedulers)]
-        started += [self.launch_worker(*arguments, **environment) for _ in range(workers)]
+        started = [self.launch_scheduler(patch, **environment) for _ in range(schedulers)]
+        started += [self.launch_worker(*arguments, patch=patch, **environment) for _ in range(workers)]
         for process in started:
             await process.event("node.started", 60)
         return started
@@ -242,7 +232,7 @@ class Cluster:
         """Ask the database, in a connection of its own."""
         assert self.dsn is not None
         with psycopg.connect(self.dsn, autocommit=True, prepare_threshold=None) as connection:
-            cursor = connection.execute(statement, values or None)  # type: ignore[call-overload]
+            cursor = connection.execute(statement.encode(), values or None)
             return cursor.fetchall() if cursor.description else []
 
     def value(self, statement: str, *values: Any) -> Any:

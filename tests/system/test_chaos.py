@@ -156,7 +156,9 @@ class Faults:
 
     def _choose(self, processes: list[Process]) -> int:
         """Rather one that lives than one that is still starting."""
-        return max(self._rng.sample(range(NODES), NODES), key=lambda place: bool(processes[place].events("node.started")))
+        return max(
+            self._rng.sample(range(NODES), NODES), key=lambda place: bool(processes[place].events("node.started"))
+        )
 
     def _start_again(self) -> None:
         """As an init system would: nobody ends by itself, except who finds no database when it starts."""

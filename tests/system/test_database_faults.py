@@ -251,10 +251,17 @@ async def test_a_worker_cut_off_lets_go_before_others_take_over(
     cluster.check_books()
 
 
+# A statement is waited for so long that no test could.
+IMPATIENT = """
+import timeball.store.database
+timeball.store.database._PATIENCE |= {"command_timeout": 3}
+"""
+
+
 async def test_connections_that_died_in_silence_do_not_stop_a_worker_for_good(
     cluster: Cluster, commands: Commands, proxy: Proxy
 ) -> None:
-    (worker,) = await cluster.nodes(0, 1, **through(proxy, cluster))
+    (worker,) = await cluster.nodes(0, 1, patch=IMPATIENT, **through(proxy, cluster))
     before = await enqueue(commands, "work", {"label": "before"})
     await cluster.ends(before)
 

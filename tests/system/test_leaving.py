@@ -50,7 +50,7 @@ async def test_a_worker_told_to_leave_finishes_what_it_can_and_gives_back_the_re
     assert worker.events("node.stopped")[-1]["given_back"] >= 1
 
     cluster.open_gate("never")
-    await cluster.worker()
+    await cluster.nodes(0, 1)
     await cluster.drained()
     ended = cluster.row(endless)
     assert (ended["state"], ended["attempts"], ended["lost"]) == ("succeeded", 1, 0)

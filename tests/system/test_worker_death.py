@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 from tests.system.cluster import LEASE_SECONDS, LONG_LEASES, Cluster, Process, enqueue
@@ -39,7 +37,7 @@ async def test_an_execution_that_may_run_once_only_ends_dead_with_its_worker(
     await cluster.begins("a")
 
     worker.kill()
-    await cluster.worker()
+    await cluster.nodes(0, 1)
 
     ended = await cluster.ends(execution)
     assert (ended["state"], ended["lost"]) == ("dead", 1)
@@ -57,7 +55,7 @@ async def test_a_job_that_kills_its_workers_ends_dead_and_its_neighbours_do_not(
     poison = await enqueue(commands, "poison", {}, max_lost=2)
     for _ in range(2):
         assert await worker.exit_code() == -9
-        worker = await cluster.worker()
+        (worker,) = await cluster.nodes(0, 1)
     dead = await cluster.ends(poison)
     cluster.open_gate("a")
     ended = [await cluster.ends(neighbour) for neighbour in neighbours]
@@ -124,22 +122,18 @@ async def test_an_outcome_that_comes_after_the_burial_is_refused_and_logged(
 
 # A node's name is its host and its process id, which a container gives to every process it starts.
 SAME_NAME = """
-import types
-import timeball.wiring
+import types, timeball.wiring
 timeball.wiring.os = types.SimpleNamespace(getpid=lambda: 1)
-from timeball.cli.main import main
-main()
 """
 
 
 async def test_a_worker_that_restarts_under_the_same_name_is_somebody_else(
     cluster: Cluster, commands: Commands
 ) -> None:
-    await cluster.scheduler()
+    await cluster.nodes(1, 0)
     execution = await enqueue(commands, "wait", {"gate": "a"}, max_lost=10)
     for life in (1, 2, 3):
-        worker = _worker_of_the_same_name(cluster)
-        await worker.event("node.started")
+        (worker,) = await cluster.nodes(0, 1, patch=SAME_NAME)
         await cluster.begins("a", life, seconds=LEASE_SECONDS + 10)
         if life < 3:
             worker.kill()
@@ -152,11 +146,3 @@ async def test_a_worker_that_restarts_under_the_same_name_is_somebody_else(
     assert [run.fence for run in cluster.ledger.runs("a")] == [1, 2, 3]
     assert not worker.events("node.lost")
     cluster.check_books()
-
-
-def _worker_of_the_same_name(cluster: Cluster) -> Process:
-    command = [sys.executable, "-c", SAME_NAME, "worker", "app:tb"]
-    log = cluster.folder / f"worker-{len(cluster.processes) + 1}.log"
-    process = Process(command, cluster.folder, cluster.environment, log)
-    cluster.processes.append(process)
-    return process

@@ -41,7 +41,7 @@ def make_api(parts: ApiParts) -> FastAPI:
     _add_pages(app)
     gate = Gate(parts.keys, parts.settings.host)
     app.add_middleware(FrontDoor, gate=gate, memory=parts.requests, new_id=parts.env.new_id)
-    app.add_middleware(GZipMiddleware, minimum_size=_COMPRESS_FROM)
+    app.add_middleware(GZipMiddleware, minimum_size=_COMPRESS_FROM, compresslevel=4)
     return app
 
 

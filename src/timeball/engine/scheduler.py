@@ -14,6 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from timeball.domain import changes
+from timeball.domain.changes import JobChange, JobSnapshot
 from timeball.domain.civil_time import tzdata_version
 from timeball.domain.events import Emit, Hoisted, OccurrencesSkipped
 from timeball.domain.execution import Origin
@@ -21,7 +22,7 @@ from timeball.domain.hints import Hints
 from timeball.domain.ids import ExecutionId, JobId
 from timeball.domain.job import Job
 from timeball.domain.misfire import Overlap
-from timeball.domain.occurrences import DueKind, DueRow, Hoist, LookAgain, first_occurrence, plan
+from timeball.domain.occurrences import DueKind, DueRow, Hoist, LookAgain, Target, first_occurrence, plan
 from timeball.domain.schedule import Cron
 from timeball.engine.service import AT_ONCE, Service
 from timeball.engine.shards import ShardKeeper
@@ -146,6 +147,9 @@ class Scheduler(Service):
             hoist = self._plan(row, now, is_busy=row.job_id in busy)
             if hoist is not None:
                 hoists.append(hoist)
+                if hoist.runs:
+                    # Nothing behind it in this batch may run beside it unless overlap is allowed.
+                    busy.add(row.job_id)
         if hoists:
             await self._move(hoists)
         return True
@@ -165,8 +169,8 @@ class Scheduler(Service):
         return rows
 
     async def _set_aside(self, rows: list[DueRow]) -> list[DueRow]:
-        """What is no execution to run: resumptions, and the retries of paused jobs."""
-        paused = [row for row in rows if row.is_paused and row.kind is DueKind.RETRY]
+        """What is no execution to run: resumptions, and the second tries of paused jobs."""
+        paused = [row for row in rows if row.is_paused and row.kind in (DueKind.RETRY, DueKind.SNOOZE)]
         if paused:
             await self._rooms.park(paused)
         for row in rows:
@@ -179,8 +183,8 @@ class Scheduler(Service):
             self._put_back(row, row.run_at)
             return
         try:
-            await self._jobs.change(row.job_id, changes.resume, _ITSELF)
-        except NotFound:
+            await self._jobs.change(row.job_id, _resume_if_over, _ITSELF)
+        except (NotFound, _NotOverError):
             return
 
     def _put_back(self, row: DueRow, at: datetime) -> None:
@@ -233,6 +237,20 @@ class Scheduler(Service):
             self.reload()
 
     def _follow(self, hoist: Hoist) -> None:
+        """What comes after is known without reading it: the next occurrence, and what catches up."""
+        for run in hoist.runs:
+            if run.target is Target.DUE:
+                later = replace(
+                    hoist.row,
+                    id=run.id,
+                    kind=DueKind.LATER,
+                    run_at=run.run_at,
+                    scheduled_for=run.scheduled_for,
+                    watermark=None,
+                    executions_left=None,
+                    tzdata=tzdata_version(),
+                )
+                self._remember(later)
         following = hoist.following
         if following is None:
             return
@@ -260,3 +278,14 @@ class Scheduler(Service):
             return _POLL
         ahead = self._heap[0][0] - self._settings.hoist_window - self.env.clock.now()
         return min(max(ahead, _BATCHING), _POLL)
+
+
+class _NotOverError(Exception):
+    """The pause has been made longer since its end was read."""
+
+
+def _resume_if_over(snapshot: JobSnapshot) -> JobChange:
+    until = snapshot.job.paused_until
+    if until is None or until > snapshot.now:
+        raise _NotOverError
+    return changes.resume(snapshot)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from timeball.handlers.typed import Payload, Refused
 
@@ -36,8 +36,6 @@ _SECRET_KEY = re.compile(
 
 class SecretReference(Payload):
     """The name of a secret; the worker knows its value."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=False)
 
     name: str = Field(alias="$secret", pattern=r"^[A-Z][A-Z0-9_]{0,99}$", examples=["BILLING_TOKEN"])
 

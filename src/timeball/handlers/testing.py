@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from timeball.current import current
 from timeball.domain.handler import Handler
@@ -16,7 +16,9 @@ _LONGEST_DELAY_MS = 24 * 3_600_000
 
 
 class DelayPayload(Payload):
-    """How long to wait, and what to come of it: the fields people post."""
+    """How long to wait, and what to come of it: the fields people post, in either spelling."""
+
+    model_config = ConfigDict(populate_by_name=True)
 
     duration_ms: int = Field(default=1_000, ge=0, le=_LONGEST_DELAY_MS, alias="durationMs")
     should_fail: bool = Field(default=False, alias="shouldFail")

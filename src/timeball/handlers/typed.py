@@ -39,7 +39,7 @@ class Refused(TimeballError):
 class Payload(BaseModel):
     """What a built-in handler is given. An unknown field is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 P = TypeVar("P", bound=Payload)

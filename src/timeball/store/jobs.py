@@ -12,6 +12,7 @@ import asyncpg
 import orjson
 
 from timeball.domain.changes import JobChange, JobSnapshot
+from timeball.domain.civil_time import tzdata_version
 from timeball.domain.execution import Origin
 from timeball.domain.hints import Hints
 from timeball.domain.ids import ExecutionId, JobId, occurrence_id
@@ -335,7 +336,7 @@ class Jobs:
 
     async def _record_skipped(self, connection: Connection, job: Job, skipped: SkippedRange) -> None:
         """A single skipped occurrence is a skipped execution, consecutive ones are a range."""
-        tzdata = None
+        tzdata = tzdata_version()
         if skipped.first != skipped.last:
             await self._database.fetch(
                 "record_skip_range",

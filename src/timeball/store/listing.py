@@ -37,6 +37,7 @@ from timeball.store.rows import execution_from, job_from
 # A list that takes longer is given up: its filter matches too little of too much.
 _PATIENCE_SECONDS = 10
 _BY_ID = "id"
+_FIRST_ID, _LAST_ID = UUID(int=0), UUID(int=2**128 - 1)
 
 _COMMON = "id, job_id, origin, version, queue, priority, handler, scheduled_for, queued_at, attempts, lost, fence, tzdata, retry_of"
 _WAITING = (
@@ -97,8 +98,9 @@ class Listing:
         moment = self._database.env.clock.statement_now()
         # Only tests move the time; a parameter that some branches do not use would have no type.
         now = "now()" if moment is None else _literal(moment)
+        order = "id DESC" if wanted.job_id is None else "job_id DESC, id DESC"
         branches = [
-            _cut(f"{select} {' AND '.join([*extra, *conditions, *own]) or 'true'}", limit)
+            _cut(f"{select} {' AND '.join([*extra, *conditions, *own]) or 'true'}", order, limit)
             for select, extra in _branches(wanted, now)
             for own in _ownership(wanted, values)
         ]
@@ -281,7 +283,10 @@ def _ownership(wanted: ExecutionFilter, values: _Values) -> list[list[str]]:
     if wanted.job_id is None:
         return [[]]
     place = values.add(wanted.job_id, "uuid")
-    return [[f"job_id = {place}", "job_id <> id"], [f"id = {place}", "job_id = id"]]
+    # Rows are compared, not job_id alone: only the index on (job_id, id) has their order. Otherwise the planner may
+    # walk the whole history by id to find the few executions of one job.
+    span = [f"(job_id, id) >= ({place}, '{_FIRST_ID}'::uuid)", f"(job_id, id) <= ({place}, '{_LAST_ID}'::uuid)"]
+    return [[*span, "job_id <> id"], [f"id = {place}", "job_id = id"]]
 
 
 def _execution_conditions(wanted: ExecutionFilter, values: _Values, before: UUID | None) -> list[str]:
@@ -308,8 +313,8 @@ def _literal(moment: datetime) -> str:
     return f"'{moment.isoformat()}'::timestamptz"
 
 
-def _cut(branch: str, limit: int | None) -> str:
-    return f"({branch} ORDER BY id DESC LIMIT {int(limit)})" if limit is not None else f"({branch})"
+def _cut(branch: str, order: str, limit: int | None) -> str:
+    return f"({branch} ORDER BY {order} LIMIT {int(limit)})" if limit is not None else f"({branch})"
 
 
 _LIVE = " OR ".join(  # noqa: FLY002
@@ -329,20 +334,34 @@ _STATUS = {
     JobStatus.ACTIVE: f"(job.paused_at IS NULL AND (job.kind = 'manual' OR {_LIVE}))",
     JobStatus.FINISHED: f"(job.paused_at IS NULL AND job.kind <> 'manual' AND NOT ({_LIVE}))",
 }
-_OF_JOB = """
+_ENDED_AS = """
 EXISTS (
     SELECT 1
     FROM (
-        (SELECT id, state FROM timeball.execution WHERE execution.job_id = job.id AND execution.job_id <> execution.id
-         AND execution.state <> 'scheduled' ORDER BY id DESC LIMIT 1)
+        (
+            SELECT id, state
+            FROM timeball.finished
+            WHERE (finished.job_id, finished.id) >= (job.id, '00000000-0000-0000-0000-000000000000'::uuid)
+              AND (finished.job_id, finished.id) <= (job.id, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid)
+              AND finished.job_id <> finished.id
+            ORDER BY job_id DESC, id DESC
+            LIMIT 1
+        )
         UNION ALL
-        (SELECT id, state FROM timeball.execution WHERE execution.id = job.id LIMIT 1)
+        SELECT id, state FROM timeball.finished WHERE finished.id = job.id
         ORDER BY id DESC
         LIMIT 1
     ) AS latest
     WHERE latest.state = ANY ({states})
 )"""
-_SCHEDULED = "EXISTS (SELECT 1 FROM timeball.due WHERE due.job_id = job.id AND due.kind NOT IN ('retry', 'resume'))"
+_IN_DUE = "EXISTS (SELECT 1 FROM timeball.due WHERE ((due.job_id = job.id AND due.job_id <> due.id) OR due.id = job.id) AND due.kind {kinds})"
+_IN_ROOM = "EXISTS (SELECT 1 FROM timeball.{room} WHERE ({room}.job_id = job.id AND {room}.job_id <> {room}.id) OR {room}.id = job.id)"
+_HAS_ONE = {
+    ExecutionState.SCHEDULED: _IN_DUE.format(kinds="NOT IN ('retry', 'resume')"),
+    ExecutionState.RETRYING: _IN_DUE.format(kinds="= 'retry'"),
+    ExecutionState.QUEUED: f"({_IN_ROOM.format(room='ready')} OR {_IN_ROOM.format(room='blocked')})",
+    ExecutionState.RUNNING: _IN_ROOM.format(room="running"),
+}
 
 
 def _job_conditions(wanted: JobFilter, values: _Values) -> list[str]:
@@ -378,9 +397,12 @@ def _job_conditions(wanted: JobFilter, values: _Values) -> list[str]:
 
 
 def _state_condition(states: tuple[ExecutionState, ...], values: _Values) -> str:
-    """The latest execution that has begun to live decides; `scheduled` asks for what lies ahead instead."""
-    latest = _OF_JOB.format(states=values.add([state.value for state in states], "text[]"))
-    return f"({_SCHEDULED} OR {latest})" if ExecutionState.SCHEDULED in states else latest
+    """Something of the job waits or runs in one of these states, or its latest ended execution ended so."""
+    parts = [_HAS_ONE[state] for state in states if not state.is_final]
+    ended = [state.value for state in states if state.is_final]
+    if ended:
+        parts.append(_ENDED_AS.format(states=values.add(ended, "text[]")))
+    return f"({' OR '.join(parts)})"
 
 
 def _standing_from(row: Any) -> Standing:

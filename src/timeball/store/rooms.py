@@ -113,9 +113,13 @@ class Rooms:
             await self.promote(sorted(limits))
 
     async def park(self, rows: Sequence[DueRow]) -> None:
-        """Let waiting retries of a paused job wait until it is resumed."""
+        """Let waiting retries and snoozes wait until their job is resumed, if it still is paused."""
         await self._database.fetch(
-            "park", parked_at=PARKED_AT, ids=[row.id for row in rows], run_ats=[row.run_at for row in rows]
+            "park",
+            parked_at=PARKED_AT,
+            job_ids=sorted({row.job_id for row in rows}),
+            ids=[row.id for row in rows],
+            run_ats=[row.run_at for row in rows],
         )
 
     async def occurrences_of_other_tzdata(self, shards: Sequence[int], tzdata: str, limit: int) -> list[DueRow]:

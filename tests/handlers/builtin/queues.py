@@ -32,12 +32,12 @@ def answers(port: int) -> bool:
 
 
 @contextmanager
-def running_redis(*options: str) -> Iterator[int]:
+def running_redis(*options: str, port: int | None = None) -> Iterator[int]:
     """A Redis with these options; yields its port."""
     program = shutil.which("redis-server")
     if program is None:
         raise ServiceMissing("Redis is not installed: apt-get install redis-server")
-    port = free_port()
+    port = port or free_port()
     with tempfile.TemporaryDirectory(prefix="timeball-redis-") as folder:
         command = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder, *options]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -304,6 +304,21 @@ async def test_webhooks_do_not_reach_loopback_by_default(make, server):
     assert not server.connections
 
 
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("localhost", "[::1]", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[64:ff9b::127.0.0.1]", "[2002:7f00:1::]"),
+        *("0", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "127.0.0.1.", "１２７.0.0.1", "①②⑦.⓪.⓪.①", "127。0。0。1"),
+    ],
+)
+async def test_no_spelling_of_loopback_is_reached(make, server, host):
+    server.on("/", answer(body=b"the secrets of the house"))
+
+    await die(make(), {"url": f"http://{host}:{server.port}/", "method": "GET"})
+
+    assert not server.connections
+
+
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
 async def test_redirects_are_refused_and_not_followed(webhook, server, code):
     inner = server.on("/inner", answer(body=b"the secrets of the house"))

@@ -61,9 +61,12 @@ async def create_jobs(request: Request, desk: TheDesk, idempotency_key: Idempote
     if wishes.mode == "per_item":
         return _created([await _create_one(desk, number, job) for number, job in enumerate(wishes.jobs)])
     specs = [_at(number, lambda job=job: spec_from(job)) for number, job in enumerate(wishes.jobs)]  # type: ignore[misc]
-    for number, spec in enumerate(specs):
-        _at(number, lambda spec=spec: desk.commands.prepare([spec]))  # type: ignore[misc]
-    made = await desk.commands.create_all(specs)
+    try:
+        made = await desk.commands.create_all(specs)
+    except InvalidInput:
+        for number, spec in enumerate(specs):
+            _at(number, lambda spec=spec: desk.commands.prepare([spec]))  # type: ignore[misc]
+        raise
     return _created([_item(number, one.job_id, one.execution_id, is_new=one.is_new) for number, one in enumerate(made)])
 
 
@@ -84,7 +87,13 @@ async def _copy(desk: Desk, first: dict[str, Any], payloads: list[Any]) -> Respo
     wish = _read({"jobs": [first | {"payload": {}}]}).jobs[0]
     texts = [_at(number, lambda payload=payload: _payload_text(payload)) for number, payload in enumerate(payloads)]  # type: ignore[misc]
     ids = await desk.commands.enqueue_many(spec_from(wish), texts)
-    return _created([_item(number, one, one, is_new=True) for number, one in enumerate(ids)])
+    return _created([_copied(number, show_execution(one)) for number, one in enumerate(ids)])
+
+
+def _copied(number: int, shown: str) -> Document:
+    """An enqueued execution bears its job's id."""
+    job_id = f"job{shown[3:]}"
+    return {"index": number, "status": "created", "job_id": job_id, "execution_id": shown, "error": None}
 
 
 def _payload_text(payload: Any) -> str:

@@ -64,6 +64,8 @@ placed AS (
     SELECT made.*, opening.id AS execution_id, opening.origin, opening.starts_at AS run_at,
            coalesce(opening.scheduled_for, opening.starts_at) AS scheduled_for, opening.watermark, opening.tzdata, opening.executions_left,
            CASE WHEN opening.starts_at > coalesce(:now, now()) + :hoist_window::interval OR made.kind IN ('every', 'cron') THEN 'due'
+                -- The unique key of a scheduled occurrence is taken when it is hoisted, and nowhere else.
+                WHEN opening.origin = 'schedule' AND made.unique_key IS NOT NULL THEN 'due'
                 WHEN made.limit_key IS NOT NULL THEN 'blocked'
                 ELSE 'ready' END AS room
     FROM made
@@ -129,7 +131,7 @@ RETURNING id, run_at, scheduled_for, watermark, executions_left, tzdata;
 SELECT EXISTS (SELECT 1 FROM timeball.due WHERE job_id = :job_id AND kind = 'occurrence');
 
 -- name: hoisted_until
--- The latest scheduled instant of a job that is hoisted and unfinished.
+-- The latest scheduled instant of a job that is hoisted and unfinished; or that is recorded although it lies ahead: called off by a person.
 SELECT max(scheduled_for)
 FROM (
     SELECT scheduled_for FROM timeball.ready WHERE job_id = :job_id AND job_id <> id AND origin = 'schedule'
@@ -139,6 +141,8 @@ FROM (
     SELECT scheduled_for FROM timeball.running WHERE job_id = :job_id AND job_id <> id AND origin = 'schedule'
     UNION ALL
     SELECT scheduled_for FROM timeball.due WHERE job_id = :job_id AND job_id <> id AND origin = 'schedule' AND kind IN ('later', 'retry', 'snooze')
+    UNION ALL
+    SELECT scheduled_for FROM timeball.finished WHERE job_id = :job_id AND job_id <> id AND origin = 'schedule' AND finished_at > coalesce(:now, now())
 ) AS live;
 
 -- name: put_occurrence

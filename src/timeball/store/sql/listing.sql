@@ -3,6 +3,7 @@
 -- name: standing_of_jobs
 -- For each of these jobs: whether anything of it waits or runs, its next instant, and its latest finished execution.
 -- Enqueued executions bear their job's id; the indexes on job_id leave them out, so both are asked for.
+-- Rows are compared, not job_id alone: otherwise the planner may walk the whole history by id to find the latest of one job.
 SELECT given.id,
        EXISTS (SELECT 1 FROM timeball.due WHERE due.job_id = given.id AND due.kind = 'occurrence')
        OR EXISTS (SELECT 1 FROM timeball.due WHERE due.id = given.id)
@@ -21,9 +22,10 @@ LEFT JOIN LATERAL (
         (
             SELECT id, state, finished_at
             FROM timeball.finished
-            WHERE finished.job_id = given.id
+            WHERE (finished.job_id, finished.id) >= (given.id, '00000000-0000-0000-0000-000000000000'::uuid)
+              AND (finished.job_id, finished.id) <= (given.id, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid)
               AND finished.job_id <> finished.id
-            ORDER BY id DESC
+            ORDER BY job_id DESC, id DESC
             LIMIT 1
         )
         UNION ALL

@@ -28,7 +28,7 @@ CROSS JOIN LATERAL (
     ORDER BY due.run_at, due.id
     LIMIT :limit
 ) AS due
-LEFT JOIN timeball.job ON job.id = due.job_id AND due.kind = 'retry';
+LEFT JOIN timeball.job ON job.id = due.job_id AND due.kind IN ('retry', 'snooze');
 
 -- name: busy_jobs
 -- Which of these jobs have an execution that is unfinished and no longer only scheduled.
@@ -138,6 +138,13 @@ hoisted AS (
     FROM allowed
     WHERE target = 'ready'
 ),
+unkeyed AS (
+    DELETE FROM timeball.live_key
+    USING taken
+    WHERE live_key.key = taken.unique_key
+      AND live_key.execution_id = taken.id
+      AND taken.id = ANY (:skip_ids::uuid[])
+),
 skipped AS (
     INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, finished_at,
                                    attempts, lost, fence, tzdata, reason)
@@ -162,13 +169,21 @@ ranges AS (
 SELECT id FROM taken;
 
 -- name: park
--- Let the waiting retries of a paused job wait for its resumption.
+-- Let second tries of a paused job wait for its resumption. The job is locked, and seen as it is after a lock wait: whatever was parked behind
+-- its resumption would wait for ever.
+WITH looked_at AS MATERIALIZED (
+    SELECT id, paused_at
+    FROM timeball.job
+    WHERE id = ANY (:job_ids::uuid[])
+    FOR SHARE
+)
 UPDATE timeball.due
 SET run_at = :parked_at
 FROM unnest(:ids::uuid[], :run_ats::timestamptz[]) AS given (id, run_at)
 WHERE due.id = given.id
   AND due.run_at = given.run_at
-  AND due.kind = 'retry';
+  AND due.kind IN ('retry', 'snooze')
+  AND NOT EXISTS (SELECT 1 FROM looked_at WHERE looked_at.id = due.job_id AND looked_at.paused_at IS NULL);
 
 -- name: occurrences_of_other_tzdata
 -- Occurrences of our shards that were computed by older time-zone data.

@@ -1,0 +1,118 @@
+"""The handlers in the box as a real worker runs them: settings from the environment, payloads and results in the database."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from tests.handlers.builtin.support import RudeServer, answer, rude_server
+from tests.runners.support import patience
+from timeball.domain.execution import Execution
+from timeball.domain.job import JobSpec
+from timeball.settings import load_settings
+from timeball.wiring import Parts, opened
+
+CANARY = "S3cret-canary-4711"
+pytestmark = pytest.mark.parametrize("fresh_database", ["pg18"], indirect=True)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[RudeServer]:
+    async with rude_server() as rude:
+        yield rude
+
+
+@pytest.fixture
+async def parts(fresh_database) -> AsyncIterator[Parts]:
+    async with opened(load_settings(database_url=fresh_database.dsn)) as made:
+        yield made
+
+
+@pytest.fixture
+async def worker_log(fresh_database, server: RudeServer, tmp_path: Path) -> AsyncIterator[Path]:
+    """A worker that may reach the server and run /bin/sh; yields its log."""
+    environment = dict(
+        os.environ,
+        TIMEBALL_DATABASE_URL=fresh_database.dsn,
+        TIMEBALL_WEBHOOK_ALLOW=f"127.0.0.1:{server.port}",
+        TIMEBALL_FILES_ROOT=str(tmp_path / "files"),
+        TIMEBALL_SHELL_ENABLED="true",
+        TIMEBALL_SHELL_PROGRAMS="/bin/sh",
+        TIMEBALL_SECRET_CANARY=CANARY,
+        TIMEBALL_LOG_LEVEL="debug",
+    )
+    log = tmp_path / "log"
+    with log.open("wb") as output:
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "timeball", "worker"], env=environment, cwd=tmp_path, stdout=output, stderr=output
+        )
+    try:
+        yield log
+    finally:
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(timeout=30) == 0, log.read_text()
+        assert "Unclosed" not in log.read_text()
+
+
+async def finished(parts: Parts, handler: str, payload: dict[str, Any]) -> Execution:
+    created = await parts.commands.create(JobSpec(handler=handler, payload=payload, max_retries=0))
+    assert created.execution_id is not None
+    async with patience(f"{handler} ends"):
+        while True:
+            found = await parts.store.history.find(created.execution_id)
+            assert found is not None
+            if found.state.is_final:
+                return found
+            await asyncio.sleep(0.02)
+
+
+async def all_rows(parts: Parts) -> str:
+    """Everything the database holds, as text."""
+    async with parts.store.database.connection() as connection:
+        tables = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'timeball'")
+        rows = [
+            row["text"]
+            for table in tables
+            for row in await connection.fetch(f'SELECT t::text AS text FROM timeball."{table["tablename"]}" t')
+        ]
+    return "\n".join(rows)
+
+
+async def test_a_worker_runs_what_comes_in_the_box_and_keeps_no_secret(parts, server, worker_log, tmp_path):
+    async def echo(request, writer):
+        writer.write(answer("200 OK", request.headers["authorization"].encode()))
+
+    async def reject(request, writer):
+        writer.write(answer("403 No", request.headers["authorization"].encode()))
+
+    secret = {"$secret": "CANARY"}
+    headers = {"Authorization": secret}
+    script = 'echo "$TOKEN"; echo "$TOKEN" >&2; exit 3'
+
+    sent = await finished(parts, "http.webhook", {"url": server.on("/ok", echo), "headers": headers})
+    dead = await finished(parts, "http.webhook", {"url": server.on("/no", reject), "headers": headers})
+    command = {"command": "/bin/sh", "args": ["-c", script], "env": {"TOKEN": secret}}
+    failed = await finished(parts, "shell.command", command)
+    written = await finished(parts, "file.write", {"path": "a/b.txt", "content": "hello"})
+    refused = await finished(parts, "http.webhook", {"url": "http://127.0.0.1:1/", "method": "GET"})
+
+    states = [execution.state.value for execution in (sent, dead, failed, written, refused)]
+    assert states == ["succeeded", "dead", "dead", "succeeded", "dead"]
+    assert sent.result["body"] == "[secret]"
+    assert "which is not public" in (refused.error or "")
+    assert (tmp_path / "files/a/b.txt").read_text() == "hello"
+    assert server.requests[0].headers["authorization"] == CANARY
+    assert server.requests[0].headers["idempotency-key"].startswith("exe_")
+    kept = await all_rows(parts) + worker_log.read_text()
+    assert "CANARY" in kept
+    assert CANARY not in kept
+    assert isinstance(sent.id, UUID)
