@@ -7,10 +7,12 @@ from uuid import UUID
 
 import pytest
 
+from tests.factories import make_job
 from timeball.domain.execution import ExecutionState
 from timeball.domain.ids import JobId
 from timeball.domain.search import ExecutionFilter, PageRequest
 from timeball.store.postgres import Store
+from timeball.store.statements import all_statements
 from timeball.wiring import FrontParts
 
 ROWS = 60_000
@@ -60,6 +62,14 @@ async def test_pages_of_executions_are_read_in_the_order_of_an_index(store: Stor
         buffers = max(sum(map(int, re.findall(r"(?:hit|read)=(\d+)", line))) for line in plan.splitlines())
         assert "Seq Scan on finished" not in plan, f"{name}:\n{plan}"
         assert buffers < MOST_BUFFERS, f"{name}: {buffers} buffers\n{plan}"
+
+    # The latest execution of a job that has none: found at once, not by walking through the history of all the others.
+    jobs = [(await make_job(store)).id for _ in range(10)]
+    statement = all_statements()["standing_of_jobs"].numbered()
+    async with store.database.connection() as connection:
+        rows = await connection.fetch(f"EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF) {statement}", jobs)
+    buffers = max(sum(map(int, re.findall(r"(?:hit|read)=(\d+)", row[0]))) for row in rows)
+    assert buffers < MOST_BUFFERS, f"{buffers} buffers\n" + "\n".join(row[0] for row in rows)
 
 
 async def test_totals_are_exact_to_ten_thousand_and_estimated_after(store: Store, parts: FrontParts) -> None:

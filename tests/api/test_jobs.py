@@ -462,8 +462,9 @@ async def test_health_looks_at_the_database(client: httpx.AsyncClient, store: St
     assert (warned.status_code, warned.json()["status"]) == (200, "warn")
     assert {check["name"] for check in warned.json()["checks"]} >= {"database", "schema", "workers", "shards"}
     assert (ready.status_code, ready.json()["status"]) == (200, "ok")
-    assert broken.status_code == 503
-    assert live.status_code in (200, 503)
+    assert (broken.status_code, broken.json()["status"]) == (503, "fail")
+    assert live.status_code == 200
+    assert (await client.get("/jobs")).json()["code"] == "store_unavailable"
 
 
 async def test_stats_tell_how_executions_ended(client: httpx.AsyncClient, store: Store) -> None:

@@ -334,6 +334,19 @@ async def test_a_one_off_that_is_resumed_before_its_instant_keeps_it(store: Stor
     assert await only_row(store, "due") == before
 
 
+async def test_what_was_asked_for_a_later_instant_keeps_it_over_a_pause(store: Store, clock: VirtualClock) -> None:
+    job = await make_job(store)
+    later = clock.now() + seconds(60)
+    request = Request(id=ExecutionId(store.env.new_id()), job_id=job.id, origin=Origin.TRIGGER, run_at=later)
+    await store.jobs.request([request], SOMEBODY, "job.trigger")
+    await pause(store, job)
+    clock.advance("10s")
+
+    await resume(store, job)
+
+    assert (await only_row(store, "due"))["run_at"] == later
+
+
 # delete
 
 

@@ -436,20 +436,28 @@ async def test_a_refused_row_does_not_hold_back_the_others(store: Store, clock: 
 # parking, and other time-zone data
 
 
-async def test_only_a_retry_that_is_as_it_was_read_is_parked(store: Store, clock: VirtualClock) -> None:
-    await put_row(store, "due", **waiting(clock.now()))
-    await put_row(store, "due", **waiting(clock.now()) | {"id": UUID(int=2), "kind": "later"})
-    rows = {row.id: row for row in await due_rows(store)}
-    read = rows[ExecutionId(EXECUTION)]
-
-    await store.rooms.park([replace(read, run_at=read.run_at - seconds(1)), rows[ExecutionId(UUID(int=2))]])
-    assert {row.run_at for row in await due_rows(store)} == {read.run_at}
-
-    await store.rooms.park([read])
-    assert {row["id"]: row["run_at"] for row in await table(store, "due")} == {
-        EXECUTION: PARKED_AT,
-        UUID(int=2): read.run_at,
+async def test_only_second_tries_of_paused_jobs_that_are_as_they_were_read_are_parked(
+    store: Store, clock: VirtualClock
+) -> None:
+    paused, active = await make_job(store), await make_job(store)
+    await store.jobs.change(paused.id, lambda found: changes.pause(found, None, None), SOMEBODY)
+    kinds = {
+        1: ("retry", paused),
+        2: ("snooze", paused),
+        3: ("later", paused),
+        4: ("retry", active),
+        5: ("retry", paused),
     }
+    for number, (kind, job) in kinds.items():
+        own = {"id": UUID(int=number), "kind": kind, "job_id": job.id}
+        await put_row(store, "due", **waiting(clock.now()) | own)
+    rows = {row.id.int: row for row in await due_rows(store)}
+    rows[5] = replace(rows[5], run_at=rows[5].run_at - seconds(1))
+
+    await store.rooms.park(list(rows.values()))
+
+    parked = [row["id"].int for row in await table(store, "due") if row["run_at"] == PARKED_AT]
+    assert parked == [1, 2]
 
 
 async def test_occurrences_of_older_zone_data_are_found_and_moved(store: Store, clock: VirtualClock) -> None:

@@ -45,7 +45,7 @@ from timeball.domain.execution import Cancelled, Claimed, Failed, Lost, Origin, 
 from timeball.domain.ids import ClaimId, ExecutionId, Incarnation
 from timeball.domain.job import Job
 from timeball.domain.node import NodeKind
-from timeball.domain.occurrences import Hoist
+from timeball.domain.occurrences import DueRow, Hoist
 from timeball.env import Env
 from timeball.store.jobs import Created, Request
 from timeball.store.postgres import Store
@@ -92,6 +92,10 @@ def edit(store: Store, job: Job, **fields: Any) -> Awaitable[JobChange]:
 
 def pause(store: Store, job: Job) -> Awaitable[JobChange]:
     return store.jobs.change(job.id, lambda found: changes.pause(found, None, None), SOMEBODY)
+
+
+def resume(store: Store, job: Job) -> Awaitable[JobChange]:
+    return store.jobs.change(job.id, changes.resume, SOMEBODY)
 
 
 def delete(store: Store, job: Job) -> Awaitable[JobChange]:
@@ -244,6 +248,32 @@ async def test_a_parked_retry_is_not_hoisted(race: Race, store: Store, clock: Vi
     assert result.second_waited
     assert result.second == (set() if commits else {execution})
     assert await rooms_of(store, execution) == ["due" if commits else "ready"]
+
+
+@both_endings
+async def test_a_retry_is_not_parked_behind_the_resumption_of_its_job(
+    race: Race, store: Store, clock: VirtualClock, *, commits: bool
+) -> None:
+    """The scheduler read it while its job was paused; nobody would wake it after the job was resumed."""
+    job, row = await _retrying_of_paused(store, clock)
+
+    result = await race.run(resume(race.ahead, job), race.behind.rooms.park([row]), commits=commits)
+
+    assert result.second_waited
+    parked_until = (await only_row(store, "due"))["run_at"]
+    assert (parked_until == PARKED_AT) != commits
+
+
+@both_endings
+async def test_a_resumption_that_comes_after_the_parking(
+    race: Race, store: Store, clock: VirtualClock, *, commits: bool
+) -> None:
+    job, row = await _retrying_of_paused(store, clock)
+
+    result = await race.run(race.ahead.rooms.park([row]), resume(race.behind, job), commits=commits)
+
+    assert result.second_waited
+    assert (await only_row(store, "due"))["run_at"] == (clock.now() if commits else row.run_at)
 
 
 @both_endings
@@ -696,6 +726,17 @@ async def test_an_occurrence_whose_key_is_freed_meanwhile(
 
 def _trigger(store: Store, job: Job) -> Request:
     return Request(id=ExecutionId(store.env.new_id()), job_id=job.id, origin=Origin.TRIGGER)
+
+
+async def _retrying_of_paused(store: Store, clock: VirtualClock) -> tuple[Job, DueRow]:
+    """A paused job, one attempt of which has failed since, and what the scheduler reads of it."""
+    job = await make_job(store)
+    await store.jobs.request([_trigger(store, job)], SOMEBODY, "job.trigger")
+    (claimed,) = await claim_all(store)
+    await pause(store, job)
+    await record(store, [found(claimed, Failed(FAILURE))])
+    clock.advance("1h")
+    return job, await due_row(store, job.id)
 
 
 def _columns(claimed: Claimed) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import Depends
 
 from timeball.api.auth import Role, needs
+from timeball.api.parameters import known_parameters
 from timeball.api.problems import MEDIA_TYPE
 from timeball.api.schemas import Problem
 
@@ -42,7 +43,7 @@ def described(
     return {
         "status_code": status,
         "responses": responses,
-        "dependencies": [] if role is None else [Depends(needs(role))],
+        "dependencies": [*([] if role is None else [Depends(needs(role))]), Depends(known_parameters)],
         "openapi_extra": extra,
     }
 

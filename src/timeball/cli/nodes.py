@@ -7,14 +7,16 @@ import os
 import signal
 import subprocess
 import sys
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from timeball.api.server import ApiServer
 from timeball.engine.supervisor import Supervisor
 from timeball.handlers.registry import Registry
 from timeball.settings import Settings, load_settings
 from timeball.telemetry.logs import logging_emit
 from timeball.wiring import Parts, front_parts, make_supervisor, opened
+
+if TYPE_CHECKING:
+    from timeball.api.server import ApiServer
 
 
 def run_nodes(
@@ -83,6 +85,9 @@ async def _run(
         if not is_up:
             await supervisor.run()
             return
+        # A worker alone has no use for a web server, and no memory for one.
+        from timeball.api.server import ApiServer
+
         api = ApiServer(front_parts(settings, parts.store, parts.commands))
         await api.open()
         _greet(parts, await api.greeting())

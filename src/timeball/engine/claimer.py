@@ -57,6 +57,7 @@ class Claimer(Service):
         self._limited: set[str] = set()
         self._fresh: set[Lane] = set()
         self._prefetch = 0
+        self._widened_at = 0
         self._expects_more = False
         # Whether something may have been hoisted since the last claim: worth asking for even without a free slot.
         self._may_hold = False
@@ -163,13 +164,20 @@ class Claimer(Service):
         due = [claimed for claimed in claims.executions if claimed.run_at <= asked_at]
         is_full = len(due) >= wish.slots
         if is_full and wish.slots > 0:
-            self._prefetch = min(max(2 * self._prefetch, wish.slots), _LARGEST_WINDOW)
+            self._widen_window(wish)
         elif not is_full and not claims.is_contended:
             for lane, bound in lanes.items():
                 self._raise_bound(lane, bound, asked_at - _SLACK)
         for claimed in due:
             lane = (claimed.queue, claimed.priority)
             self._raise_bound(lane, lanes.get(lane, claimed.run_at), claimed.run_at)
+
+    def _widen_window(self, wish: ClaimWish) -> None:
+        """Ask for more, if what was asked for before has been started: where handlers take long, it would only be given back."""
+        started = self._executor.started
+        if 2 * (started - self._widened_at) >= self._prefetch:
+            self._prefetch = min(max(2 * self._prefetch, wish.slots), _LARGEST_WINDOW)
+            self._widened_at = started
 
     def _raise_bound(self, lane: Lane, asked_from: datetime, bound: datetime) -> None:
         """Not if a hint has lowered it while the claim was under way."""

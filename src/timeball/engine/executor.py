@@ -87,6 +87,8 @@ class Executor:
         self._is_closed = False
         self._last_start = float("-inf")
         self._longest_wait = 0.0
+        # How many were begun here so far.
+        self.started = 0
         # Called whenever a place has become free.
         self.on_room: Callable[[], None] = lambda: None
 
@@ -163,6 +165,7 @@ class Executor:
             claimed, since = waiting.popleft()
             self._last_start = now = self._env.clock.monotonic()
             self._longest_wait = max(self._longest_wait, now - since)
+            self.started += 1
             self._start(claimed)
         if waiting and self._patience_timer is None:
             self._patience_timer = self._loop.call_later(_PATIENCE_SECONDS, self._lose_patience)
@@ -174,6 +177,7 @@ class Executor:
         patience = _PATIENCE_SECONDS if is_stuck else _LONGEST_WAIT_SECONDS
         while self._waiting and now - self._waiting[0][1] >= patience:
             claimed, _ = self._waiting.popleft()
+            self._longest_wait = _LONGEST_WAIT_SECONDS
             self._give_back(claimed)
         self._fill()
 

@@ -74,7 +74,8 @@ class Heartbeat:
         """Stop beating; the node's row stays until somebody removes it."""
         self._stop.set()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(timeout=5)
+            # It may be waiting for a database that does not answer; a renewal that comes late changes nothing.
+            self._thread.join(timeout=1)
 
     def loop_turned(self) -> None:
         """Called on the node's loop, every now and then: it turns."""

@@ -99,9 +99,10 @@ class Life:
         await self._cut_services()
         self.heartbeat.stop()
         try:
-            await self.store.nodes.remove(self.node.incarnation)
-            await self.store.hinter.flush()
-        except StoreError:
+            async with asyncio.timeout(_FAREWELL_SECONDS):
+                await self.store.nodes.remove(self.node.incarnation)
+                await self.store.hinter.flush()
+        except (StoreError, TimeoutError):
             # Then the lease will run out by itself.
             pass
         self.emit(NodeStopped(self.node.incarnation, self.node.kind.value, given_back))

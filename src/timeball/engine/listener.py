@@ -43,7 +43,7 @@ class Listener(Service):
         except Exception as error:
             await self.hang_up()
             self.emit(ListenerChanged(False, f"{type(error).__name__}: {error}"))
-            raise StoreUnavailable(f"the listener's connection failed: {error or type(error).__name__}") from error
+            raise StoreUnavailable(f"the listener's connection failed: {str(error) or type(error).__name__}") from error
         return _INTERVAL
 
     async def _subscribe(self) -> None:

@@ -7,6 +7,7 @@ What is private is reached only by the administrator's list, `TIMEBALL_WEBHOOK_A
 
     10.1.0.0/16:8080, [fd12::/16]:443, 192.168.7.9, billing.internal:9000
 
+A name in the list is trusted wherever it leads; a network is not, whatever name leads to it.
 The metadata services of clouds are never reached: whoever can read them owns the machine.
 """
 

@@ -4,6 +4,9 @@ Off until `TIMEBALL_SHELL_ENABLED` and `TIMEBALL_SHELL_PROGRAMS` say otherwise. 
 meets a shell; it gets a clean environment, an empty folder of its own (or one below the files folder), limits, and no more
 rights than `nobody` when the worker is root. What it writes becomes log lines while it runs. When it ends, is cancelled or
 times out, everything it has started ends with it (see `shell_warden`).
+
+A worker that is not root cannot make its commands somebody else: they share its user, and can read what that user can, the
+worker's own environment in `/proc` too. Such a worker should hold no secrets that its commands must not see.
 """
 
 from __future__ import annotations

@@ -24,7 +24,14 @@ Record = Any
 _DEADLOCK_TRIES = 5
 # Plans are cached, and the rooms are tiny one minute and large the next: a plan that reads a whole room must never be kept.
 # The other settings guard the hot path against a server that is tuned for reports.
-_SESSION = {"enable_seqscan": "off", "jit": "off", "application_name": "timeball", "timezone": "UTC"}
+_SESSION = {
+    "enable_seqscan": "off",
+    "jit": "off",
+    "application_name": "timeball",
+    "timezone": "UTC",
+    # Who is frozen or cut off in the middle of a transaction holds its locks; nobody is to wait for them for long.
+    "idle_in_transaction_session_timeout": "10s",
+}
 
 # Seconds to wait for a connection, and for a statement: a network that swallows packets answers neither.
 _PATIENCE = {"timeout": 10, "command_timeout": 60}
@@ -41,6 +48,7 @@ _UNREACHABLE = (
     # What the driver says of a connection that broke between two steps of a statement.
     asyncpg.InternalClientError,
     asyncpg.QueryCanceledError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
 )
 _REPEATABLE = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
@@ -190,6 +198,6 @@ class translated:  # noqa: N801  (a context manager that reads as a word)
         if isinstance(error, (*_REPEATABLE, asyncpg.IntegrityConstraintViolationError)):
             return  # those who can handle them know them by their own names
         if isinstance(error, _UNREACHABLE):
-            raise StoreUnavailable(f"PostgreSQL cannot be reached: {error or type(error).__name__}") from error
+            raise StoreUnavailable(f"PostgreSQL cannot be reached: {str(error) or type(error).__name__}") from error
         if isinstance(error, asyncpg.PostgresError):
             raise StoreError(f"PostgreSQL refused a statement: {error}") from error

@@ -12,6 +12,7 @@ from timeball.errors import StoreError
 from timeball.store.database import Database
 
 _QUIET_SECONDS = 0.005
+_FLUSH_SECONDS = 1.0
 
 
 class Hinter:
@@ -53,7 +54,7 @@ class Hinter:
                 return
 
     async def flush(self) -> None:
-        """Wait until everything told so far has been sent."""
+        """Wait until everything told so far has been sent, but not for long: it is only hints."""
         if self._sender is not None:
             # Waited for, not awaited: one that was cut off at the end of a program is done as well.
-            await asyncio.wait([self._sender])
+            await asyncio.wait([self._sender], timeout=_FLUSH_SECONDS)

@@ -354,7 +354,10 @@ EXISTS (
     ) AS latest
     WHERE latest.state = ANY ({states})
 )"""
-_IN_DUE = "EXISTS (SELECT 1 FROM timeball.due WHERE ((due.job_id = job.id AND due.job_id <> due.id) OR due.id = job.id) AND due.kind {kinds})"
+_IN_DUE = (
+    "EXISTS (SELECT 1 FROM timeball.due "
+    "WHERE ((due.job_id = job.id AND due.job_id <> due.id) OR due.id = job.id) AND due.kind {kinds})"
+)
 _IN_ROOM = "EXISTS (SELECT 1 FROM timeball.{room} WHERE ({room}.job_id = job.id AND {room}.job_id <> {room}.id) OR {room}.id = job.id)"
 _HAS_ONE = {
     ExecutionState.SCHEDULED: _IN_DUE.format(kinds="NOT IN ('retry', 'resume')"),

@@ -1,0 +1,621 @@
+"""Free slots become claimed executions: only what this worker may run, most urgent first, and nothing is lost on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.engine.support import IMMORTAL, ManualRunner, make_executor, registry, settle, until
+from tests.factories import HANDLER, enqueue, make_node, rooms_of, seconds, table
+from timeball.commands import Commands
+from timeball.domain.execution import Cancelled, Finding, Released
+from timeball.domain.hints import Hints, Lane
+from timeball.domain.ids import ClaimId, ExecutionId, Incarnation
+from timeball.engine.claimer import Claimer, Sweeper
+from timeball.engine.executor import Executor
+from timeball.engine.service import AT_ONCE, LONGEST_REST
+from timeball.env import Env
+from timeball.errors import StoreUnavailable
+from timeball.settings import WorkerSettings
+from timeball.store.postgres import Store
+from timeball.store.rooms import Claims, ClaimWish, Rooms
+from timeball.testing import VirtualClock
+from timeball.testing.clock import START
+
+LANE: Lane = ("default", 50)
+
+
+class WatchedRooms:
+    """The real rooms; every claim is noted on its way, and what the test put there happens to it."""
+
+    def __init__(self, rooms: Rooms) -> None:
+        self._rooms = rooms
+        self.wishes: list[ClaimWish] = []
+        self.asked: list[Mapping[Lane, datetime]] = []
+        self.before: list[Any] = []
+        self.after: list[Any] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rooms, name)
+
+    async def claim(self, wish: ClaimWish, lanes: Mapping[Lane, datetime], claim_id: ClaimId) -> Claims:
+        return await self._pass(wish, lanes, self._rooms.claim(wish, lanes, claim_id))
+
+    async def claim_limited(
+        self, wish: ClaimWish, queue: str, lanes: Mapping[Lane, datetime], claim_id: ClaimId
+    ) -> Claims:
+        return await self._pass(wish, lanes, self._rooms.claim_limited(wish, queue, lanes, claim_id))
+
+    async def _pass(self, wish: ClaimWish, lanes: Mapping[Lane, datetime], claim: Any) -> Claims:
+        self.wishes.append(wish)
+        self.asked.append(dict(lanes))
+        try:
+            for happens in self.before:
+                happens()
+        except BaseException:
+            claim.close()
+            raise
+        claims: Claims = await claim
+        for happens in self.after:
+            happens()
+        return claims
+
+
+@dataclass
+class ManualWorker:
+    """A worker that claims when told to; what it starts goes on until told to end."""
+
+    store: Store
+    incarnation: Incarnation
+    rooms: WatchedRooms
+    runner: ManualRunner
+    executor: Executor
+    claimer: Claimer
+    sweeper: Sweeper
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def given_back(self) -> list[Finding]:
+        return [finding for finding in self.findings if isinstance(finding.outcome, Released)]
+
+    async def sweep_and_claim(self) -> None:
+        await self.sweeper.tick()
+        await settle(self.claimer)
+        await self.started()
+
+    async def started(self) -> None:
+        """Let what was accepted begin."""
+        await until(lambda: len(self.runner.started) >= self.executor.busy)
+
+    async def end_all(self) -> None:
+        for context in list(self.runner.started):
+            self.runner.end(context.claimed)
+        self.runner.started.clear()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+
+async def start(store: Store, slots: int = 20, handlers: Sequence[str] = (HANDLER,), **settings: Any) -> ManualWorker:
+    incarnation = await make_node(store, lease=IMMORTAL)
+    rooms, runner = WatchedRooms(store.rooms), ManualRunner()
+    findings: list[Finding] = []
+    executor = make_executor(store.env, runner, slots, registry(*handlers), findings.append)
+    claimer = Claimer(
+        store.env,
+        lambda _: None,
+        rooms,  # type: ignore[arg-type]
+        executor,
+        incarnation,
+        handlers,
+        WorkerSettings(slots=slots, **settings),
+    )
+    sweeper = Sweeper(store.env, lambda _: None, rooms, claimer)  # type: ignore[arg-type]
+    return ManualWorker(store, incarnation, rooms, runner, executor, claimer, sweeper, findings)
+
+
+async def holders(store: Store) -> dict[ExecutionId, Incarnation]:
+    return {row["id"]: row["holder"] for row in await table(store, "running")}
+
+
+# what it may run
+
+
+async def test_a_worker_claims_only_what_its_handlers_can_run(store: Store) -> None:
+    worker = await start(store, handlers=["app:a", "app:b"])
+    mine = [await enqueue(store, handler=name) for name in ("app:a", "app:b")]
+    foreign = await enqueue(store, handler="app:c")
+
+    await worker.sweep_and_claim()
+
+    assert sorted(worker.runner.ids) == sorted(mine)
+    assert await rooms_of(store, foreign) == ["ready"]
+
+
+async def test_a_worker_claims_only_from_the_queues_it_serves(store: Store) -> None:
+    worker = await start(store, queues=("mail", "reports"))
+    mine = [await enqueue(store, queue=queue) for queue in ("mail", "reports")]
+    foreign = await enqueue(store, queue="default")
+
+    worker.claimer.heed(Hints(lanes={LANE: START}))
+    await worker.sweep_and_claim()
+
+    assert sorted(worker.runner.ids) == sorted(mine)
+    assert await rooms_of(store, foreign) == ["ready"]
+
+
+async def test_without_named_queues_it_serves_all(store: Store) -> None:
+    worker = await start(store)
+    ids = [await enqueue(store, queue=queue) for queue in ("a", "b")]
+
+    await worker.sweep_and_claim()
+
+    assert sorted(worker.runner.ids) == sorted(ids)
+
+
+async def test_a_paused_queue_gives_nothing(store: Store, env: Env) -> None:
+    worker, commands = await start(store), Commands(store, env)
+    execution_id = await enqueue(store)
+    await commands.pause_queue("default")
+
+    worker.claimer.heed(Hints(lanes={LANE: START}))
+    await worker.sweep_and_claim()
+    assert await rooms_of(store, execution_id) == ["ready"]
+
+    await commands.resume_queue("default")
+    await worker.sweep_and_claim()
+    assert await rooms_of(store, execution_id) == ["running"]
+
+
+# in which order
+
+
+async def test_the_most_urgent_is_claimed_first_and_waiting_makes_urgent(store: Store, clock: VirtualClock) -> None:
+    """A point of priority is worth twelve seconds of waiting."""
+    worker = await start(store, slots=1)
+    old = await enqueue(store, priority=50)
+    clock.advance("13s")
+    low, same, high = [await enqueue(store, priority=priority) for priority in (49, 50, 51)]
+    higher = await enqueue(store, priority=52)
+
+    order = []
+    for _ in range(5):
+        await worker.sweep_and_claim()
+        order += worker.runner.ids
+        await worker.end_all()
+
+    assert order[:2] == [higher, old]
+    assert order[2:] == [high, same, low]
+
+
+async def test_what_is_due_takes_the_slots_and_what_is_coming_is_held(store: Store, clock: VirtualClock) -> None:
+    worker = await start(store, slots=2)
+    coming = [await enqueue(store, after=0.4, priority=100) for _ in range(3)]
+    due = [await enqueue(store, priority=0) for _ in range(2)]
+
+    await worker.sweep_and_claim()
+
+    assert sorted(worker.runner.ids) == sorted(due)
+    assert worker.executor.held == 3
+    assert set(await holders(store)) == {*coming, *due}
+
+
+async def test_no_more_is_held_than_may_be(store: Store) -> None:
+    worker = await start(store, hold_limit=2)
+    for _ in range(5):
+        await enqueue(store, after=0.4)
+
+    await worker.sweep_and_claim()
+    await worker.sweep_and_claim()
+
+    assert worker.executor.held == 2
+    assert len(await table(store, "ready")) == 3
+
+
+async def test_with_all_slots_taken_what_is_coming_is_still_held(store: Store) -> None:
+    worker = await start(store, slots=1)
+    await enqueue(store)
+    await worker.sweep_and_claim()
+    await enqueue(store, after=0.4)
+    await enqueue(store)
+
+    await worker.sweep_and_claim()
+
+    assert (worker.executor.busy, worker.executor.held) == (1, 1)
+
+
+async def test_with_all_slots_taken_and_the_window_full_nobody_is_asked(store: Store) -> None:
+    worker = await start(store, slots=1)
+    for _ in range(9):
+        await enqueue(store)
+    await worker.sweep_and_claim()
+    asked = len(worker.rooms.wishes)
+
+    rests = [await worker.claimer.tick() for _ in range(5)]
+
+    assert len(worker.rooms.wishes) == asked
+    assert rests == [LONGEST_REST] * 5
+
+
+async def test_a_worker_with_long_handlers_takes_little_beyond_its_slots(store: Store) -> None:
+    """It would only give it back, after having kept it from others."""
+    worker = await start(store, slots=5)
+    for _ in range(200):
+        await enqueue(store)
+
+    await worker.sweep_and_claim()
+
+    assert worker.executor.busy == 5
+    assert worker.executor.waiting <= 10
+
+
+async def test_nobody_is_asked_about_lanes_that_are_not_known(store: Store) -> None:
+    worker = await start(store)
+
+    assert await worker.claimer.tick() == LONGEST_REST
+    assert worker.rooms.wishes == []
+
+
+# bounds and the sweep
+
+
+async def test_a_claim_begins_where_the_last_one_ended(store: Store, clock: VirtualClock) -> None:
+    worker = await start(store)
+    await enqueue(store)
+    worker.claimer.heed(Hints(lanes={LANE: START}))
+    clock.advance("10s")
+
+    await settle(worker.claimer)
+    await worker.claimer.tick()
+
+    assert worker.rooms.asked[0] == {LANE: START}
+    assert worker.rooms.asked[-1] == {LANE: clock.now() - timedelta(milliseconds=50)}
+
+
+async def test_a_full_claim_ends_at_its_last_row(store: Store, clock: VirtualClock) -> None:
+    worker = await start(store, slots=2)
+    for _ in range(6):
+        await enqueue(store)
+        clock.advance("1s")
+    worker.claimer.heed(Hints(lanes={LANE: START}))
+
+    await worker.claimer.tick()
+    await worker.end_all()
+    await worker.claimer.tick()
+
+    assert worker.rooms.asked == [{LANE: START}, {LANE: START + seconds(1)}]
+
+
+async def test_a_row_behind_the_bound_is_found_by_the_sweep(store: Store, clock: VirtualClock) -> None:
+    worker = await start(store)
+    await enqueue(store)
+    clock.advance("10s")
+    await worker.sweep_and_claim()
+    late = await enqueue(store, after=-8)  # committed late, by a transaction that took its time; and its hint was lost
+
+    await settle(worker.claimer)
+    assert await rooms_of(store, late) == ["ready"]
+
+    await worker.sweep_and_claim()
+    assert await rooms_of(store, late) == ["running"]
+
+
+async def test_a_hint_lowers_the_bound(store: Store, clock: VirtualClock) -> None:
+    worker = await start(store)
+    await enqueue(store)
+    clock.advance("10s")
+    await worker.sweep_and_claim()
+    late = await enqueue(store, after=-8)
+
+    worker.claimer.heed(Hints(lanes={LANE: clock.now() - seconds(8)}))
+    await settle(worker.claimer)
+
+    assert await rooms_of(store, late) == ["running"]
+
+
+async def test_a_hint_that_comes_during_a_claim_is_not_forgotten(store: Store, clock: VirtualClock) -> None:
+    worker = await start(store)
+    await enqueue(store)
+    clock.advance("10s")
+    worker.claimer.heed(Hints(lanes={LANE: START}))
+    worker.rooms.after.append(lambda: worker.claimer.heed(Hints(lanes={LANE: START - seconds(5)})))
+
+    await worker.claimer.tick()
+    worker.rooms.after.clear()
+    await worker.claimer.tick()
+
+    assert worker.rooms.asked[-1] == {LANE: START - seconds(5)}
+
+
+async def test_a_lane_that_was_hinted_at_during_a_sweep_is_kept(store: Store) -> None:
+    worker = await start(store)
+
+    worker.claimer.heed(Hints(lanes={("mail", 7): START}))
+    worker.claimer.learn_all({})
+    await worker.claimer.tick()
+
+    assert worker.rooms.asked == [{("mail", 7): START}]
+
+
+async def test_an_empty_lane_is_forgotten_by_and_by(store: Store, clock: VirtualClock) -> None:
+    worker = await start(store)
+    await enqueue(store)
+    await worker.sweep_and_claim()
+
+    for _ in range(3):
+        await worker.sweeper.tick()
+    asked = len(worker.rooms.asked)
+    await worker.claimer.tick()
+
+    assert len(worker.rooms.asked) == asked
+
+
+async def test_look_everywhere_wakes_the_claimer(store: Store) -> None:
+    worker = await start(store)
+
+    worker.claimer.heed(Hints(look_everywhere=True))
+
+    assert worker.claimer._woken.is_set()
+
+
+# the window
+
+
+async def grow(worker: ManualWorker, rounds: int) -> int:
+    """Let quick handlers empty their slots at once, and say how much the worker asks for in the end."""
+    await worker.sweeper.tick()
+    for _ in range(rounds):
+        await worker.claimer.tick()
+        while worker.executor.busy:
+            await worker.started()
+            await worker.end_all()
+    await worker.claimer.tick()
+    return worker.rooms.wishes[-1].slots
+
+
+async def test_the_window_doubles_while_everything_claimed_is_started_at_once(store: Store) -> None:
+    worker = await start(store, slots=2)
+    for _ in range(100):
+        await enqueue(store)
+
+    await grow(worker, rounds=4)
+
+    assert [wish.slots for wish in worker.rooms.wishes] == [2, 4, 6, 10, 18]
+
+
+async def test_the_window_shrinks_when_something_had_to_wait_long_for_its_slot(
+    store: Store, clock: VirtualClock
+) -> None:
+    worker = await start(store, slots=2)
+    for _ in range(100):
+        await enqueue(store)
+    assert await grow(worker, rounds=4) == 2 + 16
+
+    clock.advance("200ms")
+    while worker.executor.busy:
+        await worker.started()
+        await worker.end_all()
+    await worker.claimer.tick()
+
+    assert worker.rooms.wishes[-1].slots == 2 + 32 // 2
+
+
+async def test_the_window_shrinks_when_something_had_to_be_given_back(store: Store, clock: VirtualClock) -> None:
+    """Else a worker with long handlers would take and return the work of others, second after second."""
+    worker = await start(store, slots=2)
+    for _ in range(100):
+        await enqueue(store)
+    assert await grow(worker, rounds=4) == 2 + 16
+    assert worker.executor.waiting == 16
+
+    clock.advance("30ms")
+    await until(lambda: len(worker.given_back) == 16)
+    await worker.claimer.tick()
+
+    assert worker.rooms.wishes[-1].slots == 32 // 2
+
+
+# limits
+
+
+async def test_a_limited_queue_gives_no_more_than_its_limit_across_workers(store: Store, env: Env) -> None:
+    workers = [await start(store), await start(store)]
+    await Commands(store, env).limit_queue("default", 3)
+    for _ in range(10):
+        await enqueue(store)
+    unlimited = await enqueue(store, queue="other")
+
+    for worker in workers:
+        await worker.sweeper.tick()
+    await asyncio.gather(*(settle(worker.claimer) for worker in workers))
+
+    running = await table(store, "running")
+    assert sum(row["queue"] == "default" for row in running) == 3
+    assert unlimited in {row["id"] for row in running}
+
+
+async def test_a_limited_queue_counts_what_is_held_as_well(store: Store, env: Env) -> None:
+    worker = await start(store)
+    await Commands(store, env).limit_queue("default", 3)
+    for _ in range(5):
+        await enqueue(store, after=0.4)
+    await enqueue(store)
+
+    await worker.sweep_and_claim()
+
+    assert (worker.executor.busy, worker.executor.held) == (1, 2)
+
+
+async def test_a_lifted_limit_is_heard_of(store: Store, env: Env) -> None:
+    worker, commands = await start(store), Commands(store, env)
+    await commands.limit_queue("default", 1)
+    for _ in range(5):
+        await enqueue(store)
+    await worker.sweep_and_claim()
+    assert worker.executor.busy == 1
+
+    await commands.limit_queue("default", None)
+    await worker.sweep_and_claim()
+
+    assert worker.executor.busy == 5
+
+
+async def test_a_limit_set_since_the_last_sweep_is_kept_all_the_same(store: Store, env: Env) -> None:
+    """The claimer does not know yet; the statement does."""
+    worker = await start(store)
+    await enqueue(store)
+    await worker.sweep_and_claim()
+    await Commands(store, env).limit_queue("default", 1)
+    await enqueue(store)
+
+    worker.claimer.heed(Hints(lanes={LANE: START}))
+    await settle(worker.claimer)
+
+    assert worker.executor.busy == 1
+
+
+# contention
+
+
+async def test_rows_that_another_worker_is_just_taking_are_passed_over_and_asked_for_again(store: Store) -> None:
+    worker = await start(store)
+    locked = await enqueue(store)
+    free = await enqueue(store)
+    await worker.sweeper.tick()
+
+    async with store.database.transaction() as connection:
+        await connection.execute("SELECT 1 FROM timeball.ready WHERE id = $1 FOR UPDATE", locked)
+        assert await worker.claimer.tick() == AT_ONCE
+        rest = await worker.claimer.tick()
+
+    assert await rooms_of(store, free) == ["running"]
+    assert timedelta(0) < rest < timedelta(milliseconds=10), "the other may give it back any moment"
+    await settle(worker.claimer)
+    assert await rooms_of(store, locked) == ["running"], "and the bound was not moved past it"
+
+
+async def test_two_workers_are_never_given_the_same(store: Store) -> None:
+    workers = [await start(store, slots=50) for _ in range(3)]
+    ids = {await enqueue(store) for _ in range(60)}
+    for worker in workers:
+        await worker.sweeper.tick()
+
+    while await table(store, "ready"):
+        await asyncio.gather(*(settle(worker.claimer) for worker in workers))
+    for worker in workers:
+        await worker.started()
+
+    started = [id_ for worker in workers for id_ in worker.runner.ids]
+    assert len(started) == len(set(started))
+    assert sum(worker.executor.busy + worker.executor.waiting for worker in workers) == 60
+    assert set(await holders(store)) == ids
+
+
+# faults
+
+
+def cut() -> None:
+    raise StoreUnavailable("the connection was cut")
+
+
+@pytest.mark.parametrize("is_limited", [False, True])
+async def test_a_claim_whose_reply_was_lost_is_read_back(store: Store, env: Env, is_limited: bool) -> None:
+    worker = await start(store)
+    if is_limited:
+        await Commands(store, env).limit_queue("default", 10)
+    ids = [await enqueue(store) for _ in range(3)]
+    held = await enqueue(store, after=0.4)
+    await worker.sweeper.tick()
+    worker.rooms.after.append(cut)
+
+    with pytest.raises(StoreUnavailable):
+        await worker.claimer.tick()
+    assert set(await holders(store)) == {*ids, held}, "the claim was committed"
+    assert (worker.executor.busy, worker.executor.held) == (0, 0), "but the worker does not know"
+    worker.rooms.after.clear()
+    await settle(worker.claimer)
+    await worker.started()
+
+    assert sorted(worker.runner.ids) == sorted(ids)
+    assert worker.executor.held == 1
+    claimed = worker.runner.started[0].claimed
+    assert (claimed.fence, claimed.attempt, claimed.payload) == (1, 1, "{}")
+
+
+async def test_a_claim_that_never_arrived_is_made_again(store: Store) -> None:
+    worker = await start(store)
+    ids = [await enqueue(store) for _ in range(3)]
+    await worker.sweeper.tick()
+    worker.rooms.before.append(cut)
+
+    with pytest.raises(StoreUnavailable):
+        await worker.claimer.tick()
+    worker.rooms.before.clear()
+    await settle(worker.claimer)
+    await worker.started()
+
+    assert sorted(worker.runner.ids) == sorted(ids)
+    assert {row["fence"] for row in await table(store, "running")} == {1}
+
+
+async def test_a_claim_stays_in_doubt_until_it_has_been_read_back(store: Store, env: Env) -> None:
+    worker = await start(store)
+    execution_id = await enqueue(store)
+    await worker.sweeper.tick()
+    worker.rooms.after.append(cut)
+    with pytest.raises(StoreUnavailable):
+        await worker.claimer.tick()
+    worker.rooms.after.clear()
+
+    def still_away(point: str) -> None:
+        if point == "read_back_claim.before":
+            cut()
+
+    env.fault = still_away
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable):
+            await worker.claimer.tick()
+    env.fault = lambda _: None
+    await settle(worker.claimer)
+    await worker.started()
+
+    assert worker.runner.ids == [execution_id]
+
+
+async def test_a_stop_that_came_while_the_claim_was_in_doubt_is_heeded(store: Store) -> None:
+    worker = await start(store)
+    execution_id = await enqueue(store)
+    await worker.sweeper.tick()
+    worker.rooms.after.append(cut)
+    with pytest.raises(StoreUnavailable):
+        await worker.claimer.tick()
+    worker.rooms.after.clear()
+
+    await store.rooms.stop([execution_id], "enough")
+    await settle(worker.claimer)
+
+    assert worker.runner.ids == []
+    (finding,) = worker.findings
+    assert finding.outcome == Cancelled("enough")
+
+
+# room
+
+
+async def test_a_free_slot_wakes_the_claimer(store: Store) -> None:
+    worker = await start(store, slots=1)
+    first, second = await enqueue(store), await enqueue(store)
+    running = asyncio.ensure_future(worker.claimer.run())
+    worker.claimer.heed(Hints(lanes={LANE: START}))
+    await until(lambda: worker.runner.ids == [first])
+
+    worker.runner.end(worker.runner.started[0].claimed)
+
+    # Not by the next poll, a second later.
+    await until(lambda: worker.runner.ids == [first, second], seconds=0.8)
+    worker.claimer.stop()
+    await running
