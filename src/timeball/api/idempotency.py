@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from hashlib import sha256
 from typing import Protocol
@@ -9,9 +10,11 @@ from typing import Protocol
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from timeball.api.problems import Refusal
+from timeball.errors import StoreUnavailable
 
 HEADER = "idempotency-key"
 _LONGEST = 200
+_log = logging.getLogger("timeball.api")
 _KEPT_HEADERS = ("content-type", "location", "etag")
 
 
@@ -53,11 +56,15 @@ async def answer_once(
     except BaseException:
         await memory.forget(caller, key)
         raise
-    if 200 <= recorder.status < 300:
-        await memory.finish(caller, key, recorder.status, recorder.headers, bytes(recorder.body))
-    else:
-        # Nothing was done: the same key may be tried again.
-        await memory.forget(caller, key)
+    try:
+        if 200 <= recorder.status < 300:
+            await memory.finish(caller, key, recorder.status, recorder.headers, bytes(recorder.body))
+        else:
+            # Refused, so nothing was done, and the key may be used again. After a 5xx nobody knows; trying again is the caller's choice.
+            await memory.forget(caller, key)
+    except StoreUnavailable:
+        # The caller has the answer already. Until its patience ends, the memory takes the request for one in flight.
+        _log.warning("the answer to a request could not be kept: %s", scope["path"])
 
 
 async def _replay(known: Answer, request_hash: bytes, send: Send) -> None:

@@ -21,6 +21,7 @@ from timeball.errors import StoreError
 from timeball.store.interface import Store
 
 _TURN = timedelta(milliseconds=500)
+_FAREWELL_SECONDS = 2.0
 
 
 class LoopWatch(Service):
@@ -98,14 +99,16 @@ class Life:
         given_back = await self.wind_down()
         await self._cut_services()
         self.heartbeat.stop()
+        await asyncio.wait([asyncio.ensure_future(self._say_farewell())], timeout=_FAREWELL_SECONDS)
+        self.emit(NodeStopped(self.node.incarnation, self.node.kind.value, given_back))
+
+    async def _say_farewell(self) -> None:
         try:
-            async with asyncio.timeout(_FAREWELL_SECONDS):
-                await self.store.nodes.remove(self.node.incarnation)
-                await self.store.hinter.flush()
-        except (StoreError, TimeoutError):
+            await self.store.nodes.remove(self.node.incarnation)
+            await self.store.hinter.flush()
+        except StoreError:
             # Then the lease will run out by itself.
             pass
-        self.emit(NodeStopped(self.node.incarnation, self.node.kind.value, given_back))
 
     async def wind_down(self) -> int:
         """What there is to do before the services stop; returns how many executions were given back."""
@@ -114,5 +117,7 @@ class Life:
     async def _cut_services(self) -> None:
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._tasks:
+            # A statement that nobody answers cannot be called off at once; it is not waited for.
+            await asyncio.wait(self._tasks, timeout=_FAREWELL_SECONDS)
         await self.listener.hang_up()

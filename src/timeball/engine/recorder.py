@@ -93,7 +93,7 @@ class Recorder(Service):
         for finding in refused:
             claimed = finding.claimed
             self.emit(OutcomeRefused(claimed.id, claimed.handler, claimed.fence))
-        self._count_successes(succeeded)
+        self._count_successes([finding for finding in succeeded if finding not in refused] if refused else succeeded)
 
     async def _record_others(self, findings: Sequence[Finding]) -> list[Finding]:
         standings = await self._rooms.standings([finding.claimed for finding in findings])
@@ -109,7 +109,7 @@ class Recorder(Service):
                 )
         if moves:
             refused += await self._rooms.record_transitions(moves)
-            self._tell(moves)
+            self._tell([move for move in moves if move[0] not in refused])
         return refused
 
     def _tell(self, moves: Sequence[tuple[Finding, Transition]]) -> None:

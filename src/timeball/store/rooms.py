@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, assert_never
 from uuid import UUID
 
-from timeball.domain.execution import Claimed, Finding, Succeeded, TimedOut
+from timeball.domain.execution import (
+    Cancelled,
+    Claimed,
+    Failed,
+    Finding,
+    Lost,
+    NotDropped,
+    Outcome,
+    Released,
+    Snoozed,
+    Succeeded,
+    TimedOut,
+)
 from timeball.domain.hints import Hints, Lane
 from timeball.domain.ids import ClaimId, ExecutionId, Incarnation, JobId, shard_of
 from timeball.domain.lifecycle import Finish, Requeue, Standing, Transition, Wait
@@ -277,8 +289,8 @@ class Rooms:
             ids=[finding.claimed.id for finding in findings],
             claim_ids=[finding.claimed.claim_id for finding in findings],
         )
-        recorded = {row["id"] for row in rows}
-        return [finding for finding in findings if finding.claimed.id not in recorded]
+        known = {(row["id"], row["claim_id"]): (row["state"], row["outcome"]) for row in rows}
+        return [f for f in findings if not _is_recorded(f.outcome, *known[f.claimed.id, f.claimed.claim_id])]
 
     async def report_progress(self, claimed: Claimed, progress: float, note: str | None) -> None:
         """Note how far an attempt has come, while its row still names the claim."""
@@ -350,6 +362,28 @@ def _refused(findings: Sequence[Finding], accepted: Set[tuple[UUID, UUID]]) -> l
     return [f for f in findings if (f.claimed.id, f.claimed.claim_id) not in accepted]
 
 
+def _is_recorded(outcome: Outcome, state: str | None, tried: str | None) -> bool:
+    """Whether what the history knows of a claim is this outcome, and not one that somebody else gave it."""
+    match outcome:
+        case Succeeded():
+            return state == "succeeded"
+        case Cancelled():
+            return state == "cancelled"
+        case NotDropped():
+            return state == "skipped"
+        case Failed() | TimedOut() | Lost():
+            return tried == _word_for(outcome)
+        case Released() | Snoozed():
+            # They leave no trace; whoever took the claim away would have left one.
+            return tried is None
+        case _:
+            assert_never(outcome)
+
+
+def _word_for(outcome: Outcome) -> str:
+    return "timed_out" if isinstance(outcome, TimedOut) else type(outcome).__name__.lower()
+
+
 def _claimed_from(row: Any) -> Claimed:
     return Claimed(
         id=ExecutionId(row["id"]),
@@ -389,7 +423,7 @@ def _transition_columns(finding: Finding, transition: Transition, shards: int) -
             columns |= {"target": "ready"}
     if error := transition.error:
         columns |= {
-            "outcome": "timed_out" if isinstance(finding.outcome, TimedOut) else type(finding.outcome).__name__.lower(),
+            "outcome": _word_for(finding.outcome),
             "error_type": error.type,
             "error": error.message,
             "traceback": error.traceback,

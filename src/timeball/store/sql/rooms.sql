@@ -490,11 +490,12 @@ SELECT id, claim_id, limit_key, queue, priority, run_at, target
 FROM gone;
 
 -- name: already_recorded
--- Which of these claims have an outcome in the history: a commit whose reply was lost.
-SELECT asked.id
-FROM unnest(:ids::uuid[], :claim_ids::uuid[]) AS asked (id, claim_id)
-WHERE EXISTS (SELECT 1 FROM timeball.finished WHERE finished.id = asked.id AND finished.claim_id = asked.claim_id)
-   OR EXISTS (SELECT 1 FROM timeball.attempt WHERE attempt.execution_id = asked.id AND attempt.claim_id = asked.claim_id);
+-- What the history knows of these claims: the state that the execution ended in with it, and how the attempt went.
+SELECT asked.id,
+       asked.claim_id,
+       (SELECT finished.state FROM timeball.finished WHERE finished.id = asked.id AND finished.claim_id = asked.claim_id LIMIT 1) AS state,
+       (SELECT attempt.outcome FROM timeball.attempt WHERE attempt.execution_id = asked.id AND attempt.claim_id = asked.claim_id LIMIT 1) AS outcome
+FROM unnest(:ids::uuid[], :claim_ids::uuid[]) AS asked (id, claim_id);
 
 -- name: read_back_claim
 -- What a claim gave us, when its reply was lost.
