@@ -195,17 +195,25 @@ class Commands:
         """Take a job out of service; its history stays."""
         await self._store.jobs.change(job_id, lambda found: changes.delete(found, actor.reason), actor.entry)
 
-    async def skip_next(self, job_id: JobId, actor: Actor = LOCAL) -> JobChange:
-        """Record the next occurrence of a recurring job as cancelled, and go on with the one after it."""
+    async def skip_next(self, job_id: JobId, actor: Actor = LOCAL, expected: ExecutionId | None = None) -> JobChange:
+        """Record the next occurrence of a job as cancelled, and go on with the one after it.
+
+        Conflict if there is none, or if it is not the *expected* one: that has been hoisted meanwhile.
+        """
 
         def decide(snapshot: JobSnapshot) -> JobChange:
             pending = snapshot.pending
             if pending is None:
                 raise Conflict("the job has no occurrence ahead")
+            if expected is not None and pending.id != expected:
+                raise Conflict("this occurrence is no longer pending", hint="look at its state, and cancel it there")
             skipped = SkippedRange(
                 first=pending.scheduled_for, last=pending.scheduled_for, count=1, reason=SkipReason.CANCELLED
             )
-            following = first_occurrence(snapshot.job, pending.scheduled_for, pending.executions_left)
+            goes_on = snapshot.job.rule.is_recurring
+            following = (
+                first_occurrence(snapshot.job, pending.scheduled_for, pending.executions_left) if goes_on else None
+            )
             return JobChange(
                 job=snapshot.job, action="job.skip_next", pending=following, skipped=skipped, reason=actor.reason
             )
@@ -255,11 +263,10 @@ class Commands:
         found = await self._store.history.find(execution_id)
         if found is None or found.state.is_final or found.origin is not Origin.SCHEDULE:
             return False
-        job = await self._existing(found.job_id)
-        if not job.rule.is_recurring:
-            await self._store.jobs.change(job.id, lambda snapshot: _cancel_once(snapshot, actor), actor.entry)
-            return True
-        await self.skip_next(job.id, actor)
+        try:
+            await self.skip_next(found.job_id, actor, expected=execution_id)
+        except (Conflict, NotFound):
+            return False
         return True
 
     async def backfill(self, job_id: JobId, start: datetime, end: datetime, actor: Actor = LOCAL) -> list[ExecutionId]:
@@ -384,16 +391,6 @@ def _check_version(job: Job, expected: int | None) -> None:
             hint="read the job again, and repeat the change on what is there",
             version=job.version,
         )
-
-
-def _cancel_once(snapshot: JobSnapshot, actor: Actor) -> JobChange:
-    pending = snapshot.pending
-    if pending is None:
-        raise Conflict("the job has no occurrence ahead")
-    skipped = SkippedRange(
-        first=pending.scheduled_for, last=pending.scheduled_for, count=1, reason=SkipReason.CANCELLED
-    )
-    return JobChange(job=snapshot.job, action="execution.cancel", skipped=skipped, reason=actor.reason)
 
 
 def _same_definition(one: Job, other: Job) -> bool:

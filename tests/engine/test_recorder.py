@@ -411,6 +411,7 @@ async def test_an_outcome_that_came_too_late_is_told_even_if_it_had_been_tried_b
     recorder.hand_over(finding(claimed, outcome))
     with pytest.raises(StoreUnavailable):
         await recorder.tick()
+    env.fault = lambda _: None
     await record_at_once(env, lambda _: None, store.rooms, [finding(claimed, Lost(FAILURE))])
 
     await settle(recorder)

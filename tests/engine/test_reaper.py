@@ -1,0 +1,529 @@
+"""What the dead held gets an outcome, what they freed is handed on, and from every state there is a way out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+
+from tests.engine.support import (
+    IMMORTAL,
+    MORTAL,
+    Hands,
+    Heard,
+    ManualScheduler,
+    check_promises,
+    create,
+    settle,
+    start_scheduler,
+    start_worker,
+)
+from tests.factories import FAILURE, enqueue, found, make_node, only_row, record, rooms_of, seconds, table
+from timeball.commands import Commands
+from timeball.domain.events import NodeBuried, OutcomeRefused, Reaped
+from timeball.domain.execution import Cancelled, Claimed, Failed, NotDropped, Outcome, Snoozed, Succeeded
+from timeball.domain.ids import ClaimId, ExecutionId
+from timeball.domain.job import JobSpec
+from timeball.engine.reaper import Reaper
+from timeball.engine.recorder import Recorder
+from timeball.env import Env
+from timeball.errors import StoreUnavailable
+from timeball.settings import HousekeepingSettings
+from timeball.store.postgres import Store
+from timeball.store.rooms import ClaimWish
+from timeball.testing import VirtualClock
+
+
+@pytest.fixture
+def commands(store: Store, env: Env) -> Commands:
+    return Commands(store, env)
+
+
+@pytest.fixture
+def make_reaper(store: Store, env: Env, heard: Heard) -> Callable[[], Reaper]:
+    """A housekeeper's reaper, whose next sweep is due."""
+
+    def make() -> Reaper:
+        return Reaper(env, heard, store.nodes, store.rooms, HousekeepingSettings(), lambda: True)
+
+    return make
+
+
+@pytest.fixture
+async def doomed(store: Store) -> Hands:
+    """A worker that will not renew its lease of ten seconds."""
+    return await start_worker(store, MORTAL)
+
+
+async def nodes(store: Store) -> set[UUID]:
+    return {row["incarnation"] for row in await table(store, "node")}
+
+
+# the dead
+
+
+async def test_a_dead_node_is_buried_and_what_it_held_is_ready_again(
+    store: Store, clock: VirtualClock, doomed: Hands, make_reaper: Callable[[], Reaper], heard: Heard
+) -> None:
+    execution_id = await enqueue(store)
+    (claimed,) = await doomed.claim()
+    clock.advance("10001ms")
+
+    await make_reaper().tick()
+
+    assert heard.of(NodeBuried) == [NodeBuried(doomed.incarnation, "worker", "a node")]
+    assert heard.of(Reaped) == [Reaped(lost=1, timed_out=0)]
+    assert doomed.incarnation not in await nodes(store)
+    row = await only_row(store, "ready")
+    assert (row["id"], row["attempts"], row["lost"], row["fence"]) == (execution_id, 1, 1, 1)
+    attempt = await only_row(store, "attempt")
+    assert (attempt["outcome"], attempt["worker"], attempt["claim_id"]) == (
+        "lost",
+        doomed.incarnation,
+        claimed.claim_id,
+    )
+    assert str(doomed.incarnation) in attempt["error"]
+    await check_promises(store)
+
+
+async def test_the_living_are_left_alone(
+    store: Store, clock: VirtualClock, doomed: Hands, make_reaper: Callable[[], Reaper], heard: Heard
+) -> None:
+    await enqueue(store)
+    await doomed.claim()
+    clock.advance(MORTAL.span)
+    assert await store.nodes.renew(doomed.incarnation, 0) is None, "in the very last moment it is too late to renew"
+
+    await make_reaper().tick()
+
+    assert heard == []
+    assert len(await table(store, "running")) == 1
+
+
+async def test_a_worker_that_renews_keeps_what_it_holds(
+    store: Store, clock: VirtualClock, doomed: Hands, make_reaper: Callable[[], Reaper], heard: Heard
+) -> None:
+    await enqueue(store)
+    await doomed.claim()
+
+    for _ in range(5):
+        clock.advance("9s")
+        assert await store.nodes.renew(doomed.incarnation, 1) is not None
+        await make_reaper().tick()
+
+    assert heard == []
+
+
+async def test_what_is_held_by_nobody_known_is_reaped(
+    store: Store, clock: VirtualClock, doomed: Hands, make_reaper: Callable[[], Reaper], heard: Heard
+) -> None:
+    """Somebody deleted the owner's row by hand: a missing row means dead."""
+    await enqueue(store)
+    await doomed.claim()
+    async with store.database.transaction() as connection:
+        await connection.execute("DELETE FROM timeball.node")
+
+    await make_reaper().tick()
+
+    assert heard.of(Reaped) == [Reaped(lost=1, timed_out=0)]
+    assert len(await table(store, "ready")) == 1
+
+
+async def test_a_claim_that_the_dead_commit_after_their_burial_is_found_by_the_next_sweep(
+    store: Store, clock: VirtualClock, doomed: Hands, make_reaper: Callable[[], Reaper], heard: Heard
+) -> None:
+    await enqueue(store)
+    clock.advance("11s")
+    await make_reaper().tick()
+    assert doomed.incarnation not in await nodes(store)
+
+    await doomed.claim()
+    await make_reaper().tick()
+
+    assert heard.of(Reaped) == [Reaped(lost=1, timed_out=0)]
+
+
+async def test_an_outcome_that_comes_after_the_reaper_is_refused(
+    store: Store, env: Env, clock: VirtualClock, doomed: Hands, make_reaper: Callable[[], Reaper]
+) -> None:
+    await enqueue(store)
+    (claimed,) = await doomed.claim()
+    clock.advance("11s")
+    await make_reaper().tick()
+    told = Heard()
+    recorder = Recorder(env, told, store.rooms)
+
+    recorder.hand_over(found(claimed, Succeeded()))
+    await settle(recorder)
+
+    assert len(told.of(OutcomeRefused)) == 1
+    assert len(await table(store, "ready")) == 1
+
+
+async def test_an_outcome_that_was_quicker_than_the_reaper_stands(
+    store: Store, clock: VirtualClock, doomed: Hands, make_reaper: Callable[[], Reaper], env: Env, heard: Heard
+) -> None:
+    """Between the burial and the reaping the worker's last word is still heard: its row still names the claim."""
+    execution_id = await enqueue(store)
+    (claimed,) = await doomed.claim()
+    clock.advance("11s")
+    reaper = make_reaper()
+    orphans = store.rooms.orphans
+
+    async def too_late(limit: int) -> object:
+        found_orphans = await orphans(limit)
+        await doomed.succeed([claimed])
+        return found_orphans
+
+    store.rooms.orphans = too_late  # type: ignore[method-assign, assignment]
+    await reaper.tick()
+
+    assert await rooms_of(store, execution_id) == ["finished"]
+    assert (await only_row(store, "finished"))["state"] == "succeeded"
+    assert await table(store, "attempt") == []
+
+
+async def test_what_kills_its_worker_again_and_again_ends_dead(
+    store: Store, clock: VirtualClock, make_reaper: Callable[[], Reaper]
+) -> None:
+    execution_id = await enqueue(store, max_lost=3, max_retries=0)
+    for _ in range(3):
+        victim = await start_worker(store, MORTAL)
+        await victim.claim()
+        clock.advance("11s")
+        await make_reaper().tick()
+
+    row = await only_row(store, "finished")
+    assert (row["id"], row["state"], row["attempts"], row["lost"]) == (execution_id, "dead", 3, 3)
+    assert [attempt["fence"] for attempt in await table(store, "attempt")] == [1, 2, 3]
+    await check_promises(store)
+
+
+async def test_at_most_once_is_not_run_again(
+    store: Store, clock: VirtualClock, doomed: Hands, make_reaper: Callable[[], Reaper]
+) -> None:
+    await enqueue(store, delivery="at_most_once")
+    await doomed.claim()
+    clock.advance("11s")
+
+    await make_reaper().tick()
+
+    assert (await only_row(store, "finished"))["state"] == "dead"
+
+
+async def test_many_orphans_are_reaped_in_batches_without_a_rest(
+    store: Store,
+    clock: VirtualClock,
+    doomed: Hands,
+    make_reaper: Callable[[], Reaper],
+    heard: Heard,
+    commands: Commands,
+) -> None:
+    await commands.enqueue_many(JobSpec(handler="tests:noop"), ["{}"] * 1_200)
+    assert len(await doomed.claim(slots=2_000)) == 1_200
+    clock.advance("11s")
+
+    await settle(make_reaper())
+
+    assert [event.lost for event in heard.of(Reaped)] == [500, 500, 200]
+    assert len(await table(store, "ready")) == 1_200
+
+
+async def test_schedulers_are_buried_too(
+    store: Store, clock: VirtualClock, make_reaper: Callable[[], Reaper], heard: Heard
+) -> None:
+    dead = await start_scheduler(store, MORTAL)
+    clock.advance("11s")
+
+    await make_reaper().tick()
+
+    assert [(event.incarnation, event.kind) for event in heard.of(NodeBuried)] == [(dead.incarnation, "scheduler")]
+
+
+# deadlines
+
+
+async def test_an_attempt_past_its_deadline_times_out_although_its_worker_lives(
+    store: Store, clock: VirtualClock, make_reaper: Callable[[], Reaper], heard: Heard
+) -> None:
+    worker = await start_worker(store, IMMORTAL)
+    await enqueue(store, timeout_ms=60_000)
+    await worker.claim()
+
+    clock.advance("65s")
+    await make_reaper().tick()
+    assert heard == [], "the worker has five seconds to end it by itself"
+
+    clock.advance("1ms")
+    await make_reaper().tick()
+    assert heard.of(Reaped) == [Reaped(lost=0, timed_out=1)]
+    row = await only_row(store, "due")
+    assert (row["kind"], row["attempts"], row["lost"]) == ("retry", 1, 0)
+    assert (await only_row(store, "attempt"))["outcome"] == "timed_out"
+
+
+async def test_the_time_of_a_held_attempt_begins_at_its_instant(
+    store: Store, clock: VirtualClock, make_reaper: Callable[[], Reaper], heard: Heard
+) -> None:
+    worker = await start_worker(store, IMMORTAL)
+    await enqueue(store, after=0.4, timeout_ms=1)
+    await worker.claim(holds=1)
+
+    clock.advance("5.4s")
+    await make_reaper().tick()
+
+    assert heard == []
+
+
+async def test_without_a_timeout_there_is_no_deadline(
+    store: Store, clock: VirtualClock, make_reaper: Callable[[], Reaper], heard: Heard
+) -> None:
+    worker = await start_worker(store, IMMORTAL)
+    await enqueue(store, timeout_ms=None)
+    await worker.claim()
+    clock.advance("900d")
+
+    await make_reaper().tick()
+
+    assert heard == []
+
+
+# what was freed and not handed on
+
+
+async def test_a_place_that_was_freed_by_one_who_died_is_handed_on(
+    store: Store, env: Env, clock: VirtualClock, make_reaper: Callable[[], Reaper], commands: Commands
+) -> None:
+    """The finish was committed; whoever wrote it died before it could promote."""
+    worker = await start_worker(store, IMMORTAL)
+    job = await create(store, max_running=1)
+    ids = [await commands.trigger(job.id) for _ in range(2)]
+    (first,) = await worker.claim()
+
+    def dies(point: str) -> None:
+        if point == "finish_succeeded.after_commit":
+            raise StoreUnavailable("dead")
+
+    env.fault = dies
+    with pytest.raises(StoreUnavailable):
+        await worker.succeed([first])
+    env.fault = lambda _: None
+    assert await worker.claim() == []
+
+    await make_reaper().tick()
+
+    assert [claimed.id for claimed in await worker.claim()] == [ids[1]]
+
+
+async def test_a_lost_attempt_keeps_its_place_and_nobody_passes_it(
+    store: Store, clock: VirtualClock, doomed: Hands, make_reaper: Callable[[], Reaper], commands: Commands
+) -> None:
+    job = await create(store, max_running=1)
+    ids = [await commands.trigger(job.id) for _ in range(2)]
+    await doomed.claim()
+    clock.advance("11s")
+
+    await make_reaper().tick()
+
+    worker = await start_worker(store, IMMORTAL)
+    assert [claimed.id for claimed in await worker.claim()] == [ids[0]]
+    await check_promises(store)
+
+
+async def test_what_ran_before_its_queue_was_limited_is_counted(
+    store: Store, clock: VirtualClock, make_reaper: Callable[[], Reaper]
+) -> None:
+    worker = await start_worker(store, IMMORTAL)
+    await enqueue(store)
+    await worker.claim()
+    async with store.database.transaction() as connection:
+        await connection.execute("INSERT INTO timeball.queue (name, max_running) VALUES ('default', 1)")
+
+    await make_reaper().tick()
+
+    assert (await only_row(store, "running"))["queue_limited"]
+
+
+# whose business it is
+
+
+async def test_only_the_housekeeper_reaps(
+    store: Store, env: Env, clock: VirtualClock, doomed: Hands, heard: Heard
+) -> None:
+    is_housekeeper = False
+    reaper = Reaper(env, heard, store.nodes, store.rooms, HousekeepingSettings(), lambda: is_housekeeper)
+    clock.advance("11s")
+    await reaper.tick()
+    assert heard == []
+
+    is_housekeeper = True
+    await reaper.tick()
+    assert len(heard) == 1
+
+
+async def test_waking_does_not_sweep_more_often(store: Store, env: Env, clock: VirtualClock, heard: Heard) -> None:
+    reaper = Reaper(env, heard, store.nodes, store.rooms, HousekeepingSettings(reap_seconds=2), lambda: True)
+    await reaper.tick()
+    sweeps: list[str] = []
+    env.fault = lambda point: sweeps.append(point) if point == "bury_nodes.before" else None
+
+    for _ in range(5):
+        assert await reaper.tick() == timedelta(seconds=2)
+        clock.advance("390ms")
+    assert sweeps == []
+
+    clock.advance("390ms")
+    await reaper.tick()
+    assert len(sweeps) == 1
+
+
+async def test_a_housekeeper_that_dies_in_the_middle_is_made_up_for(
+    store: Store, env: Env, clock: VirtualClock, doomed: Hands, make_reaper: Callable[[], Reaper]
+) -> None:
+    """The node is buried, what it held is not reaped: the row that names it is gone for whoever comes next, too."""
+    await enqueue(store)
+    await doomed.claim()
+    clock.advance("11s")
+
+    def dies(point: str) -> None:
+        if point == "reaper.buried":
+            raise StoreUnavailable("dead")
+
+    env.fault = dies
+    with pytest.raises(StoreUnavailable):
+        await make_reaper().tick()
+    env.fault = lambda _: None
+    assert await nodes(store) == set()
+
+    await make_reaper().tick()
+
+    assert len(await table(store, "ready")) == 1
+
+
+# every state
+
+
+async def live_a_little(
+    store: Store, node: ManualScheduler, worker: Hands, commands: Commands, chance: random.Random
+) -> None:
+    """Jobs of all kinds, some way through their lives; in the end everybody is dead."""
+    clock = node.clock
+    overlaps, misfires = ["skip", "allow", "queue", "cancel_running"], ["latest", "skip", "all"]
+    for number in range(16):
+        await create(
+            store,
+            interval_seconds=chance.choice([2, 3, 7]),
+            ends_at=clock.now() + timedelta(minutes=2),
+            overlap=overlaps[number % 4],
+            misfire=chance.choice(misfires),
+            jitter_seconds=chance.choice([0, 2]),
+            max_executions=chance.choice([None, 9]),
+            unique_key=f"key-{number % 5}" if number % 3 == 0 else None,
+            max_running=chance.choice([None, 2]) if overlaps[number % 4] == "allow" else None,
+            delivery=chance.choice(["at_least_once", "at_most_once"]),
+            timeout_ms=chance.choice([None, 20_000]),
+            max_lost=chance.choice([1, 3]),
+            max_retries=chance.choice([0, 3]),
+        )
+    limited = await create(store, max_running=2)
+    await create(store, scheduled_at=clock.now() + seconds(9))
+    await commands.limit_queue("narrow", 2)
+    jobs = [row["id"] for row in await table(store, "job")]
+    for _ in range(12):
+        await enqueue(store, after=chance.choice([0, 0.4, 30]), queue=chance.choice(["default", "narrow"]))
+        await commands.trigger(limited.id)
+        await node.run_for(chance.choice([0.3, 1, 3]))
+        for claimed in await worker.claim(slots=9, holds=9):
+            await take_somewhere(store, claimed, chance)
+        job_id = chance.choice(jobs)
+        match chance.randrange(6):
+            case 0:
+                await commands.pause(job_id, clock.now() + seconds(chance.choice([1, 40])))
+            case 1:
+                await commands.resume(job_id)
+            case 2:
+                await commands.update(job_id, {"priority": chance.randrange(100)})
+            case 3:
+                waiting = [ExecutionId(row["id"]) for row in await table(store, "running")]
+                await commands.cancel(waiting[:2])
+
+
+async def take_somewhere(store: Store, claimed: Claimed, chance: random.Random) -> None:
+    """One of the outcomes an attempt can have, or none at all."""
+    outcomes: list[Outcome | None] = [
+        None,
+        None,
+        None,
+        Succeeded(),
+        Failed(FAILURE),
+        Snoozed(seconds(5)),
+        Cancelled("enough"),
+        NotDropped("paused"),
+    ]
+    outcome = chance.choice(outcomes)
+    if outcome is not None:
+        await record(store, [found(claimed, outcome)], chance.random())
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_from_every_state_there_is_a_way_out_after_everybody_died(
+    store: Store, clock: VirtualClock, commands: Commands, make_reaper: Callable[[], Reaper], seed: int
+) -> None:
+    chance = random.Random(seed)
+    await live_a_little(
+        store, await start_scheduler(store, MORTAL), await start_worker(store, MORTAL), commands, chance
+    )
+    rooms = {name for name in ("due", "ready", "blocked", "running") if await table(store, name)}
+    assert rooms == {"due", "ready", "blocked", "running"}, "there was something in every room"
+    for row in await table(store, "job"):
+        await commands.resume(row["id"])
+    clock.advance("60s")
+
+    # Housekeeping alone: whatever can be run is ready, the rest has ended or waits for a time or for those.
+    node, reaper = await start_scheduler(store), make_reaper()
+
+    async def keep_house() -> None:
+        await settle(reaper)
+
+    await node.run_for(3 * 3600, keep_house)
+    assert await table(store, "running") == []
+    assert await table(store, "due") == []
+    ready = {row["limit_key"] for row in await table(store, "ready")}
+    assert {row["limit_key"] for row in await table(store, "blocked")} <= ready
+
+    # With a worker everything comes to its end.
+    worker = await start_worker(store)
+
+    async def work() -> None:
+        for queue in ("narrow", "default"):
+            await work_off_limited(store, worker, queue)
+        await worker.work()
+        await settle(reaper)
+
+    await node.run_for(3600, work)
+    for _ in range(60):
+        await work()
+    assert [await table(store, name) for name in ("due", "ready", "blocked", "running", "live_key")] == [[]] * 5
+    await check_promises(store)
+
+
+async def work_off_limited(store: Store, worker: Hands, queue: str) -> None:
+    lanes = {lane: at for lane, (at, _) in (await store.rooms.lanes()).items() if lane[0] == queue}
+    wish = ClaimWish(worker.incarnation, ["tests:noop"], 100, 0)
+    claims = await store.rooms.claim_limited(wish, queue, lanes, ClaimId(store.env.new_id()))
+    await worker.succeed(claims.executions)
+
+
+async def test_a_dead_node_does_not_keep_its_name(store: Store, clock: VirtualClock, doomed: Hands) -> None:
+    """Names are for people: another life under the same name is another node."""
+    await enqueue(store)
+    await doomed.claim()
+
+    again = await make_node(store)
+
+    assert again != doomed.incarnation
+    assert {row["name"] for row in await table(store, "node")} == {"a node"}
+    assert (await only_row(store, "running"))["holder"] == doomed.incarnation
