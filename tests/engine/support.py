@@ -25,6 +25,7 @@ from timeball.engine.service import LONGEST_REST, Service
 from timeball.engine.shards import ShardKeeper
 from timeball.env import Env
 from timeball.handlers.registry import Registry, make_handler
+from timeball.runners.verdict import outcome_of_halt
 from timeball.settings import SchedulerSettings
 from timeball.store.postgres import Store
 from timeball.store.rooms import ClaimWish
@@ -243,6 +244,17 @@ class ManualRunner:
     @property
     def ids(self) -> list[ExecutionId]:
         return [context.claimed.id for context in self.started]
+
+
+class HaltingRunner(ManualRunner):
+    """Ends an attempt when it is told to."""
+
+    async def run(self, handler: Handler, context: RunContext) -> Outcome:
+        self.started.append(context)
+        halted = asyncio.Event()
+        context.on_halt = halted.set
+        await halted.wait()
+        return outcome_of_halt(context)
 
 
 def make_executor(

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.engine.support import ManualRunner, make_executor, until
+from tests.engine.support import HaltingRunner, ManualRunner, make_executor, until
 from tests.factories import FAILURE, HANDLER
 from timeball.clock import SystemClock
 from timeball.current import Halt, RunContext
@@ -32,7 +32,6 @@ from timeball.domain.handler import Handler
 from timeball.domain.ids import ClaimId, ExecutionId, JobId
 from timeball.engine.executor import Executor
 from timeball.env import Env
-from timeball.runners.verdict import outcome_of_halt
 from timeball.testing import VirtualClock
 from timeball.testing.clock import START
 
@@ -429,17 +428,6 @@ async def test_a_stop_for_something_else_is_forgotten(
 # timeouts
 
 
-class HaltingRunner(ManualRunner):
-    """Ends an attempt when it is told to."""
-
-    async def run(self, handler: Handler, context: RunContext) -> Outcome:
-        self.started.append(context)
-        halted = asyncio.Event()
-        context.on_halt = halted.set
-        await halted.wait()
-        return outcome_of_halt(context)
-
-
 async def test_an_attempt_is_halted_when_its_time_is_up_and_not_before(
     real: Callable[..., Executor], findings: Findings
 ) -> None:
@@ -554,3 +542,13 @@ async def test_an_outcome_that_comes_after_the_end_is_not_handed_over(
     await turn(20)
 
     assert findings == []
+
+
+async def test_a_life_without_a_lease_begins_nothing(executor: Executor, runner: ManualRunner) -> None:
+    """A machine that slept wakes to the timers of work that others have by now."""
+    executor.may_begin = lambda: False
+
+    executor.accept([claim()])
+    await turn()
+
+    assert runner.started == []

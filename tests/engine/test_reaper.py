@@ -463,12 +463,12 @@ async def take_somewhere(store: Store, claimed: Claimed, chance: random.Random) 
         Cancelled("enough"),
         NotDropped("paused"),
     ]
-    outcome = chance.choice(outcomes)
-    if outcome is not None:
-        await record(store, [found(claimed, outcome)], chance.random())
+    outcome, now = chance.choice(outcomes), store.env.clock.now()
+    if outcome is not None and claimed.run_at <= now:
+        await record(store, [found(claimed, outcome, started_at=now, finished_at=now)], chance.random())
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 async def test_from_every_state_there_is_a_way_out_after_everybody_died(
     store: Store, clock: VirtualClock, commands: Commands, make_reaper: Callable[[], Reaper], seed: int
 ) -> None:

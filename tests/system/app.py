@@ -78,6 +78,14 @@ def stubborn(gate: str) -> None:
             time.sleep(0.01)
 
 
+@tb.handler(name="isolated", isolate=True)
+def isolated(gate: str) -> None:
+    """The same in a process of its own."""
+    with noted(label=gate):
+        while not (_gates / gate).exists():
+            time.sleep(0.01)
+
+
 @tb.handler(name="block")
 async def block(seconds: float) -> None:
     """Keep the event loop from turning, as no coroutine should."""

@@ -125,8 +125,9 @@ class Process:
 
     def end(self) -> None:
         """Make sure that nothing of it is left, children of it neither."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
+        for pid in _processes_of_session(self.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self._popen.wait(30)
 
     def events(self, name: str, **fields: Any) -> list[dict[str, Any]]:
@@ -150,6 +151,17 @@ class Process:
 
     def tail(self, lines: int = 60) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def _processes_of_session(session: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            # After the name, which is in brackets: state, parent, group, session.
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[3]) == session:
+                found.append(int(entry.name))
+    return found
 
 
 def _die_with_parent() -> None:

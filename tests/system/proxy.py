@@ -40,6 +40,7 @@ class Proxy:
         self.statements: dict[str, int] = {}
         self._server = f"{server_folder}/{SOCKET}"
         self.silencing: str | None = None
+        self.holding: str | None = None
         self._cuts: list[Cut] = []
         self._cuts_every_statement_once = False
         self._links: set[_Link] = set()
@@ -66,6 +67,10 @@ class Proxy:
     def fall_silent_at(self, statement: str) -> None:
         """Pass this statement on, and then nothing any more of the connection that sent it."""
         self.silencing = statement
+
+    def hold_back(self, statement: str) -> None:
+        """Do not pass this statement on before the network is healed, whatever has become of its sender by then."""
+        self.holding = statement
 
     def silence(self, concerns: Callable[[_Link], bool] = lambda _: True) -> int:
         """Pass nothing on any more, for those present connections that this concerns; returns how many those are."""
@@ -176,6 +181,9 @@ class _Link:
         while True:
             message = await _message(reader)
             self._note(message[:1], message[5:])
+            if self._running and self._running[-1] == self._proxy.holding:
+                self._proxy.holding = None
+                self.passing.clear()
             await self._pass_on(self._server, message)
             if message[:1] == b"S" and self._proxy.silencing in self._running:
                 self._proxy.silencing = None

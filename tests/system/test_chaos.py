@@ -11,7 +11,8 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID
@@ -21,8 +22,9 @@ import pytest
 from tests.system.cluster import LEASE_SECONDS, SHORT_LEASES, Cluster, DurableServer, Process
 from tests.system.ledger import every
 from timeball.commands import Commands
+from timeball.domain.ids import JobId
 from timeball.domain.job import JobSpec
-from timeball.errors import StoreUnavailable
+from timeball.errors import Conflict, StoreError, StoreUnavailable
 
 pytestmark = pytest.mark.slow
 
@@ -54,10 +56,11 @@ class Load:
         self.refused = 0
         self.targets: dict[UUID, set[datetime]] = {}
         self.overlap: dict[UUID, str] = {}
+        self._restless: list[JobId] = []
 
     async def create_schedules(self, commands: Commands, seconds: int) -> None:
         """Some tens of them: every second or two, by interval and by cron, with each rule for overlaps."""
-        anchor = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=2)
+        anchor = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=3)
         until = anchor + timedelta(seconds=seconds)
         rules = ("allow", "allow", "skip", "queue", "cancel_running")
         for number in range(30):
@@ -84,6 +87,45 @@ class Load:
             self.targets[created.job_id] = {instant for instant in instants if instant >= anchor}
             self.overlap[created.job_id] = overlap
 
+    async def create_restless(self, commands: Commands) -> None:
+        """Schedules that people cannot leave alone; what is right for them only `verify` can tell."""
+        await commands.limit_queue("narrow", 8)
+        for number in range(8):
+            spec = JobSpec(
+                name=f"restless-{number}",
+                handler="work",
+                interval_seconds=1,
+                overlap="allow",
+                queue="narrow" if number % 2 else "default",
+                **PATIENT,  # type: ignore[arg-type]
+            )
+            self._restless.append((await commands.create(spec)).job_id)
+
+    async def operate_until(self, commands: Commands, deadline: float) -> None:
+        """Pause, resume, edit, trigger and skip, at random; in the end let them rest."""
+        while time.monotonic() < deadline:
+            await asyncio.sleep(self._rng.uniform(0.05, 0.3))
+            job = self._rng.choice(self._restless)
+            verb: Callable[[], Awaitable[object]] = self._rng.choice(
+                (
+                    lambda job=job: commands.pause(job),
+                    lambda job=job: commands.resume(job),
+                    lambda job=job: commands.resume(job),
+                    lambda job=job: commands.update(job, {"interval_seconds": self._rng.choice((1, 2, 3))}),
+                    lambda job=job: commands.update(
+                        job, {"schedule": self._rng.choice(("*/2 * * * * *", "* * * * * *"))}
+                    ),
+                    lambda job=job: commands.trigger(job),
+                    lambda job=job: commands.skip_next(job),
+                )
+            )
+            with suppress(StoreError, Conflict):
+                await verb()
+
+    async def let_them_rest(self, commands: Commands) -> None:
+        for job in self._restless:
+            await commands.delete(job)
+
     async def enqueue_until(self, commands: Commands, deadline: float) -> None:
         """One-offs, singly and in bulk, for now and for a little later; some fail at first."""
         while time.monotonic() < deadline:
@@ -96,7 +138,8 @@ class Load:
 
     async def _enqueue_one(self, commands: Commands) -> None:
         later = self._rng.choice((None, None, datetime.now(UTC) + timedelta(seconds=self._rng.uniform(0, 3))))
-        spec = JobSpec(handler="work", payload=self._payload(), scheduled_at=later, **PATIENT)  # type: ignore[arg-type]
+        limit = self._rng.choice(({}, {}, {"max_running": 5, "limit_key": "a few"}, {"queue": "narrow"}))
+        spec = JobSpec(handler="work", payload=self._payload(), scheduled_at=later, **limit, **PATIENT)  # type: ignore[arg-type]
         created = await commands.create(spec)
         assert created.execution_id is not None
         self.acknowledged.add(created.execution_id)
@@ -215,12 +258,15 @@ async def test_nothing_is_lost_and_nothing_counts_twice_whatever_fails(
 
     async with cluster.commands() as commands:
         await load.create_schedules(commands, SECONDS)
+        await load.create_restless(commands)
         deadline = time.monotonic() + SECONDS
         await asyncio.gather(
             load.enqueue_until(commands, deadline),
+            load.operate_until(commands, deadline),
             faults.strike_until(deadline - LEASE_SECONDS),
         )
-    await faults.heal()
+        await faults.heal()
+        await load.let_them_rest(commands)
 
     await cluster.drained(120)
     print(f"struck: {dict(faults.struck)}; acknowledged: {len(load.acknowledged)}; refused: {load.refused}")
@@ -245,7 +291,9 @@ def check_schedules(cluster: Cluster, load: Load) -> None:
     records: dict[UUID, Counter[datetime]] = {job: Counter() for job in load.targets}
     ran = {run.execution for run in cluster.ledger.runs()}
     for id_, job, instant, state, reason in cluster.sql(
-        "SELECT id, job_id, scheduled_for, state, reason FROM timeball.finished WHERE origin = 'schedule'"
+        "SELECT id, job_id, scheduled_for, state, reason FROM timeball.finished"
+        " WHERE origin = 'schedule' AND job_id = ANY (%s)",
+        list(load.targets),
     ):
         records[job][instant] += 1
         if state == "succeeded":

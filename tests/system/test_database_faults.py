@@ -274,6 +274,28 @@ async def test_connections_that_died_in_silence_do_not_stop_a_worker_for_good(
     cluster.check_books()
 
 
+@pytest.mark.xfail(
+    reason="a claim that commits after it was read back leaves rows with a holder that does not know of them",
+    strict=True,
+)
+async def test_what_a_claim_brings_in_long_after_it_was_given_up_is_run_all_the_same(
+    cluster: Cluster, commands: Commands, proxy: Proxy
+) -> None:
+    (worker,) = await cluster.nodes(0, 1, patch=IMPATIENT, **through(proxy, cluster))
+    proxy.hold_back(text_of("claim"))
+    await cluster.ends(await enqueue(commands, "work", {"label": "first"}))
+
+    # The network delivers the claim that its sender has given up, and read back in vain, when there is something to claim.
+    worker.freeze()
+    late = await enqueue(commands, "work", {"label": "late"})
+    proxy.heal()
+    await eventually(lambda: cluster.state(late) == "running", "the late claim is executed")
+    worker.thaw()
+
+    assert (await cluster.ends(late, 15))["state"] == "succeeded"
+    cluster.check_books()
+
+
 async def test_a_worker_told_to_leave_leaves_even_if_nobody_answers(
     cluster: Cluster, commands: Commands, proxy: Proxy
 ) -> None:

@@ -6,13 +6,13 @@ import asyncio
 import subprocess
 import sys
 from itertools import pairwise
-from uuid import UUID
 
 import pytest
 
 from tests.system.cluster import LONG_LEASES, Cluster, enqueue
 from tests.system.ledger import most_together
 from timeball.commands import Commands
+from timeball.domain.ids import show_execution
 from timeball.domain.job import JobSpec
 
 pytestmark = pytest.mark.slow
@@ -66,7 +66,7 @@ async def test_a_queue_runs_no_more_at_once_than_its_limit(cluster: Cluster, com
     await commands.limit_queue("narrow", 3)
 
     payload = '{"seconds": 0.05, "label": "narrow"}'
-    ids = await commands.enqueue_many(JobSpec(handler="work", queue="narrow"), [payload] * 60)
+    ids = await commands.enqueue_many(JobSpec(handler="work", queue="narrow"), [payload] * 30)
     others = await commands.enqueue_many(JobSpec(handler="work"), ['{"seconds": 0.2, "label": "wide"}'] * 12)
 
     await cluster.drained()
@@ -81,8 +81,7 @@ async def test_a_queue_runs_no_more_at_once_than_its_limit(cluster: Cluster, com
 
 # One of several programs that want the same few things done. Prints what each wish came to.
 EAGER = """
-import sys
-from app import tb, work
+from app import work
 for number in range(60):
     key = f"key-{number % 4}"
     run = work.options(key=key).enqueue(seconds=0.02, label=key)
@@ -114,14 +113,8 @@ async def test_a_key_has_one_unfinished_execution_however_many_ask(cluster: Clus
         runs = cluster.ledger.runs(key)
         given = {run for wished, run in wishes if wished == key}
         # Each wish was given an execution that was run, and many were given the same.
-        assert {shown(run.execution) for run in runs} == given
+        assert {show_execution(run.execution) for run in runs} == given
         assert len(runs) == len(given) < 60
         assert all(before.ended is not None and before.ended <= after.began for before, after in pairwise(runs))
     assert cluster.value("SELECT count(*) FROM timeball.live_key") == 0
     cluster.check_books()
-
-
-def shown(execution: UUID) -> str:
-    from timeball.domain.ids import show_execution
-
-    return show_execution(execution)

@@ -29,7 +29,7 @@ class Timetable:
     @classmethod
     async def begin(cls, cluster: Cluster, commands: Commands, seconds: int) -> Timetable:
         timetable = cls(cluster)
-        anchor = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=1)
+        anchor = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=2)
         until = anchor + timedelta(seconds=seconds)
         for number in range(JOBS):
             spec = JobSpec(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
 import pytest
 
-from tests.system.cluster import LEASE_SECONDS, LONG_LEASES, Cluster, Process, enqueue
+from tests.system.cluster import LEASE_SECONDS, LONG_LEASES, Cluster, Process, enqueue, eventually
 from timeball.commands import Commands
 
 pytestmark = pytest.mark.slow
@@ -42,6 +45,23 @@ async def test_an_execution_that_may_run_once_only_ends_dead_with_its_worker(
     ended = await cluster.ends(execution)
     assert (ended["state"], ended["lost"]) == ("dead", 1)
     assert len(cluster.ledger.runs("a")) == 1
+    cluster.check_books()
+
+
+async def test_a_child_process_does_not_outlive_its_worker(cluster: Cluster, commands: Commands) -> None:
+    _, worker = await cluster.nodes(schedulers=1, workers=1)
+    execution = await enqueue(commands, "isolated", {"gate": "a"})
+    (first,) = await cluster.begins("a")
+    assert first.pid != worker.pid
+
+    worker.kill()
+    await eventually(lambda: not Path(f"/proc/{first.pid}").exists(), "the child is gone", LEASE_SECONDS)
+    await cluster.nodes(0, 1)
+    await cluster.begins("a", 2)
+    cluster.open_gate("a")
+
+    ended = await cluster.ends(execution)
+    assert (ended["state"], ended["attempts"], ended["lost"]) == ("succeeded", 2, 1)
     cluster.check_books()
 
 
@@ -96,6 +116,25 @@ async def _is_of_use_again(cluster: Cluster, commands: Commands, worker: Process
     again = await enqueue(commands, "work", {"label": "again"})
     assert (await cluster.ends(again))["state"] == "succeeded"
     assert [run.pid for run in cluster.ledger.runs("again")] == [worker.pid]
+
+
+async def test_a_worker_that_wakes_after_its_lease_begins_nothing_of_what_it_held(
+    cluster: Cluster, commands: Commands
+) -> None:
+    _, frozen = await cluster.nodes(1, 1, TIMEBALL_SCHEDULER__HOIST_WINDOW_MS="5000")
+    soon = datetime.now(UTC) + timedelta(seconds=2)
+    executions = [await enqueue(commands, "work", {"label": "a"}, scheduled_at=soon) for _ in range(20)]
+    await eventually(lambda: cluster.live().get("running") == 20, "the worker holds them")
+
+    frozen.freeze()
+    await cluster.nodes(0, 1)
+    for execution in executions:
+        assert (await cluster.ends(execution))["state"] == "succeeded"
+    frozen.thaw()
+    await frozen.event("node.started", count=2)
+
+    assert frozen.pid not in {run.pid for run in cluster.ledger.runs("a")}
+    cluster.check_books()
 
 
 async def test_an_outcome_that_comes_after_the_burial_is_refused_and_logged(

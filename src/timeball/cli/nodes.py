@@ -124,14 +124,16 @@ def _greet(parts: Parts, api: str) -> None:
 def run_processes(number: int) -> NoReturn:
     """Run so many worker processes with the same arguments, and stop them together."""
     arguments = _without_processes(sys.argv[1:])
-    children = [subprocess.Popen([sys.executable, "-m", "timeball", *arguments]) for _ in range(number)]
+    # In groups of their own: Ctrl-C in a terminal would reach them besides, and being told twice means "at once".
+    command = [sys.executable, "-m", "timeball", *arguments]
+    children = [subprocess.Popen(command, process_group=0) for _ in range(number)]
 
     def pass_on(received: int, _frame: object) -> None:
         for child in children:
             if child.poll() is None:
-                child.send_signal(received)
+                child.send_signal(signal.SIGTERM if received == signal.SIGHUP else received)
 
-    for number_ in (signal.SIGTERM, signal.SIGINT):
+    for number_ in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number_, pass_on)
     codes = [_wait(child) for child in children]
     os._exit(max(abs(code) for code in codes))

@@ -96,6 +96,8 @@ class Claimer(Service):
                 self.learn(lane, run_at)
 
     async def tick(self) -> timedelta:
+        if not self._executor.may_begin():
+            return LONGEST_REST
         if self._in_doubt is not None:
             await self._read_back()
         wish = self._wish()

@@ -89,6 +89,8 @@ class Executor:
         self._longest_wait = 0.0
         # How many were begun here so far.
         self.started = 0
+        # Whether this life may still begin anything: a machine that slept wakes to timers of work that others have by now.
+        self.may_begin: Callable[[], bool] = lambda: True
         # Called whenever a place has become free.
         self.on_room: Callable[[], None] = lambda: None
 
@@ -188,6 +190,8 @@ class Executor:
     # running
 
     def _start(self, claimed: Claimed) -> None:
+        if not self.may_begin():
+            return
         stop = self._stops.pop(claimed.id, None) if self._stops else None
         if stop is not None:
             self._conclude(claimed, _called_off(stop), None)

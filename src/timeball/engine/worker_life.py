@@ -75,6 +75,7 @@ class WorkerLife(Life):
         self.sweeper = Sweeper(env, emit, store.rooms, self.claimer)
         self.stop_watch = StopWatch(env, emit, store.rooms, node, self.executor)
         self.heartbeat.busy = lambda: self.executor.busy
+        self.executor.may_begin = lambda: self.heartbeat.has_lease
 
     def services(self) -> Sequence[Service]:
         return (self.recorder, self.journal, self.stop_watch, self.sweeper, self.claimer)

@@ -1,0 +1,216 @@
+"""The lease: renewed from a thread of its own, lost when a renewal is refused or does not come in time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.engine.support import MORTAL, Heard, until
+from tests.factories import only_row
+from timeball.domain.events import LoopBlocked
+from timeball.domain.ids import Incarnation
+from timeball.domain.node import Node, NodeKind
+from timeball.engine import heartbeat as module
+from timeball.engine.heartbeat import Heartbeat
+from timeball.env import Env
+from timeball.errors import StoreUnavailable
+from timeball.store.postgres import Store
+from timeball.testing import VirtualClock
+from timeball.testing.clock import START
+
+
+@pytest.fixture(autouse=True)
+def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread looks at the clock so often that a test need not wait for it."""
+    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.005)
+
+
+@pytest.fixture
+def losses() -> list[str]:
+    """Why the life was lost, each time it was said."""
+    return []
+
+
+@pytest.fixture
+async def beating(store: Store, env: Env, heard: Heard, losses: list[str]) -> AsyncIterator[Heartbeat]:
+    """The heart of a worker with a lease of ten seconds, renewed every three."""
+    node = Node(incarnation=Incarnation(env.new_id()), kind=NodeKind.WORKER, name="w", lease=MORTAL)
+    heart = Heartbeat(env, heard, store, node, losses.append)
+    await heart.start()
+    yield heart
+    heart.stop()
+
+
+async def node_row(store: Store) -> dict[str, Any]:
+    return await only_row(store, "node")
+
+
+async def until_renewed(store: Store, at: datetime) -> None:
+    async with asyncio.timeout(5):
+        while (await node_row(store))["renewed_at"] < at:
+            await asyncio.sleep(0.005)
+
+
+async def test_the_lease_begins_with_the_registration(store: Store, beating: Heartbeat) -> None:
+    row = await node_row(store)
+
+    assert (row["renewed_at"], row["lease_until"]) == (START, START + MORTAL.span)
+    assert beating.has_lease
+
+
+async def test_it_is_renewed_at_every_interval(store: Store, clock: VirtualClock, beating: Heartbeat) -> None:
+    beating.busy = lambda: 7
+    for number in (1, 2, 3):
+        clock.advance("3s")
+        beating.loop_turned()
+        await until_renewed(store, START + timedelta(seconds=3 * number))
+
+    row = await node_row(store)
+    assert row["lease_until"] == START + timedelta(seconds=9) + MORTAL.span
+    assert row["busy"] == 7
+    assert beating.has_lease
+
+
+async def test_a_node_that_was_buried_is_lost(
+    store: Store, clock: VirtualClock, beating: Heartbeat, losses: list[str]
+) -> None:
+    await store.nodes.remove(beating._node.incarnation)
+
+    clock.advance("3s")
+    await until(lambda: losses)
+
+    assert losses == ["the lease had run out, or the node was buried"]
+    assert beating.is_lost
+    assert not beating.has_lease
+
+
+async def test_without_an_accepted_renewal_the_life_ends_a_margin_before_the_lease(
+    store: Store, clock: VirtualClock, beating: Heartbeat, losses: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others go by the database's clock: we must have let go before they take over."""
+
+    async def unreachable() -> Any:
+        raise StoreUnavailable("gone")
+
+    monkeypatch.setattr(store.database, "connect", unreachable)
+    for _ in range(17):
+        clock.advance("500ms")
+        await asyncio.sleep(0.02)
+    assert losses == []
+    assert beating.has_lease
+
+    clock.advance("500ms")
+    assert not beating.has_lease, "at once, even before the thread has looked"
+    await until(lambda: losses)
+    assert losses == ["no renewal was accepted in time"]
+
+
+async def test_a_machine_that_slept_through_its_lease_is_lost_without_asking(
+    store: Store, clock: VirtualClock, beating: Heartbeat, losses: list[str]
+) -> None:
+    clock.advance("1h")
+    await until(lambda: losses)
+
+    assert losses == ["no renewal was accepted in time"]
+    assert (await node_row(store))["renewed_at"] == START, "what was lost is not renewed any more"
+
+
+async def test_a_renewal_that_finds_the_lease_run_out_is_refused(store: Store, clock: VirtualClock, env: Env) -> None:
+    node = Node(incarnation=Incarnation(env.new_id()), kind=NodeKind.WORKER, name="w", lease=MORTAL)
+    await store.nodes.register(node)
+    clock.advance("10s")
+
+    assert await store.nodes.renew(node.incarnation, 0) is None
+    assert (await node_row(store))["renewed_at"] == START
+
+
+async def test_a_broken_connection_is_replaced_in_time(
+    store: Store, clock: VirtualClock, beating: Heartbeat, losses: list[str]
+) -> None:
+    clock.advance("3s")
+    await until_renewed(store, START + timedelta(seconds=3))
+    async with store.database.connection() as connection:
+        await connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+
+    clock.advance("3s")
+    await asyncio.sleep(0.05)
+    clock.advance("500ms")
+    await until_renewed(store, START + timedelta(seconds=6))
+
+    assert losses == []
+
+
+async def test_another_database_in_its_place_ends_the_life(
+    clock: VirtualClock, beating: Heartbeat, losses: list[str]
+) -> None:
+    beating._identity = "7000000000000000000/1"
+
+    clock.advance("3s")
+    await until(lambda: losses)
+
+    assert losses == ["the database is another one, or was restored or promoted"]
+
+
+async def test_a_loss_is_told_once(clock: VirtualClock, store: Store, beating: Heartbeat, losses: list[str]) -> None:
+    clock.advance("1h")
+    await until(lambda: losses)
+    for _ in range(5):
+        clock.advance("1h")
+        await asyncio.sleep(0.01)
+
+    assert len(losses) == 1
+
+
+async def test_a_drain_is_heard_with_the_next_renewal_and_told_once(
+    store: Store, clock: VirtualClock, beating: Heartbeat
+) -> None:
+    drains: list[int] = []
+    beating.on_drain = lambda: drains.append(1)
+    await store.nodes.drain(beating._node.incarnation)
+
+    for number in (1, 2):
+        clock.advance("3s")
+        await until_renewed(store, START + timedelta(seconds=3 * number))
+
+    await until(lambda: drains)
+    assert drains == [1]
+    assert beating.is_draining
+
+
+async def test_a_stopped_heart_neither_renews_nor_complains(
+    store: Store, clock: VirtualClock, beating: Heartbeat, losses: list[str]
+) -> None:
+    beating.stop()
+
+    clock.advance("1h")
+    await asyncio.sleep(0.03)
+
+    assert losses == []
+    assert (await node_row(store))["renewed_at"] == START
+
+
+async def test_a_loop_that_stands_still_is_told_once_with_its_stack(
+    clock: VirtualClock, beating: Heartbeat, heard: Heard
+) -> None:
+    clock.advance("1600ms")
+    await until(lambda: heard)
+    await asyncio.sleep(0.03)
+
+    (blocked,) = heard.of(LoopBlocked)
+    assert blocked.blocked_for == timedelta(seconds=1.6)
+    assert "test_heartbeat.py" in (blocked.stack or "") or "asyncio" in (blocked.stack or "")
+
+
+async def test_a_loop_that_turns_is_not_told_of(clock: VirtualClock, beating: Heartbeat, heard: Heard) -> None:
+    for _ in range(6):
+        clock.advance("400ms")
+        beating.loop_turned()
+        await asyncio.sleep(0.01)
+
+    assert heard == []

@@ -1,0 +1,290 @@
+"""The history kept in shape: partitions for the days ahead, none for days long past, and nothing lost in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import date, datetime, timedelta
+
+import pytest
+
+from tests.engine.support import Hands, Heard, check_promises, create, start_scheduler, start_worker
+from tests.factories import FAILURE, enqueue, found, record, table
+from timeball.commands import Commands
+from timeball.domain.events import HistoryTrimmed
+from timeball.domain.execution import Failed
+from timeball.domain.ids import ExecutionId
+from timeball.engine.janitor import Janitor
+from timeball.env import Env
+from timeball.errors import StoreUnavailable
+from timeball.settings import HousekeepingSettings
+from timeball.store.history import LogLine
+from timeball.store.postgres import Store
+from timeball.testing import VirtualClock
+from timeball.testing.clock import START
+
+DAY = timedelta(days=1)
+TODAY = START.date()
+
+
+@pytest.fixture
+def make_janitor(store: Store, env: Env, heard: Heard) -> Callable[..., Janitor]:
+    """A housekeeper's janitor, whose next round is due."""
+
+    def make(**settings: int) -> Janitor:
+        return Janitor(env, heard, store.history, HousekeepingSettings(**settings), lambda: True)
+
+    return make
+
+
+@pytest.fixture
+async def worker(store: Store) -> Hands:
+    return await start_worker(store)
+
+
+async def partitions(store: Store) -> set[str]:
+    async with store.database.connection() as connection:
+        rows = await connection.fetch(
+            "SELECT inhrelid::regclass::text AS name FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid WHERE relkind = 'r'"
+        )
+    return {row["name"].removeprefix("timeball.") for row in rows}
+
+
+async def days(store: Store) -> set[date]:
+    return set(await store.history.days())
+
+
+async def rows_of(store: Store, partition: str) -> int:
+    return len(await table(store, partition))
+
+
+# ahead
+
+
+async def test_the_days_ahead_are_made(store: Store, make_janitor: Callable[..., Janitor]) -> None:
+    assert await days(store) == set()
+
+    await make_janitor(days_ahead=3).tick()
+
+    assert await days(store) == {TODAY + number * DAY for number in range(4)}
+    assert {"finished_20260302", "attempt_20260302", "log_line_20260302"} <= await partitions(store)
+
+
+async def test_a_day_later_one_more_is_made(
+    store: Store, clock: VirtualClock, make_janitor: Callable[..., Janitor]
+) -> None:
+    await make_janitor(days_ahead=3).tick()
+    clock.advance("1d")
+
+    await make_janitor(days_ahead=3).tick()
+
+    assert max(await days(store)) == TODAY + 4 * DAY
+
+
+async def test_outcomes_go_into_the_partition_of_their_day(
+    store: Store, worker: Hands, make_janitor: Callable[..., Janitor]
+) -> None:
+    await make_janitor().tick()
+    await enqueue(store)
+
+    await worker.work()
+
+    assert (await rows_of(store, "finished_20260302"), await rows_of(store, "finished_default")) == (1, 0)
+
+
+async def test_what_came_into_the_default_partition_moves_to_its_day(
+    store: Store, clock: VirtualClock, worker: Hands, make_janitor: Callable[..., Janitor]
+) -> None:
+    """No janitor for days: nothing was refused, and nothing stays behind."""
+    for number in range(3):
+        execution_id = await enqueue(store, max_retries=0 if number else 9)
+        (claimed,) = await worker.claim()
+        now = clock.now()
+        await record(store, [found(claimed, Failed(FAILURE), started_at=now, finished_at=now)])
+        await store.history.write_log([LogLine(execution_id, 1, 1, now, "info", "hello")])
+        clock.advance("1d")
+    assert [await rows_of(store, f"{name}_default") for name in ("finished", "attempt", "log_line")] == [2, 3, 3]
+
+    await make_janitor().tick()
+    # Days that have passed are made only when something needs them; here today's and those ahead.
+    assert min(await days(store)) == TODAY + 3 * DAY
+    for number in range(3):
+        await store.history.add_day(TODAY + number * DAY)
+
+    assert [await rows_of(store, f"{name}_default") for name in ("finished", "attempt", "log_line")] == [0, 0, 0]
+    assert [await rows_of(store, f"attempt_2026030{day}") for day in (2, 3, 4)] == [1, 1, 1]
+    assert [await rows_of(store, f"finished_2026030{day}") for day in (2, 3, 4)] == [0, 1, 1]
+
+
+async def test_todays_rows_move_even_if_the_day_is_made_late(
+    store: Store, worker: Hands, make_janitor: Callable[..., Janitor]
+) -> None:
+    await enqueue(store)
+    await worker.work()
+    assert await rows_of(store, "finished_default") == 1
+
+    await make_janitor().tick()
+
+    assert (await rows_of(store, "finished_default"), await rows_of(store, "finished_20260302")) == (0, 1)
+    await check_promises(store)
+
+
+async def test_making_the_days_twice_does_no_harm(store: Store, make_janitor: Callable[..., Janitor]) -> None:
+    await make_janitor().tick()
+    before = await partitions(store)
+
+    await make_janitor().tick()
+    await store.history.add_day(TODAY)
+
+    assert await partitions(store) == before
+
+
+# past
+
+
+async def old_history(store: Store, clock: VirtualClock, worker: Hands, janitor: Janitor) -> list[ExecutionId]:
+    """One-offs that ran on three days, one each."""
+    ids = []
+    for _ in range(3):
+        await janitor.tick()
+        ids.append(await enqueue(store))
+        await worker.work()
+        clock.advance("1d")
+    return ids
+
+
+async def test_days_whose_retention_has_passed_are_dropped_whole(
+    store: Store, clock: VirtualClock, worker: Hands, make_janitor: Callable[..., Janitor], heard: Heard
+) -> None:
+    ids = await old_history(store, clock, worker, make_janitor(keep_days=7))
+    clock.advance_to(datetime.combine(TODAY + 8 * DAY, datetime.max.time(), START.tzinfo))
+
+    await make_janitor(keep_days=7).tick()
+
+    assert heard.of(HistoryTrimmed) == [HistoryTrimmed("2026-03-02", 1)]
+    assert min(await days(store)) == TODAY + DAY, "a day is kept as long as any of it is within the retention"
+    assert "log_line_20260302" not in await partitions(store)
+    assert "attempt_20260302" not in await partitions(store)
+    assert await store.history.find(ids[0]) is None
+    assert await store.history.find(ids[1]) is not None
+
+
+async def test_one_off_jobs_go_with_their_history_and_the_others_stay(
+    store: Store, clock: VirtualClock, worker: Hands, make_janitor: Callable[..., Janitor]
+) -> None:
+    ids = await old_history(store, clock, worker, make_janitor(keep_days=7))
+    named = await create(store, scheduled_at=clock.now())
+    clock.advance_to(START + 9 * DAY)
+
+    await make_janitor(keep_days=7).tick()
+
+    assert {row["id"] for row in await table(store, "job")} == {*ids[2:], named.id}
+
+
+async def test_a_one_off_that_was_asked_to_run_again_keeps_its_job(
+    store: Store, env: Env, clock: VirtualClock, worker: Hands, make_janitor: Callable[..., Janitor]
+) -> None:
+    (first, *_) = await old_history(store, clock, worker, make_janitor(keep_days=7))
+    clock.advance_to(START + 7 * DAY)
+    await make_janitor(keep_days=7).tick()
+    again = await Commands(store, env).retry(first)
+    clock.advance_to(START + 8 * DAY)
+
+    await make_janitor(keep_days=7).tick()
+
+    assert await store.history.find(first) is None
+    assert [claimed.id for claimed in await worker.work()] == [again]
+
+
+async def test_it_is_noted_from_when_on_the_history_is_complete(
+    store: Store, clock: VirtualClock, worker: Hands, make_janitor: Callable[..., Janitor]
+) -> None:
+    janitor = make_janitor(keep_days=2)
+    await janitor.tick()
+    await create(store, interval_seconds=6 * 3600)
+    node = await start_scheduler(store)
+
+    async def work() -> None:
+        await worker.work()
+        await janitor.tick()
+
+    await node.run_for(5 * 86_400, work)
+
+    noted = await store.history.fact("history_from")
+    assert noted is not None
+    assert datetime.fromisoformat(noted) == datetime(2026, 3, 5, tzinfo=START.tzinfo)
+    await check_promises(store)
+
+
+async def test_the_note_covers_what_was_scheduled_long_before_it_ended(
+    store: Store, clock: VirtualClock, worker: Hands, make_janitor: Callable[..., Janitor]
+) -> None:
+    """An instant of the 3rd that ended on the 2nd (called off ahead of its time): with the 2nd, its record goes."""
+    await make_janitor(keep_days=2).tick()
+    ahead = START + 2 * DAY
+    execution_id = await enqueue(store, after=2 * 86_400)
+    await Commands(store, store.env).cancel([execution_id])
+    clock.advance_to(START + 3 * DAY)
+
+    await make_janitor(keep_days=2).tick()
+
+    assert await store.history.fact("history_from") == ahead.isoformat()
+
+
+async def test_the_note_never_moves_back(
+    store: Store, clock: VirtualClock, make_janitor: Callable[..., Janitor]
+) -> None:
+    await make_janitor().tick()
+    await store.history.add_day(TODAY - 5 * DAY)
+    await store.history.add_day(TODAY - 3 * DAY)
+
+    await store.history.drop_day(TODAY - 3 * DAY)
+    before = await store.history.fact("history_from")
+    await store.history.drop_day(TODAY - 5 * DAY)
+
+    assert await store.history.fact("history_from") == before
+
+
+# whose business it is
+
+
+async def test_only_the_housekeeper_cleans(store: Store, env: Env, heard: Heard) -> None:
+    janitor = Janitor(env, heard, store.history, HousekeepingSettings(), lambda: False)
+
+    await janitor.tick()
+
+    assert await days(store) == set()
+
+
+async def test_waking_does_not_clean_more_often(
+    store: Store, env: Env, clock: VirtualClock, make_janitor: Callable[..., Janitor]
+) -> None:
+    janitor = make_janitor()
+    await janitor.tick()
+    asked: list[str] = []
+    env.fault = asked.append
+
+    clock.advance("299s")
+    await janitor.tick()
+    assert asked == []
+
+    clock.advance("1s")
+    await janitor.tick()
+    assert asked != []
+
+
+async def test_a_round_that_failed_is_made_again_at_once(
+    store: Store, env: Env, make_janitor: Callable[..., Janitor]
+) -> None:
+    janitor = make_janitor()
+
+    def cut(point: str) -> None:
+        if point == "days_kept.after_commit":
+            raise StoreUnavailable("the connection was cut")
+
+    env.fault = cut
+    with pytest.raises(StoreUnavailable):
+        await janitor.tick()
+    env.fault = lambda _: None
+    await janitor.tick()
+
+    assert len(await days(store)) == 8

@@ -1,0 +1,199 @@
+"""A loop with one duty: it rests, wakes, survives errors and stops."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from tests.engine.support import Heard, until
+from timeball.domain.events import ServiceFailed, ServiceRecovered
+from timeball.engine.service import AT_ONCE, Service
+from timeball.env import Env
+from timeball.errors import LeaseLost, StoreUnavailable
+
+FOREVER = timedelta(days=1)
+
+
+class Scripted(Service):
+    """Does what it is told, round by round; then rests."""
+
+    def __init__(self, env: Env, heard: Heard, *script: object) -> None:
+        super().__init__(env, heard)
+        self.script = list(script)
+        self.rounds = 0
+
+    async def tick(self) -> timedelta:
+        self.rounds += 1
+        step = self.script.pop(0) if self.script else FOREVER
+        if isinstance(step, BaseException):
+            raise step
+        assert isinstance(step, timedelta)
+        return step
+
+
+async def stopped(service: Service, task: asyncio.Task[None]) -> None:
+    service.stop()
+    await asyncio.wait_for(task, 1)
+
+
+def run(service: Service) -> asyncio.Task[None]:
+    return asyncio.ensure_future(service.run())
+
+
+async def test_it_ticks_again_as_long_as_there_is_something_to_do(env: Env, heard: Heard) -> None:
+    service = Scripted(env, heard, *[AT_ONCE] * 50)
+    task = run(service)
+
+    await until(lambda: service.rounds == 51, seconds=0.9)
+
+    await stopped(service, task)
+
+
+async def test_one_that_is_never_done_lets_the_others_have_a_turn(env: Env, heard: Heard) -> None:
+    service = Scripted(env, heard, *[AT_ONCE] * 100_000)
+    task = run(service)
+
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+    assert 5 < service.rounds < 50
+    await stopped(service, task)
+
+
+async def test_waking_ends_the_rest(env: Env, heard: Heard) -> None:
+    service = Scripted(env, heard)
+    task = run(service)
+    await until(lambda: service.rounds == 1)
+
+    service.wake()
+    await until(lambda: service.rounds == 2, seconds=0.9)
+
+    await stopped(service, task)
+
+
+async def test_waking_during_a_round_skips_the_next_rest(env: Env, heard: Heard) -> None:
+    class Busy(Scripted):
+        async def tick(self) -> timedelta:
+            if self.rounds == 0:
+                self.wake()
+            return await super().tick()
+
+    service = Busy(env, heard)
+    task = run(service)
+
+    await until(lambda: service.rounds == 2, seconds=0.9)
+
+    await stopped(service, task)
+
+
+async def test_no_rest_is_longer_than_a_second(env: Env, heard: Heard) -> None:
+    """No hint is ever needed for progress."""
+    service = Scripted(env, heard, FOREVER)
+    task = run(service)
+
+    await until(lambda: service.rounds == 2, seconds=3)
+
+    await stopped(service, task)
+
+
+async def test_stopping_ends_the_rest_and_lets_the_round_be_the_last(env: Env, heard: Heard) -> None:
+    service = Scripted(env, heard)
+    task = run(service)
+    await until(lambda: service.rounds == 1)
+
+    await stopped(service, task)
+
+    assert service.rounds == 1
+    assert service.is_stopping
+
+
+async def test_an_error_pauses_it_and_does_not_end_it(env: Env, heard: Heard) -> None:
+    service = Scripted(env, heard, ValueError("oh"), AT_ONCE)
+    task = run(service)
+
+    await until(lambda: service.rounds == 3)
+
+    (failed,) = heard.of(ServiceFailed)
+    assert (failed.service, failed.error) == ("scripted", "ValueError: oh")
+    assert timedelta(seconds=0.05) <= failed.pause <= timedelta(seconds=0.1)
+    assert "in tick" in (failed.traceback or "")
+    assert heard.of(ServiceRecovered) == [ServiceRecovered("scripted", 1)]
+    await stopped(service, task)
+
+
+async def test_an_unreachable_database_is_told_without_a_stack(env: Env, heard: Heard) -> None:
+    service = Scripted(env, heard, StoreUnavailable("gone"))
+    task = run(service)
+
+    await until(lambda: heard)
+
+    assert heard.of(ServiceFailed)[0].traceback is None
+    await stopped(service, task)
+
+
+async def test_the_pauses_grow_and_stay_bounded(env: Env, heard: Heard) -> None:
+    service = Scripted(env, heard)
+
+    pauses = [service._after_error(ValueError("oh")).total_seconds() for _ in range(30)]
+
+    for number, pause in enumerate(pauses):
+        longest = min(0.1 * 2**number, 5)
+        assert longest / 2 <= pause <= longest
+    assert len(set(pauses)) == 30, "those that failed together do not come back together"
+
+
+async def test_a_success_makes_the_pauses_short_again(env: Env, heard: Heard) -> None:
+    service = Scripted(env, heard, ValueError("1"), AT_ONCE, ValueError("2"), AT_ONCE)
+    task = run(service)
+
+    await until(lambda: service.rounds == 5)
+
+    assert all(failed.pause <= timedelta(seconds=0.1) for failed in heard.of(ServiceFailed))
+    assert heard.of(ServiceRecovered) == [ServiceRecovered("scripted", 1)] * 2
+    await stopped(service, task)
+
+
+async def test_waking_does_not_end_the_pause_after_an_error(env: Env, heard: Heard) -> None:
+    """A busy service would run into the same wall over and over."""
+    service = Scripted(env, heard, ValueError("oh"))
+    task = run(service)
+    await until(lambda: heard)
+
+    for _ in range(20):
+        service.wake()
+        await asyncio.sleep(0)
+
+    assert service.rounds == 1
+    await stopped(service, task)
+
+
+async def test_stopping_ends_the_pause_after_an_error(env: Env, heard: Heard) -> None:
+    service = Scripted(env, heard, *[ValueError("oh")] * 9)
+    service._failures = 20
+    task = run(service)
+    await until(lambda: heard)
+
+    await stopped(service, task)
+
+    assert service.rounds == 1
+
+
+async def test_a_lost_lease_ends_it(env: Env, heard: Heard) -> None:
+    service = Scripted(env, heard, LeaseLost("gone"))
+
+    await asyncio.wait_for(service.run(), 1)
+
+    assert heard == [], "the life tells of it, not each of its services"
+
+
+async def test_it_can_be_cut_off(env: Env, heard: Heard) -> None:
+    service = Scripted(env, heard)
+    task = run(service)
+    await until(lambda: service.rounds == 1)
+
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
