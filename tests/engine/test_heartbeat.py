@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -49,10 +50,24 @@ async def node_row(store: Store) -> dict[str, Any]:
     return await only_row(store, "node")
 
 
-async def until_renewed(store: Store, at: datetime) -> None:
-    async with asyncio.timeout(5):
-        while (await node_row(store))["renewed_at"] < at:
-            await asyncio.sleep(0.005)
+async def pass_until(clock: VirtualClock, is_so: Callable[[], object], seconds: float = 4) -> None:
+    """Let time pass, a tenth of a second after the other, until it is so."""
+    end = clock.now() + timedelta(seconds=seconds)
+    while not is_so():
+        assert clock.now() < end, "waited in vain"
+        clock.advance("100ms")
+        await asyncio.sleep(0.01)
+
+
+async def pass_until_renewed(store: Store, clock: VirtualClock, seconds: float = 4) -> datetime:
+    """Let time pass until the lease has been renewed once more; returns the moment of that."""
+    before = (await node_row(store))["renewed_at"]
+    end = clock.now() + timedelta(seconds=seconds)
+    while (renewed_at := (await node_row(store))["renewed_at"]) == before:
+        assert clock.now() < end, "waited in vain"
+        clock.advance("100ms")
+        await asyncio.sleep(0.01)
+    return renewed_at
 
 
 async def test_the_lease_begins_with_the_registration(store: Store, beating: Heartbeat) -> None:
@@ -64,13 +79,12 @@ async def test_the_lease_begins_with_the_registration(store: Store, beating: Hea
 
 async def test_it_is_renewed_at_every_interval(store: Store, clock: VirtualClock, beating: Heartbeat) -> None:
     beating.busy = lambda: 7
-    for number in (1, 2, 3):
-        clock.advance("3s")
-        beating.loop_turned()
-        await until_renewed(store, START + timedelta(seconds=3 * number))
 
+    renewals = [await pass_until_renewed(store, clock) for _ in range(4)]
+
+    assert all(MORTAL.interval <= later - earlier for earlier, later in pairwise(renewals))
     row = await node_row(store)
-    assert row["lease_until"] == START + timedelta(seconds=9) + MORTAL.span
+    assert row["lease_until"] == renewals[-1] + MORTAL.span
     assert row["busy"] == 7
     assert beating.has_lease
 
@@ -80,8 +94,7 @@ async def test_a_node_that_was_buried_is_lost(
 ) -> None:
     await store.nodes.remove(beating._node.incarnation)
 
-    clock.advance("3s")
-    await until(lambda: losses)
+    await pass_until(clock, lambda: losses)
 
     assert losses == ["the lease had run out, or the node was buried"]
     assert beating.is_lost
@@ -131,18 +144,13 @@ async def test_a_renewal_that_finds_the_lease_run_out_is_refused(store: Store, c
 async def test_a_broken_connection_is_replaced_in_time(
     store: Store, clock: VirtualClock, beating: Heartbeat, losses: list[str]
 ) -> None:
-    clock.advance("3s")
-    await until_renewed(store, START + timedelta(seconds=3))
+    renewed_at = await pass_until_renewed(store, clock)
     async with store.database.connection() as connection:
         await connection.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
 
-    clock.advance("3s")
-    await asyncio.sleep(0.05)
-    clock.advance("500ms")
-    await until_renewed(store, START + timedelta(seconds=6))
-
+    assert await pass_until_renewed(store, clock, seconds=8) > renewed_at
     assert losses == []
 
 
@@ -151,8 +159,7 @@ async def test_another_database_in_its_place_ends_the_life(
 ) -> None:
     beating._identity = "7000000000000000000/1"
 
-    clock.advance("3s")
-    await until(lambda: losses)
+    await pass_until(clock, lambda: losses)
 
     assert losses == ["the database is another one, or was restored or promoted"]
 
@@ -174,9 +181,8 @@ async def test_a_drain_is_heard_with_the_next_renewal_and_told_once(
     beating.on_drain = lambda: drains.append(1)
     await store.nodes.drain(beating._node.incarnation)
 
-    for number in (1, 2):
-        clock.advance("3s")
-        await until_renewed(store, START + timedelta(seconds=3 * number))
+    for _ in range(2):
+        await pass_until_renewed(store, clock)
 
     await until(lambda: drains)
     assert drains == [1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import Any
 
 from timeball.domain.events import Emit, ServiceFailed
 from timeball.engine.life import Life
@@ -36,16 +37,23 @@ class Supervisor:
         self._stopping.set()
 
     async def run(self) -> None:
-        """Run all nodes; returns when they have left."""
+        """Run all nodes; returns when they have left: told to stop, or drained one by one."""
         workers = [asyncio.ensure_future(node.run()) for node in self._workers]
         schedulers = [asyncio.ensure_future(node.run()) for node in self._schedulers]
-        await self._stopping.wait()
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        await asyncio.wait((stopping, *_all_of([*workers, *schedulers])), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
         for node in self._workers:
             node.stop()
         await asyncio.gather(*workers)
         for node in self._schedulers:
             node.stop()
         await asyncio.gather(*schedulers)
+
+
+def _all_of(nodes: Sequence[asyncio.Future[None]]) -> Sequence[asyncio.Future[Any]]:
+    """A future for the end of all of them, or for the first that fails; none, if there are no nodes at all."""
+    return (asyncio.gather(*nodes),) if nodes else ()
 
 
 class _Node:

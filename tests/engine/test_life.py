@@ -1,0 +1,404 @@
+"""Lives: how a node begins, works, leaves in good order, or is lost and begins again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.engine.support import MORTAL, HaltingRunner, Heard, ManualRunner, create, registry, until
+from tests.factories import HANDLER, enqueue, only_row, rooms_of, table
+from timeball.commands import Commands
+from timeball.current import Halt
+from timeball.domain.events import Draining, NodeLost, NodeStarted, NodeStopped, ServiceFailed
+from timeball.domain.execution import Succeeded
+from timeball.domain.handler import RunStyle
+from timeball.domain.ids import ExecutionId, Incarnation
+from timeball.domain.node import Node, NodeKind
+from timeball.engine import heartbeat as heartbeat_module
+from timeball.engine.life import Life
+from timeball.engine.scheduler_life import SchedulerLife
+from timeball.engine.supervisor import Supervisor
+from timeball.engine.worker_life import WorkerLife
+from timeball.env import Env
+from timeball.errors import StoreUnavailable
+from timeball.settings import HousekeepingSettings, SchedulerSettings, WorkerSettings
+from timeball.store.postgres import Store
+from timeball.testing import VirtualClock
+
+
+@pytest.fixture(autouse=True)
+def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat_module, "_LOOK_SECONDS", 0.005)
+
+
+class Nodes:
+    """Makes lives, and ends those a test has left behind."""
+
+    def __init__(self, store: Store, env: Env, heard: Heard) -> None:
+        self.store = store
+        self.env = env
+        self.heard = heard
+        self.lives: list[Life] = []
+        self.tasks: list[asyncio.Task[Any]] = []
+
+    def worker(self, runner: ManualRunner, **settings: Any) -> WorkerLife:
+        node = self._node(NodeKind.WORKER, handlers=(HANDLER,))
+        chosen = WorkerSettings(**{"slots": 2, "grace_seconds": 5} | settings)
+        runners = {RunStyle.COROUTINE: runner}
+        life = WorkerLife(self.env, self.heard, self.store, node, chosen, registry(), runners)
+        self.lives.append(life)
+        return life
+
+    def scheduler(self) -> SchedulerLife:
+        node = self._node(NodeKind.SCHEDULER)
+        life = SchedulerLife(self.env, self.heard, self.store, node, SchedulerSettings(), HousekeepingSettings())
+        self.lives.append(life)
+        return life
+
+    def _node(self, kind: NodeKind, **fields: Any) -> Node:
+        return Node(incarnation=Incarnation(self.env.new_id()), kind=kind, name="n", lease=MORTAL, **fields)
+
+    def begin(self, life: Life | Supervisor) -> asyncio.Task[Any]:
+        task = asyncio.ensure_future(life.run())
+        self.tasks.append(task)
+        return task
+
+    async def end_all(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        for life in self.lives:
+            await life._cut_services()
+            life.heartbeat.stop()
+
+
+@pytest.fixture
+async def nodes(store: Store, env: Env, heard: Heard) -> AsyncIterator[Nodes]:
+    made = Nodes(store, env, heard)
+    yield made
+    await made.end_all()
+
+
+async def node_rows(store: Store) -> set[Incarnation]:
+    return {row["incarnation"] for row in await table(store, "node")}
+
+
+async def until_done(clock: VirtualClock, task: asyncio.Task[Any]) -> Any:
+    """Let time pass until a life has come to its end by itself."""
+    for _ in range(100):
+        if task.done():
+            break
+        clock.advance("100ms")
+        await asyncio.sleep(0.01)
+    return await asyncio.wait_for(task, 5)
+
+
+async def until_in(store: Store, execution_id: ExecutionId, room: str) -> None:
+    async with asyncio.timeout(5):
+        while await rooms_of(store, execution_id) != [room]:
+            await asyncio.sleep(0.01)
+
+
+# living
+
+
+async def test_a_worker_claims_runs_and_records(store: Store, heard: Heard, nodes: Nodes) -> None:
+    runner = ManualRunner(Succeeded("7"))
+    life = nodes.worker(runner)
+    nodes.begin(life)
+    await until(lambda: heard.of(NodeStarted))
+
+    execution_id = await enqueue(store)
+
+    await until_in(store, execution_id, "finished")
+    row = await only_row(store, "finished")
+    assert (row["state"], row["result"], row["worker"]) == ("succeeded", "7", life.node.incarnation)
+    assert heard.of(NodeStarted) == [NodeStarted(life.node.incarnation, "worker", "n")]
+
+
+async def test_a_scheduler_takes_its_shards_and_hoists(
+    store: Store, clock: VirtualClock, heard: Heard, nodes: Nodes
+) -> None:
+    job = await create(store, interval_seconds=60)
+    life = nodes.scheduler()
+    nodes.begin(life)
+    await until(lambda: len(life.keeper.epochs) == store.shards)
+
+    clock.advance("3s")
+    await store.nodes.renew(life.node.incarnation, 0)
+    for _ in range(19):
+        clock.advance("3s")
+        await store.nodes.renew(life.node.incarnation, 0)
+        life.heartbeat._extend(clock.monotonic())
+    life.scheduler.reload()
+
+    async with asyncio.timeout(5):
+        while not await table(store, "ready"):
+            await asyncio.sleep(0.01)
+    assert (await only_row(store, "ready"))["job_id"] == job.id
+
+
+async def test_a_cancellation_reaches_what_runs(store: Store, env: Env, nodes: Nodes) -> None:
+    runner = HaltingRunner()
+    nodes.begin(nodes.worker(runner))
+    execution_id = await enqueue(store)
+    await until(lambda: runner.started)
+
+    await Commands(store, env).cancel([execution_id])
+
+    await until_in(store, execution_id, "finished")
+    assert (await only_row(store, "finished"))["state"] == "cancelled"
+
+
+# leaving
+
+
+async def test_a_leaving_worker_gives_back_what_has_not_begun_and_waits_for_the_rest(
+    store: Store, heard: Heard, nodes: Nodes
+) -> None:
+    runner = ManualRunner()
+    life = nodes.worker(runner, slots=1, grace_seconds=30)
+    task = nodes.begin(life)
+    running = await enqueue(store)
+    await until(lambda: runner.started)
+    held = await enqueue(store, after=0.4)
+    await until(lambda: life.executor.held == 1)
+
+    life.end()
+    await until(lambda: heard.of(Draining))
+    await until_in(store, held, "ready")
+    assert await rooms_of(store, running) == ["running"]
+    runner.end(runner.started[0].claimed)
+
+    assert await asyncio.wait_for(task, 5) is False
+    assert await rooms_of(store, running) == ["finished"]
+    assert heard.of(NodeStopped) == [NodeStopped(life.node.incarnation, "worker", 1)]
+    assert (await only_row(store, "ready"))["attempts"] == 0
+    assert await node_rows(store) == set()
+    assert runner.is_stopped
+
+
+async def test_what_does_not_end_within_the_grace_is_halted_and_given_back_uncounted(
+    store: Store, heard: Heard, nodes: Nodes
+) -> None:
+    runner = HaltingRunner()
+    life = nodes.worker(runner, grace_seconds=5)
+    task = nodes.begin(life)
+    execution_id = await enqueue(store)
+    await until(lambda: runner.started)
+
+    life.end()
+    await asyncio.wait_for(task, 5)
+
+    assert runner.started[0].halted is Halt.SHUTDOWN
+    row = await only_row(store, "ready")
+    assert (row["id"], row["attempts"], row["lost"]) == (execution_id, 0, 0)
+    assert heard.of(NodeStopped)[0].given_back == 1
+
+
+async def test_a_worker_in_a_hurry_does_not_wait(store: Store, heard: Heard, nodes: Nodes) -> None:
+    runner = HaltingRunner()
+    life = nodes.worker(runner, grace_seconds=600)
+    task = nodes.begin(life)
+    await enqueue(store)
+    await until(lambda: runner.started)
+
+    life.end()
+    await until(lambda: heard.of(Draining))
+    assert not task.done()
+    life.hurry()
+
+    await asyncio.wait_for(task, 5)
+    assert len(await table(store, "ready")) == 1
+
+
+async def test_a_leaving_scheduler_hands_its_shards_over_at_once(store: Store, nodes: Nodes) -> None:
+    leaver, heir = nodes.scheduler(), nodes.scheduler()
+    task = nodes.begin(leaver)
+    await until(lambda: len(leaver.keeper.epochs) == store.shards)
+
+    leaver.end()
+    await asyncio.wait_for(task, 5)
+    nodes.begin(heir)
+
+    await until(lambda: len(heir.keeper.epochs) == store.shards)
+
+
+async def test_a_node_that_is_asked_to_drain_leaves(
+    store: Store, clock: VirtualClock, heard: Heard, nodes: Nodes
+) -> None:
+    life = nodes.worker(ManualRunner())
+    task = nodes.begin(life)
+    await until(lambda: heard.of(NodeStarted))
+
+    await store.nodes.drain(life.node.incarnation)
+
+    assert await until_done(clock, task) is False
+    assert await node_rows(store) == set()
+
+
+async def test_a_worker_can_leave_a_database_that_does_not_answer(
+    store: Store, env: Env, heard: Heard, nodes: Nodes
+) -> None:
+    life = nodes.worker(ManualRunner())
+    task = nodes.begin(life)
+    await until(lambda: heard.of(NodeStarted))
+
+    def unreachable(point: str) -> None:
+        raise StoreUnavailable("gone")
+
+    env.fault = unreachable
+    life.end()
+
+    await asyncio.wait_for(task, 10)
+    assert len(heard.of(NodeStopped)) == 1
+
+
+# lost
+
+
+async def test_a_lost_life_drops_everything_and_writes_nothing(
+    store: Store, clock: VirtualClock, heard: Heard, nodes: Nodes
+) -> None:
+    runner = ManualRunner()
+    life = nodes.worker(runner, slots=1)
+    task = nodes.begin(life)
+    running, held = await enqueue(store), await enqueue(store, after=0.4)
+    await until(lambda: runner.started and life.executor.held == 1)
+    before = [await table(store, room) for room in ("ready", "running", "finished", "attempt")]
+
+    clock.advance("1h")
+    assert await asyncio.wait_for(task, 5) is True
+
+    assert heard.of(NodeLost) == [NodeLost(life.node.incarnation, "worker", "no renewal was accepted in time")]
+    assert runner.started[0].halted is Halt.SHUTDOWN
+    assert [await table(store, room) for room in ("ready", "running", "finished", "attempt")] == before
+    assert {await only(rooms_of(store, id_)) for id_ in (running, held)} == {"running"}
+    assert heard.of(NodeStopped) == []
+    assert await node_rows(store) == {life.node.incarnation}, "its row is for the reaper to remove"
+
+
+async def only(rooms: Any) -> str:
+    (room,) = await rooms
+    return room
+
+
+async def test_an_outcome_that_could_not_be_written_is_lost_with_its_life(
+    store: Store, env: Env, clock: VirtualClock, heard: Heard, nodes: Nodes
+) -> None:
+    runner = ManualRunner()
+    life = nodes.worker(runner)
+    task = nodes.begin(life)
+    execution_id = await enqueue(store)
+    await until(lambda: runner.started)
+
+    def cut(point: str) -> None:
+        if point == "finish_succeeded.before":
+            raise StoreUnavailable("gone")
+
+    env.fault = cut
+    runner.end(runner.started[0].claimed)
+    await until(lambda: heard.of(ServiceFailed))
+    clock.advance("1h")
+    assert await asyncio.wait_for(task, 5) is True
+    env.fault = lambda _: None
+    await life.recorder.tick()
+
+    assert await rooms_of(store, execution_id) == ["running"]
+
+
+async def test_after_a_lost_life_another_one_begins(
+    store: Store, env: Env, clock: VirtualClock, heard: Heard, nodes: Nodes
+) -> None:
+    runner = ManualRunner(Succeeded())
+    supervisor = Supervisor(env, heard, workers=[lambda: nodes.worker(runner)], schedulers=[])
+    task = nodes.begin(supervisor)
+    await until(lambda: heard.of(NodeStarted))
+
+    clock.advance("1h")
+    await until(lambda: len(heard.of(NodeStarted)) == 2)
+    execution_id = await enqueue(store)
+
+    await until_in(store, execution_id, "finished")
+    first, second = (event.incarnation for event in heard.of(NodeStarted))
+    assert first != second
+    assert (await only_row(store, "finished"))["worker"] == second
+    supervisor.stop()
+    await asyncio.wait_for(task, 5)
+
+
+async def test_a_node_that_cannot_register_tries_again(store: Store, env: Env, heard: Heard, nodes: Nodes) -> None:
+    failures = 2
+
+    def cut(point: str) -> None:
+        nonlocal failures
+        if point == "register_node.before" and failures:
+            failures -= 1
+            raise StoreUnavailable("gone")
+
+    env.fault = cut
+    supervisor = Supervisor(env, heard, workers=[lambda: nodes.worker(ManualRunner())], schedulers=[])
+    task = nodes.begin(supervisor)
+
+    await until(lambda: heard.of(NodeStarted))
+
+    assert [event.pause for event in heard.of(ServiceFailed) if event.service == "node"] == [
+        timedelta(seconds=0.2),
+        timedelta(seconds=0.4),
+    ]
+    supervisor.stop()
+    await asyncio.wait_for(task, 5)
+
+
+async def test_workers_leave_before_schedulers(store: Store, env: Env, heard: Heard, nodes: Nodes) -> None:
+    supervisor = Supervisor(env, heard, workers=[lambda: nodes.worker(ManualRunner())], schedulers=[nodes.scheduler])
+    task = nodes.begin(supervisor)
+    await until(lambda: len(heard.of(NodeStarted)) == 2)
+
+    supervisor.stop()
+    await asyncio.wait_for(task, 10)
+
+    assert [event.kind for event in heard.of(NodeStopped)] == ["worker", "scheduler"]
+
+
+async def test_a_second_stop_hurries(store: Store, env: Env, heard: Heard, nodes: Nodes) -> None:
+    runner = HaltingRunner()
+    supervisor = Supervisor(env, heard, workers=[lambda: nodes.worker(runner, grace_seconds=600)], schedulers=[])
+    task = nodes.begin(supervisor)
+    await enqueue(store)
+    await until(lambda: runner.started)
+
+    supervisor.stop()
+    await until(lambda: heard.of(Draining))
+    assert not task.done()
+    supervisor.stop()
+
+    await asyncio.wait_for(task, 5)
+    assert len(await table(store, "ready")) == 1
+
+
+async def test_a_supervisor_whose_nodes_have_all_been_drained_is_done(
+    store: Store, env: Env, clock: VirtualClock, heard: Heard, nodes: Nodes
+) -> None:
+    supervisor = Supervisor(env, heard, workers=[lambda: nodes.worker(ManualRunner())], schedulers=[])
+    task = nodes.begin(supervisor)
+    await until(lambda: heard.of(NodeStarted))
+
+    await store.nodes.drain(heard.of(NodeStarted)[0].incarnation)
+
+    await until_done(clock, task)
+    assert len(heard.of(NodeStarted)) == 1
+
+
+async def test_a_supervisor_does_not_outlive_a_node_that_broke(store: Store, env: Env, heard: Heard) -> None:
+    """Better a process that ends, and is started again, than one that only seems to work."""
+
+    def broken() -> Life:
+        raise ZeroDivisionError("a bug")
+
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.wait_for(Supervisor(env, heard, workers=[broken], schedulers=[]).run(), 5)
