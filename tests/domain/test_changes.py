@@ -392,7 +392,7 @@ def take(world: World, step: str, given: Any) -> None:
 
 
 @given(wishes, st.lists(steps, max_size=15), st.booleans())
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_every_occurrence_is_recorded_exactly_once_whatever_is_done_to_a_job(
     wish: dict[str, Any], taken: list[tuple[str, Any]], is_deleted: bool
 ) -> None:
@@ -418,7 +418,7 @@ other_kinds = st.one_of(
     st.lists(steps | st.tuples(st.just("edit"), other_kinds | times), max_size=15),
     st.booleans(),
 )
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_a_job_may_become_one_of_another_kind(
     wish: dict[str, Any], taken: list[tuple[str, Any]], is_deleted: bool
 ) -> None:

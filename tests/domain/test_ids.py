@@ -12,7 +12,7 @@ from random import Random
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.domain.oracle import utc, wall
@@ -27,6 +27,7 @@ MILLISECOND = timedelta(milliseconds=1)
 
 
 @given(milliseconds, milliseconds, random_bits, random_bits)
+@settings(deadline=None)
 def test_ids_made_later_sort_behind(one: int, other: int, bits: int, more_bits: int) -> None:
     earlier, later = sorted((one, other))
 
@@ -35,6 +36,7 @@ def test_ids_made_later_sort_behind(one: int, other: int, bits: int, more_bits: 
 
 
 @given(milliseconds, random_bits)
+@settings(deadline=None)
 def test_a_new_id_is_a_uuid_of_version_7(moment: int, bits: int) -> None:
     made = new_id(moment, bits)
 
@@ -43,11 +45,13 @@ def test_a_new_id_is_a_uuid_of_version_7(moment: int, bits: int) -> None:
 
 
 @given(milliseconds, st.lists(random_bits, unique=True, min_size=2, max_size=20))
+@settings(deadline=None)
 def test_every_random_bit_is_kept(moment: int, drawn: list[int]) -> None:
     assert len({new_id(moment, bits) for bits in drawn}) == len(drawn)
 
 
 @given(uuids, uuids, instants, instants)
+@settings(deadline=None)
 def test_ids_of_occurrences_sort_by_their_instants(job: UUID, other_job: UUID, one: datetime, other: datetime) -> None:
     earlier, later = sorted((one, other))
 
@@ -56,6 +60,7 @@ def test_ids_of_occurrences_sort_by_their_instants(job: UUID, other_job: UUID, o
 
 
 @given(st.sets(st.tuples(uuids, instants), min_size=2, max_size=20))
+@settings(deadline=None)
 def test_occurrences_of_different_jobs_or_instants_have_different_ids(pairs: set[tuple[UUID, datetime]]) -> None:
     assert len({occurrence_id(job, instant) for job, instant in pairs}) == len(pairs)
 
@@ -69,6 +74,7 @@ def test_instants_a_microsecond_apart_have_different_ids() -> None:
 
 
 @given(uuids, instants, milliseconds, random_bits)
+@settings(deadline=None)
 def test_a_derived_id_is_never_one_that_was_drawn(job: UUID, instant: datetime, moment: int, bits: int) -> None:
     assert occurrence_id(job, instant) != new_id(moment, bits)
 
@@ -94,6 +100,7 @@ def test_the_derivation_never_changes() -> None:
 
 
 @given(uuids)
+@settings(deadline=None)
 def test_an_id_reads_back_as_it_was_shown(value: UUID) -> None:
     for text in (show_job(value), show_job(value).lower(), str(value), value.hex):
         assert parse_id("job", text) == value
@@ -101,6 +108,7 @@ def test_an_id_reads_back_as_it_was_shown(value: UUID) -> None:
 
 
 @given(st.lists(uuids, unique=True, min_size=2, max_size=10))
+@settings(deadline=None)
 def test_shown_ids_sort_like_ids(values: list[UUID]) -> None:
     shown = [show("exe", value) for value in sorted(values)]
 
@@ -130,6 +138,7 @@ def test_what_is_no_id_is_refused_with_an_example(text: str) -> None:
 
 
 @given(st.text())
+@settings(deadline=None)
 def test_any_text_is_an_id_or_refused(text: str) -> None:
     try:
         value = parse_id("exe", text)
@@ -140,6 +149,7 @@ def test_any_text_is_an_id_or_refused(text: str) -> None:
 
 
 @given(uuids, st.integers(1, 1024))
+@settings(deadline=None)
 def test_a_shard_is_one_of_the_shards(job: UUID, shards: int) -> None:
     assert 0 <= shard_of(job, shards) < shards
 

@@ -148,6 +148,7 @@ def test_what_limits_a_job(fields: dict[str, Any], limit: int | None) -> None:
 
 
 @given(st.uuids(), st.integers(0, 86_400))
+@settings(deadline=None)
 def test_jitter_is_the_same_for_a_job_for_ever_and_within_its_bounds(job_id: UUID, jitter_seconds: int) -> None:
     spec = JobSpec(handler="app:work", interval_seconds=60, jitter_seconds=jitter_seconds)
     job = define(spec, JobId(job_id), NOW, SHARDS)
@@ -232,7 +233,7 @@ def test_every_field_of_a_wish_is_checked() -> None:
     anything,
     st.sampled_from([{}, {"interval_seconds": 60}, {"schedule": "@daily"}]),
 )
-@settings(max_examples=400)
+@settings(max_examples=250, deadline=None)
 def test_whatever_is_given_for_a_field_is_taken_or_refused_by_name(
     field: str, value: Any, others: dict[str, Any]
 ) -> None:
@@ -309,6 +310,7 @@ def test_contradictions_are_refused(fields: dict[str, Any], field: str) -> None:
         ]
     ),
 )
+@settings(deadline=None)
 def test_a_job_defined_again_without_changes_is_the_same_but_for_its_version(
     fields: dict[str, Any], when: dict[str, Any]
 ) -> None:

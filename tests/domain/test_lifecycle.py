@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.domain.oracle import utc
@@ -75,6 +75,7 @@ class Walk:
 
 
 @given(policies, deliveries, st.lists(unhappy | uncounted, max_size=40))
+@settings(deadline=None)
 def test_no_sequence_of_outcomes_exceeds_the_budgets(
     policy: RetryPolicy, delivery: Delivery, outcomes: list[Outcome]
 ) -> None:
@@ -90,6 +91,7 @@ def test_no_sequence_of_outcomes_exceeds_the_budgets(
 
 
 @given(policies, deliveries, st.lists(unhappy, min_size=12, max_size=12))
+@settings(deadline=None)
 def test_what_keeps_failing_or_being_lost_ends_dead(
     policy: RetryPolicy, delivery: Delivery, outcomes: list[Outcome]
 ) -> None:
@@ -104,6 +106,7 @@ def test_what_keeps_failing_or_being_lost_ends_dead(
 
 
 @given(policies, deliveries, st.lists(unhappy, max_size=12), st.lists(uncounted, max_size=6))
+@settings(deadline=None)
 def test_given_back_and_snoozed_attempts_do_not_count(
     policy: RetryPolicy, delivery: Delivery, outcomes: list[Outcome], between: list[Outcome]
 ) -> None:
@@ -120,6 +123,7 @@ def test_given_back_and_snoozed_attempts_do_not_count(
 
 
 @given(policies, deliveries, st.lists(unhappy | uncounted, max_size=5), final)
+@settings(deadline=None)
 def test_a_success_a_cancellation_and_a_calling_off_end_it_for_good(
     policy: RetryPolicy, delivery: Delivery, before: list[Outcome], outcome: Outcome
 ) -> None:
@@ -142,6 +146,7 @@ def test_a_success_a_cancellation_and_a_calling_off_end_it_for_good(
 
 
 @given(policies, unhappy | uncounted | final, chances, st.integers(1, 10), st.integers(0, 4))
+@settings(deadline=None)
 def test_nothing_is_to_be_tried_in_the_past(
     policy: RetryPolicy, outcome: Outcome, chance: float, attempts: int, lost: int
 ) -> None:
@@ -155,6 +160,7 @@ def test_nothing_is_to_be_tried_in_the_past(
 
 
 @given(policies, chances, st.integers(1, 6))
+@settings(deadline=None)
 def test_a_failure_waits_for_its_back_off(policy: RetryPolicy, chance: float, number: int) -> None:
     standing = Standing(attempts=number, lost=0, retry=policy)
 

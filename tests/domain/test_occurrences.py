@@ -144,7 +144,7 @@ policies = st.fixed_dictionaries(
 
 
 @given(rules, policies, st.floats(0, 300), st.booleans())
-@settings(max_examples=300)
+@settings(max_examples=150, deadline=None)
 def test_whatever_is_owed_is_run_or_skipped_once_and_the_line_goes_on_behind_it(
     rule: dict[str, Any], policy: dict[str, Any], late: float, is_busy: bool
 ) -> None:
@@ -178,6 +178,7 @@ def test_whatever_is_owed_is_run_or_skipped_once_and_the_line_goes_on_behind_it(
 
 
 @given(rules, policies, st.floats(0, 300), st.booleans())
+@settings(max_examples=100, deadline=None)
 def test_runs_never_come_before_their_instant_and_catch_up_at_their_rate(
     rule: dict[str, Any], policy: dict[str, Any], late: float, is_busy: bool
 ) -> None:

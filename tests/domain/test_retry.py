@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from timeball.domain.retry import RetryPolicy
@@ -18,6 +18,7 @@ numbers = st.integers(1, 2**31)
 
 
 @given(policies, numbers, chances)
+@settings(deadline=None)
 def test_a_wait_lies_between_half_the_first_back_off_and_the_ceiling(
     policy: RetryPolicy, failures: int, chance: float
 ) -> None:
@@ -29,6 +30,7 @@ def test_a_wait_lies_between_half_the_first_back_off_and_the_ceiling(
 
 
 @given(policies, numbers, numbers)
+@settings(deadline=None)
 def test_the_ceiling_never_falls_as_failures_add_up(policy: RetryPolicy, one: int, other: int) -> None:
     fewer, more = sorted((one, other))
 
@@ -36,6 +38,7 @@ def test_the_ceiling_never_falls_as_failures_add_up(policy: RetryPolicy, one: in
 
 
 @given(policies, numbers, chances, chances)
+@settings(deadline=None)
 def test_chance_spreads_the_waits(policy: RetryPolicy, failures: int, one: float, other: float) -> None:
     low, high = sorted((one, other))
 

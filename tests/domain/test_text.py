@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from timeball.domain.text import (
@@ -38,6 +38,7 @@ def can_be_stored(text: str) -> bool:
 
 
 @given(any_text)
+@settings(deadline=None)
 def test_a_label_is_kept_as_it_is_or_refused(text: str) -> None:
     if text.strip() and len(text) <= MAX_LABEL and can_be_stored(text):
         assert check_label(text, "name") == text
@@ -83,6 +84,7 @@ def test_a_description_that_cannot_be_stored_is_refused(value: object) -> None:
 
 
 @given(any_text)
+@settings(deadline=None)
 def test_cleaned_text_can_always_be_stored(text: str) -> None:
     cleaned = clean(text)
 
@@ -93,6 +95,7 @@ def test_cleaned_text_can_always_be_stored(text: str) -> None:
 
 
 @given(json_values)
+@settings(deadline=None)
 def test_json_is_written_as_it_is_or_refused_for_a_nul(value: Any) -> None:
     if has_nul(value):
         with pytest.raises(PayloadError, match="NUL"):
