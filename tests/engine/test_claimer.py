@@ -481,10 +481,13 @@ async def test_a_limit_set_since_the_last_sweep_is_kept_all_the_same(store: Stor
 # contention
 
 
-async def test_rows_that_another_worker_is_just_taking_are_passed_over_and_asked_for_again(store: Store) -> None:
+async def test_rows_that_another_worker_is_just_taking_are_passed_over_and_asked_for_again(
+    store: Store, clock: VirtualClock
+) -> None:
     worker = await start(store)
     locked = await enqueue(store)
     free = await enqueue(store)
+    clock.advance("10s")
     await worker.sweeper.tick()
 
     async with store.database.transaction() as connection:

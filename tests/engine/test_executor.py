@@ -544,6 +544,28 @@ async def test_an_outcome_that_comes_after_the_end_is_not_handed_over(
     assert findings == []
 
 
+class DeafRunner(ManualRunner):
+    """Lets nobody cut it off: says that all went well."""
+
+    async def run(self, handler: Handler, context: RunContext) -> Outcome:
+        try:
+            return await super().run(handler, context)
+        except asyncio.CancelledError:
+            return Succeeded("all went well")
+
+
+async def test_what_is_said_after_the_end_is_not_heard(env: Env, findings: Findings) -> None:
+    runner = DeafRunner()
+    executor = make_executor(env, runner, hand_over=findings.append)
+    executor.accept([claim()])
+    await turn()
+
+    executor.abandon()
+    await turn(20)
+
+    assert findings == []
+
+
 async def test_a_life_without_a_lease_begins_nothing(executor: Executor, runner: ManualRunner) -> None:
     """A machine that slept wakes to the timers of work that others have by now."""
     executor.may_begin = lambda: False

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.support import MORTAL, HaltingRunner, Heard, ManualRunner, create, registry, until
+from tests.engine.support import IMMORTAL, MORTAL, HaltingRunner, Heard, ManualRunner, create, registry, until
 from tests.factories import HANDLER, enqueue, only_row, rooms_of, table
 from timeball.commands import Commands
 from timeball.current import Halt
@@ -17,7 +17,7 @@ from timeball.domain.events import Draining, NodeLost, NodeStarted, NodeStopped,
 from timeball.domain.execution import Succeeded
 from timeball.domain.handler import RunStyle
 from timeball.domain.ids import ExecutionId, Incarnation
-from timeball.domain.node import Node, NodeKind
+from timeball.domain.node import Lease, Node, NodeKind
 from timeball.engine import heartbeat as heartbeat_module
 from timeball.engine.life import Life
 from timeball.engine.scheduler_life import SchedulerLife
@@ -53,14 +53,15 @@ class Nodes:
         self.lives.append(life)
         return life
 
-    def scheduler(self) -> SchedulerLife:
-        node = self._node(NodeKind.SCHEDULER)
+    def scheduler(self, lease: Lease = MORTAL) -> SchedulerLife:
+        node = self._node(NodeKind.SCHEDULER, lease=lease)
         life = SchedulerLife(self.env, self.heard, self.store, node, SchedulerSettings(), HousekeepingSettings())
         self.lives.append(life)
         return life
 
     def _node(self, kind: NodeKind, **fields: Any) -> Node:
-        return Node(incarnation=Incarnation(self.env.new_id()), kind=kind, name="n", lease=MORTAL, **fields)
+        chosen = {"incarnation": Incarnation(self.env.new_id()), "kind": kind, "name": "n", "lease": MORTAL} | fields
+        return Node(**chosen)
 
     def begin(self, life: Life | Supervisor) -> asyncio.Task[Any]:
         task = asyncio.ensure_future(life.run())
@@ -124,16 +125,11 @@ async def test_a_scheduler_takes_its_shards_and_hoists(
     store: Store, clock: VirtualClock, heard: Heard, nodes: Nodes
 ) -> None:
     job = await create(store, interval_seconds=60)
-    life = nodes.scheduler()
+    life = nodes.scheduler(IMMORTAL)
     nodes.begin(life)
     await until(lambda: len(life.keeper.epochs) == store.shards)
 
-    clock.advance("3s")
-    await store.nodes.renew(life.node.incarnation, 0)
-    for _ in range(19):
-        clock.advance("3s")
-        await store.nodes.renew(life.node.incarnation, 0)
-        life.heartbeat._extend(clock.monotonic())
+    clock.advance("60s")
     life.scheduler.reload()
 
     async with asyncio.timeout(5):

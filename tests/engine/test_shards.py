@@ -103,7 +103,15 @@ async def test_nothing_is_taken_from_the_living(store: Store) -> None:
     second = await start_scheduler(store)
 
     assert second.keeper.epochs == {}, "what is its share is still owned: it has to be given up first"
-    assert len(first.keeper.epochs) == store.shards
+    assert await store.nodes.take_shards(second.incarnation, range(store.shards)) == {}, "even if it did not know that"
+    assert set((await owners(store)).values()) == {first.incarnation}
+
+
+async def test_the_dead_take_nothing(store: Store, clock: VirtualClock) -> None:
+    dead = await start_scheduler(store, MORTAL, takes=False)
+    clock.advance("11s")
+
+    assert await store.nodes.take_shards(dead.incarnation, range(store.shards)) == {}
 
 
 async def test_the_shards_of_the_dead_are_taken_over_when_their_lease_has_passed(
@@ -151,6 +159,7 @@ async def test_a_clean_leave_hands_over_at_once(store: Store) -> None:
     await share_out(leaver, other)
 
     await store.nodes.remove(leaver.incarnation)
+    assert set((await owners(store)).values()) == {other.incarnation, None}
     await other.keeper.tick()
 
     assert len(other.keeper.epochs) == store.shards

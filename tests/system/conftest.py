@@ -18,11 +18,32 @@ from timeball.commands import Commands
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     report: Any = yield
-    cluster = getattr(item, "funcargs", {}).get("cluster")
-    if report.when == "call" and report.failed and isinstance(cluster, Cluster):
-        for process in cluster.processes:
+    made = getattr(item, "funcargs", {}).get("make_cluster")
+    if report.when == "call" and report.failed and isinstance(made, MakeCluster):
+        for process in [process for cluster in made.clusters for process in cluster.processes]:
             report.sections.append((f"the end of {process.log}", process.tail()))
     return report
+
+
+class MakeCluster:
+    """Makes clusters, and knows which."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.clusters: list[Cluster] = []
+
+    def __call__(self, dsn: str | None, **environment: str) -> Cluster:
+        self.clusters.append(Cluster(self._folder, dsn, **environment))
+        return self.clusters[-1]
+
+
+@pytest.fixture
+def make_cluster(tmp_path: Path) -> Iterator[MakeCluster]:
+    """Makes the cluster of a test that has its own idea of a database."""
+    make = MakeCluster(tmp_path)
+    yield make
+    for cluster in make.clusters:
+        cluster.end()
 
 
 @pytest.fixture
@@ -39,13 +60,9 @@ def database(servers: Servers, template_of: Callable[[PostgresServer], str]) -> 
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, database: str) -> Iterator[Cluster]:
+def cluster(make_cluster: MakeCluster, database: str) -> Cluster:
     """Processes with short leases on a database of their own; none is started yet."""
-    made = Cluster(tmp_path, database, **SHORT_LEASES)
-    try:
-        yield made
-    finally:
-        made.end()
+    return make_cluster(database, **SHORT_LEASES)
 
 
 @pytest.fixture

@@ -11,15 +11,14 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from uuid import UUID
 
 import pytest
 
-from tests.system.cluster import LEASE_SECONDS, SHORT_LEASES, Cluster, DurableServer, Process
+from tests.system.cluster import LEASE_SECONDS, SHORT_LEASES, Cluster, DurableServer, Process, eventually
 from tests.system.ledger import every
 from timeball.commands import Commands
 from timeball.domain.ids import JobId
@@ -38,12 +37,8 @@ PATIENT = {"max_lost": 1_000_000, "initial_backoff_ms": 50, "max_backoff_ms": 50
 
 
 @pytest.fixture
-def cluster(durable_server: DurableServer, tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path, durable_server.dsn(durable_server.create_database()), **SHORT_LEASES)
-    try:
-        yield made
-    finally:
-        made.end()
+def cluster(durable_server: DurableServer, make_cluster: Callable[..., Cluster]) -> Cluster:
+    return make_cluster(durable_server.dsn(durable_server.create_database()), **SHORT_LEASES)
 
 
 class Load:
@@ -71,7 +66,8 @@ class Load:
             spec = JobSpec(
                 name=f"schedule-{number}",
                 handler="work",
-                payload={"seconds": self._rng.choice((0, 0.1, 0.8)), "label": overlap},
+                # One behind the other: those that queue must be able to catch up.
+                payload={"seconds": self._rng.choice((0, 0.1, 0.1 if overlap == "queue" else 0.8)), "label": overlap},
                 starts_at=anchor,
                 ends_at=until,
                 scheduled_at=None if is_cron else anchor,
@@ -242,9 +238,12 @@ class Faults:
     async def heal(self) -> None:
         """Wait until everybody is there and awake."""
         await asyncio.gather(*self._thaws)
+        await eventually(self._are_all_there, "all nodes are back", 60)
+
+    def _are_all_there(self) -> bool:
         self._start_again()
-        for process in [process for processes in self._nodes.values() for process in processes]:
-            await process.event("node.started")
+        nodes = [process for processes in self._nodes.values() for process in processes]
+        return all(process.events("node.started") for process in nodes)
 
 
 @pytest.mark.timeout(600 + 60 * MINUTES)
@@ -268,7 +267,7 @@ async def test_nothing_is_lost_and_nothing_counts_twice_whatever_fails(
         await faults.heal()
         await load.let_them_rest(commands)
 
-    await cluster.drained(120)
+    await cluster.drained(120 + 30 * MINUTES)
     print(f"struck: {dict(faults.struck)}; acknowledged: {len(load.acknowledged)}; refused: {load.refused}")
     check_one_offs(cluster, load)
     check_schedules(cluster, load)

