@@ -16,7 +16,7 @@ from timeball.api.docs_page import CONTENT_POLICY, render_docs
 from timeball.api.door import FrontDoor
 from timeball.api.problems import MEDIA_TYPE, install_problems
 from timeball.api.routes import bulk_jobs, dead_letter, executions, jobs, machinery, system
-from timeball.api.schemas import BulkJobs
+from timeball.api.schemas.bulk import BulkJobs
 from timeball.api.views import answer
 from timeball.version import __version__
 

@@ -11,7 +11,7 @@ from fastapi import Depends
 from timeball.api.auth import Role, needs
 from timeball.api.parameters import known_parameters
 from timeball.api.problems import MEDIA_TYPE
-from timeball.api.schemas import Problem
+from timeball.api.schemas.common import Problem
 
 _ALWAYS = (400, 401, 403, 422, 503)
 _WITH_BODY = (413, 415)

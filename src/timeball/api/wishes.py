@@ -11,7 +11,8 @@ from fastapi import Query
 
 from timeball.api.problems import Refusal
 from timeball.api.redaction import refuse_redacted
-from timeball.api.schemas import JobFields, Words
+from timeball.api.schemas.common import Words
+from timeball.api.schemas.jobs import JobFields
 from timeball.domain.civil_time import read_moment
 from timeball.domain.execution import Origin
 from timeball.domain.ids import JobId

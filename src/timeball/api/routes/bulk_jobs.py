@@ -16,7 +16,8 @@ from timeball.api.described import BULK_EXAMPLE, EXECUTION_ID, JOB_ID, NEW_JOB_E
 from timeball.api.desk import Desk, TheDesk
 from timeball.api.redaction import refuse_redacted
 from timeball.api.routes.jobs import IdempotencyKey, cancel_one
-from timeball.api.schemas import BulkCreated, BulkJobs, BulkOut, JobIn, JobRefs
+from timeball.api.schemas.bulk import BulkCreated, BulkJobs, BulkOut, JobRefs
+from timeball.api.schemas.jobs import JobIn
 from timeball.api.views import Document, answer
 from timeball.api.wishes import spec_from
 from timeball.domain.ids import ExecutionId, show_execution, show_job

@@ -18,7 +18,9 @@ from timeball.api.problems import Refusal
 from timeball.api.routes.bulk_jobs import summed_up
 from timeball.api.routes.executions import failed_item, first_ids
 from timeball.api.routes.jobs import IdempotencyKey, ThePage
-from timeball.api.schemas import BulkOut, DeadChoice, DeadGroup, ExecutionOut, ListOut, Many, Words
+from timeball.api.schemas.bulk import BulkOut, DeadChoice
+from timeball.api.schemas.common import ListOut, Many, Words
+from timeball.api.schemas.executions import DeadGroup, ExecutionOut
 from timeball.api.views import Document, answer, dead_group_document, execution_document, page_document
 from timeball.api.wishes import execution_filter
 from timeball.domain.execution import ExecutionState

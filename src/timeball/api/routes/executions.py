@@ -14,16 +14,10 @@ from timeball.api.export import Format, exported
 from timeball.api.problems import Refusal
 from timeball.api.routes.bulk_jobs import summed_up
 from timeball.api.routes.jobs import IdempotencyKey, ThePage, cancel_one, checked_run, shown_execution
-from timeball.api.schemas import (
-    BulkOut,
-    ExecutionBulkIn,
-    ExecutionFull,
-    ExecutionOut,
-    ListOut,
-    LogLineOut,
-    Reason,
-    RunIn,
-)
+from timeball.api.schemas.bulk import BulkOut, ExecutionBulkIn
+from timeball.api.schemas.common import ListOut, Reason
+from timeball.api.schemas.executions import ExecutionFull, ExecutionOut, LogLineOut
+from timeball.api.schemas.jobs import RunIn
 from timeball.api.views import Document, answer, execution_document, full_execution_document, page_document
 from timeball.api.wishes import execution_filter
 from timeball.domain.ids import ExecutionId, parse_id, show_execution

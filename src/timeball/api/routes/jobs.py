@@ -22,21 +22,11 @@ from timeball.api.desk import Desk, TheDesk
 from timeball.api.export import Format, exported
 from timeball.api.problems import Refusal
 from timeball.api.redaction import refuse_redacted
-from timeball.api.schemas import (
-    BackfillIn,
-    ExecutionFull,
-    ExecutionIds,
-    ExecutionOut,
-    JobCreated,
-    JobIn,
-    JobOut,
-    JobPatch,
-    ListOut,
-    NextOut,
-    PauseIn,
-    Reason,
-    RunIn,
-)
+from timeball.api.schemas.bulk import ExecutionIds
+from timeball.api.schemas.common import ListOut, Reason
+from timeball.api.schemas.executions import ExecutionFull, ExecutionOut
+from timeball.api.schemas.jobs import BackfillIn, JobCreated, JobIn, JobOut, JobPatch, PauseIn, RunIn
+from timeball.api.schemas.system import NextOut
 from timeball.api.views import (
     answer,
     execution_document,

@@ -11,7 +11,8 @@ from timeball.api.auth import Role, TheCaller
 from timeball.api.described import MOMENT, WORKER_ID, described
 from timeball.api.desk import TheDesk
 from timeball.api.routes.jobs import IdempotencyKey
-from timeball.api.schemas import Many, NodeOut, QueueLimit, QueueOut, Reason
+from timeball.api.schemas.common import Many, Reason
+from timeball.api.schemas.machinery import NodeOut, QueueLimit, QueueOut
 from timeball.api.views import answer, node_document, queue_document
 from timeball.domain.ids import parse_id, show
 from timeball.domain.instants import shown

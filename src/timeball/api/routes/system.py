@@ -13,7 +13,8 @@ from timeball.api.auth import Role
 from timeball.api.described import MOMENT, described
 from timeball.api.desk import TheDesk
 from timeball.api.routes.jobs import IdempotencyKey, ThePage
-from timeball.api.schemas import AuditOut, HealthOut, ListOut, LiveOut, NextOut, PreviewIn, StatsOut, Words
+from timeball.api.schemas.common import ListOut, Words
+from timeball.api.schemas.system import AuditOut, HealthOut, LiveOut, NextOut, PreviewIn, StatsOut
 from timeball.api.views import answer, audit_document, fire_time_document, page_document, stats_document
 from timeball.api.wishes import moment_from
 from timeball.domain.schedule import parse_schedule

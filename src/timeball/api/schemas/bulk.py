@@ -1,0 +1,96 @@
+"""Many at once."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field
+
+from timeball.api.schemas.common import In, Label, Moment, Reason, Words
+from timeball.api.schemas.jobs import JobIn
+
+
+class BulkJobs(In):
+    """Many jobs at once."""
+
+    jobs: list[JobIn] = Field(min_length=1, max_length=10_000)
+    mode: Literal["all_or_nothing", "per_item"] = "all_or_nothing"
+
+
+class JobRefs(Reason):
+    """Jobs, by id or name."""
+
+    ids: list[Annotated[str, Field(min_length=1, max_length=200)]] = Field(min_length=1, max_length=500)
+
+
+class ExecutionChoice(In):
+    """Which executions: a filter like the one of the list."""
+
+    status: list[Label] = Field(default_factory=list, max_length=12)
+    handler: Words | None = None
+    queue: Words | None = None
+    start_date: Moment | None = None
+    end_date: Moment | None = None
+
+
+class ExecutionBulkIn(Reason):
+    """Something to do to many executions, named or found by a filter."""
+
+    action: Literal["cancel", "retry"]
+    ids: list[Label] | None = Field(None, min_length=1, max_length=500)
+    filter: ExecutionChoice | None = None
+    dry_run: bool = False
+    expected_count: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="Refuse with 409 if another number would be touched."
+    )
+
+
+class DeadChoice(Reason):
+    """Dead executions: named, all of one fingerprint, or all."""
+
+    ids: list[Label] | None = Field(None, min_length=1, max_length=500)
+    fingerprint: Words | None = None
+    all: bool = False
+
+
+class ExecutionIds(BaseModel):
+    """Executions that were created."""
+
+    count: int
+    execution_ids: list[str]
+
+
+class BulkItem(BaseModel):
+    """What came of one of many."""
+
+    index: int
+    status: Literal["created", "existing", "failed"]
+    job_id: str | None
+    execution_id: str | None
+    error: str | None
+
+
+class BulkCreated(BaseModel):
+    """What came of many jobs."""
+
+    created: int
+    failed: int
+    results: list[BulkItem]
+
+
+class ItemOut(BaseModel):
+    """What came of one of many."""
+
+    id: str
+    status: Literal["done", "failed", "would_be_done"]
+    execution_id: str | None = None
+    error: str | None = None
+
+
+class BulkOut(BaseModel):
+    """What came of each; `has_more` says that the filter matches more than were touched: repeat the call."""
+
+    done: int
+    failed: int
+    has_more: bool
+    results: list[ItemOut]

@@ -1,0 +1,75 @@
+"""What all models share: an unknown field is an error, and nothing is converted in silence."""
+
+from __future__ import annotations
+
+from typing import Annotated, Generic, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+T = TypeVar("T")
+
+Label = Annotated[str, Field(min_length=1, max_length=200)]
+Moment = Annotated[str, Field(max_length=64, description="ISO 8601; without an offset, on the clock of `timezone`.")]
+Milliseconds = Annotated[int, Field(ge=0, le=366 * 24 * 3600 * 1000)]
+LARGEST = 2**31 - 1
+
+
+def storable(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("contains a NUL character, which cannot be stored")
+    return text
+
+
+Words = Annotated[str, Field(max_length=200), AfterValidator(storable)]
+
+
+class In(BaseModel):
+    """What comes in."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Reason(In):
+    """Why something is done; goes into the audit."""
+
+    reason: Annotated[str, Field(max_length=1_000), AfterValidator(storable)] | None = None
+
+
+class ListOut(BaseModel, Generic[T]):
+    """A part of a list; totals and page numbers are there when they were asked for."""
+
+    data: list[T]
+    next_cursor: str | None
+    has_more: bool
+    total: int | None = None
+    total_is_exact: bool | None = None
+    page: int | None = None
+    limit: int | None = None
+    total_pages: int | None = None
+
+
+class Many(BaseModel, Generic[T]):
+    """A whole list."""
+
+    data: list[T]
+
+
+class ProblemError(BaseModel):
+    """What is wrong with one field."""
+
+    pointer: str
+    detail: str
+
+
+class Problem(BaseModel):
+    """Why a request failed (RFC 9457)."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    code: str
+    errors: list[ProblemError]
+    hint: str | None
+    request_id: str | None

@@ -1,0 +1,140 @@
+"""Jobs."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
+
+from timeball.api.schemas.common import LARGEST, In, Label, Milliseconds, Moment, Reason
+from timeball.domain.job import DEFAULT_TIMEOUT_MS
+
+
+class JobFields(In):
+    """The fields of a job that people post."""
+
+    payload: Any = Field(default_factory=dict, description="What the handler is given: any JSON, up to 256 KB.")
+    description: Annotated[str, Field(max_length=10_000)] | None = None
+    schedule: Annotated[str, Field(max_length=1_000)] | None = Field(None, description="A cron expression.")
+    interval_seconds: int | float | None = Field(None, description="Runs every so many whole seconds.", ge=1)
+    scheduled_at: Moment | None = Field(None, description="The instant of a one-off, or the first of an interval.")
+    timezone: Annotated[str, Field(max_length=200)] = "UTC"
+    on_gap: Literal["next_valid", "skip"] = "next_valid"
+    on_repeat: Literal["first", "second", "both"] = "first"
+    starts_at: Moment | None = None
+    ends_at: Moment | None = None
+    max_executions: Annotated[int, Field(ge=1, le=2**62)] | None = None
+    jitter_seconds: int = Field(0, ge=0, le=86_400)
+    misfire: Literal["latest", "skip", "all"] = "latest"
+    misfire_grace_seconds: int = Field(30, ge=0, le=366 * 86_400)
+    misfire_cap: int = Field(100, ge=1, le=10_000)
+    misfire_max_age_seconds: Annotated[int, Field(ge=0, le=2**40)] | None = None
+    overlap: Literal["skip", "allow", "queue", "cancel_running"] = "skip"
+    queue: Label = "default"
+    priority: int = Field(50, ge=0, le=100, description="Higher first; low 25, normal 50, high 75, critical 100.")
+    max_retries: int = Field(3, ge=0, le=LARGEST)
+    max_lost: int = Field(3, ge=1, le=LARGEST)
+    initial_backoff_ms: Milliseconds = 1_000
+    max_backoff_ms: Milliseconds = 3_600_000
+    timeout_ms: Annotated[int, Field(ge=1, le=366 * 24 * 3600 * 1000)] | None = DEFAULT_TIMEOUT_MS
+    delivery: Literal["at_least_once", "at_most_once"] = "at_least_once"
+    max_running: Annotated[int, Field(ge=1, le=LARGEST)] | None = None
+    limit_key: Label | None = None
+    unique_key: Label | None = None
+    tags: list[Label] = Field(default_factory=list, max_length=50)
+
+
+class JobIn(JobFields):
+    """A job to create. Without a schedule and without a name it runs at once; with a name, when it is triggered."""
+
+    handler: Label
+    name: Label | None = None
+
+
+class JobPatch(JobFields):
+    """What to change of a job: only the fields that are given."""
+
+    handler: Label = Field("test.echo")
+    name: Label = Field("a-name")
+
+
+class PauseIn(Reason):
+    """A pause, for ever or until an instant."""
+
+    until: Moment | None = None
+
+
+class RunIn(Reason):
+    """A run, with another payload if one is given (that needs the role editor)."""
+
+    payload: Any = None
+
+
+class BackfillIn(Reason):
+    """The span whose occurrences are to be run: after `start`, up to and with `end`."""
+
+    start: Moment
+    end: Moment
+
+
+class LastExecution(BaseModel):
+    """How a job last ended."""
+
+    id: str
+    state: str
+    finished_at: datetime
+
+
+class JobOut(BaseModel):
+    """A job, its values under secret-looking keys hidden."""
+
+    id: str
+    name: str | None
+    description: str | None
+    handler: str
+    payload: Any
+    kind: Literal["once", "every", "cron", "manual"]
+    schedule: str | None
+    interval_seconds: int | None
+    scheduled_at: datetime | None
+    timezone: str
+    on_gap: str
+    on_repeat: str
+    starts_at: datetime | None
+    ends_at: datetime | None
+    max_executions: int | None
+    jitter_seconds: int
+    misfire: str
+    misfire_grace_seconds: int
+    misfire_cap: int
+    misfire_max_age_seconds: int | None
+    overlap: str
+    queue: str
+    priority: int
+    max_retries: int
+    max_lost: int
+    initial_backoff_ms: int
+    max_backoff_ms: int
+    timeout_ms: int | None
+    delivery: str
+    max_running: int | None
+    limit_key: str | None
+    unique_key: str | None
+    tags: list[str]
+    status: Literal["active", "paused", "finished"]
+    next_run_at: datetime | None
+    last_execution: LastExecution | None
+    paused_at: datetime | None
+    paused_until: datetime | None
+    pause_reason: str | None
+    version: int
+    declared_by: str | None
+    created_at: datetime | None
+    updated_at: datetime | None
+
+
+class JobCreated(JobOut):
+    """A job that was created, and its first execution if it has one already."""
+
+    execution_id: str | None

@@ -1,0 +1,101 @@
+"""Schedules to look at, health, numbers, and who did what."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
+
+from timeball.api.schemas.common import In, Moment
+
+
+class PreviewIn(In):
+    """A schedule to look at."""
+
+    schedule: Annotated[str, Field(max_length=1_000)] | None = None
+    interval_seconds: int | float | None = Field(None, ge=1)
+    scheduled_at: Moment | None = None
+    timezone: Annotated[str, Field(max_length=200)] = "UTC"
+    on_gap: Literal["next_valid", "skip"] = "next_valid"
+    on_repeat: Literal["first", "second", "both"] = "first"
+    after: Moment | None = None
+    count: int = Field(10, ge=1, le=100)
+
+
+class FireTimeOut(BaseModel):
+    """An instant of a schedule; `note` says what a change of the clock does to it."""
+
+    at: datetime
+    local: str
+    is_due: bool
+    note: Literal["moved_by_gap", "skipped_by_gap", "first_of_repeat", "second_of_repeat"] | None
+
+
+class NextOut(BaseModel):
+    """When a job runs next."""
+
+    description: str
+    next: list[FireTimeOut]
+
+
+class CheckOut(BaseModel):
+    """One thing that was looked at."""
+
+    name: str
+    status: Literal["ok", "warn", "fail"]
+    detail: str
+
+
+class HealthOut(BaseModel):
+    """Whether work can be done."""
+
+    status: Literal["ok", "warn", "fail"]
+    version: str
+    checks: list[CheckOut]
+
+
+class LiveOut(BaseModel):
+    """The process answers."""
+
+    status: Literal["ok"]
+
+
+class Percentiles(BaseModel):
+    """Seconds: half, 95 and 99 of a hundred stay below."""
+
+    p50: float | None
+    p95: float | None
+    p99: float | None
+
+
+class StatsRow(BaseModel):
+    """How some executions ended."""
+
+    handler: str | None
+    state: str | None
+    executions: int
+    duration_seconds: Percentiles
+    lateness_seconds: Percentiles
+
+
+class StatsOut(BaseModel):
+    """What waits and runs now, each counted up to 10,001; and how the latest executions ended."""
+
+    waiting: dict[str, int]
+    hours: float
+    is_sample: bool = Field(description="Whether only the latest 10,000 executions were looked at.")
+    finished: list[StatsRow]
+
+
+class AuditOut(BaseModel):
+    """Who changed what."""
+
+    id: str
+    at: datetime
+    actor: str
+    action: str
+    subject: str
+    reason: str | None
+    before: Any
+    after: Any

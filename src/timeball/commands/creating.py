@@ -1,0 +1,113 @@
+"""New jobs: one, some, or very many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from timeball.commands.base import Base
+from timeball.domain.execution import Origin
+from timeball.domain.ids import ExecutionId, new_id
+from timeball.domain.job import Job, JobSpec, define
+from timeball.domain.occurrences import first_occurrence
+from timeball.domain.schedule import Once
+from timeball.errors import InvalidInput, StoreUnavailable
+from timeball.store.interface import Created, Opening
+
+# A write whose reply was lost is looked up before it is made again; for about this long in all.
+_TRIES = 4
+
+
+class Creating(Base):
+    """Make jobs."""
+
+    async def create(self, spec: JobSpec, connection: Any = None) -> Created:
+        """Create one job; inside the caller's own asyncpg *connection*, if one is given."""
+        return (await self.create_all([spec], connection))[0]
+
+    async def create_all(self, specs: Sequence[JobSpec], connection: Any = None) -> list[Created]:
+        """Create jobs, all or none. A one-off whose `unique_key` is alive gives the execution that holds the key."""
+        prepared = self.prepare(specs)
+        jobs, openings = [job for job, _ in prepared], [opening for _, opening in prepared if opening is not None]
+        if connection is not None:
+            return await self._store.jobs.create(jobs, openings, connection)
+        for attempt in range(_TRIES):
+            try:
+                return await self._store.jobs.create(jobs, openings)
+            except StoreUnavailable:
+                if attempt == _TRIES - 1:
+                    raise
+                await self._env.clock.sleep(0.2 * 2**attempt)
+                done = await self._created_before(jobs, openings)
+                if done is not None:
+                    return done
+        raise AssertionError("unreachable")
+
+    async def _created_before(self, jobs: Sequence[Job], openings: Sequence[Opening]) -> list[Created] | None:
+        """Whether a create whose reply was lost has been committed: the ids were ours, so they tell."""
+        try:
+            found = await self._store.jobs.find([job.id for job in jobs])
+        except StoreUnavailable:
+            return None
+        if not found:
+            return None
+        executions = {opening.job_id: opening.id for opening in openings}
+        done = {job_id: Created(job_id, executions.get(job_id), is_new=True) for job_id in found}
+        # It was one statement: what it did not write is refused for its unique key, and asking again says by whom.
+        missing = [job for job in jobs if job.id not in found]
+        if missing:
+            again = await self._store.jobs.create(missing, [o for o in openings if o.job_id not in found])
+            done |= {created.job_id: created for created in again}
+        return [done[job.id] for job in jobs]
+
+    def prepare(self, specs: Sequence[JobSpec]) -> list[tuple[Job, Opening | None]]:
+        """Check wishes and make them jobs with their first executions, ready to be written."""
+        now = self._env.clock.now()
+        return [self._prepare_one(spec, now) for spec in specs]
+
+    def _prepare_one(self, spec: JobSpec, now: datetime) -> tuple[Job, Opening | None]:
+        is_immediate = (
+            spec.name is None and spec.schedule is None and spec.interval_seconds is None and spec.scheduled_at is None
+        )
+        job = define(
+            replace(spec, scheduled_at=now) if is_immediate else spec, self._new_job_id(), now, self._store.shards
+        )
+        if is_immediate:
+            return job, Opening(id=ExecutionId(job.id), job_id=job.id, origin=Origin.ENQUEUE)
+        first = first_occurrence(job, now)
+        if first is None:
+            return job, None
+        return job, Opening(
+            id=first.id,
+            job_id=job.id,
+            origin=Origin.ENQUEUE if job.is_enqueued else Origin.SCHEDULE,
+            run_at=first.run_at,
+            scheduled_for=first.scheduled_for,
+            watermark=None if job.is_enqueued else now,
+            tzdata=None if isinstance(job.rule, Once) else first.tzdata,
+            executions_left=first.executions_left,
+        )
+
+    async def enqueue_many(self, spec: JobSpec, payloads: Sequence[str]) -> list[ExecutionId]:
+        """Create many one-offs that differ only in their payloads (JSON texts), by COPY: all or none."""
+        if spec.unique_key is not None or spec.max_running is not None or spec.schedule is not None:
+            raise InvalidInput(
+                "unique_key, max_running and schedules cannot be given to a bulk enqueue; create them singly"
+            )
+        now = self._env.clock.now()
+        due_at = spec.scheduled_at
+        template = define(
+            replace(spec, name=None, scheduled_at=due_at or now), self._new_job_id(), now, self._store.shards
+        )
+        assert isinstance(template.rule, Once)
+        milliseconds, random, shards = self._env.clock.epoch_milliseconds(), self._env.random, self._store.shards
+        rows: list[tuple[UUID, int, str]] = []
+        for payload in payloads:
+            bits = random.getrandbits(74)
+            rows.append((new_id(milliseconds, bits), (bits & 0xFFFF_FFFF) % shards, payload))
+        if rows:
+            await self._store.jobs.create_many(template, rows, template.rule.scheduled_at if due_at else None)
+        return [ExecutionId(id_) for id_, _, _ in rows]

@@ -1,0 +1,97 @@
+"""Executions that people ask for, or want to be rid of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from timeball.commands.actor import LOCAL, Actor
+from timeball.commands.changing import Changing
+from timeball.domain.execution import Origin
+from timeball.domain.ids import ExecutionId, JobId
+from timeball.domain.schedule import Manual, Once
+from timeball.domain.text import to_json
+from timeball.errors import Conflict, InvalidInput, NotFound
+from timeball.store.interface import Request
+
+_MOST_BACKFILLED = 10_000
+_BACKFILL_INTERVAL = timedelta(milliseconds=100)
+
+
+class Running(Changing):
+    """Trigger, retry, cancel, backfill."""
+
+    async def trigger(self, job_id: JobId, payload: Any = None, actor: Actor = LOCAL) -> ExecutionId:
+        """Run a job now, beside its schedule; with another payload, if one is given."""
+        job = await self._existing(job_id)
+        request = Request(
+            id=ExecutionId(self._env.new_id()),
+            job_id=job.id,
+            origin=Origin.TRIGGER,
+            payload=None if payload is None else to_json(payload),
+        )
+        return (await self._store.jobs.request([request], actor.entry, "job.trigger"))[0]
+
+    async def retry(self, execution_id: ExecutionId, payload: Any = None, actor: Actor = LOCAL) -> ExecutionId:
+        """Run an ended execution again: a new one, linked to the old, which stays as it is."""
+        ended = await self._existing_execution(execution_id)
+        if not ended.state.is_final:
+            raise Conflict(f"execution {execution_id} is {ended.state}, not ended", hint="cancel it first, or wait")
+        request = Request(
+            id=ExecutionId(self._env.new_id()),
+            job_id=ended.job_id,
+            origin=Origin.RETRY,
+            payload=await self._store.history.payload_override(execution_id) if payload is None else to_json(payload),
+            retry_of=execution_id,
+        )
+        return (await self._store.jobs.request([request], actor.entry, "execution.retry"))[0]
+
+    async def cancel(self, execution_ids: Sequence[ExecutionId], actor: Actor = LOCAL) -> set[ExecutionId]:
+        """Cancel executions: what waits, at once; what runs is asked to stop. Returns those that this reached.
+
+        The pending occurrence of a recurring job is cancelled too; its schedule goes on with the next.
+        """
+        reason = actor.reason or f"cancelled by {actor.name}"
+        reached = await self._store.jobs.cancel(execution_ids, reason, actor.entry)
+        for execution_id in execution_ids:
+            if execution_id not in reached and await self._skip_if_pending(execution_id, actor):
+                reached.add(execution_id)
+        return reached
+
+    async def _skip_if_pending(self, execution_id: ExecutionId, actor: Actor) -> bool:
+        found = await self._store.history.find(execution_id)
+        if found is None or found.state.is_final or found.origin is not Origin.SCHEDULE:
+            return False
+        try:
+            await self.skip_next(found.job_id, actor, expected=execution_id)
+        except (Conflict, NotFound):
+            return False
+        return True
+
+    async def backfill(self, job_id: JobId, start: datetime, end: datetime, actor: Actor = LOCAL) -> list[ExecutionId]:
+        """Run a job once for every occurrence its present schedule names in (start, end], at ten a second."""
+        job = await self._existing(job_id)
+        if isinstance(job.rule, Manual | Once):
+            raise InvalidInput("only a recurring job has occurrences to fill in", field="job")
+        now = self._env.clock.now()
+        instants: list[datetime] = []
+        for occurrence in job.rule.occurrences(start, min(end, now)):
+            if len(instants) == _MOST_BACKFILLED:
+                raise InvalidInput(
+                    f"more than {_MOST_BACKFILLED} occurrences; fill them in by smaller spans", field="end"
+                )
+            instants.append(occurrence.at)
+        if not instants:
+            return []
+        requests = [
+            Request(
+                id=ExecutionId(self._env.new_id()),
+                job_id=job.id,
+                origin=Origin.BACKFILL,
+                run_at=now + number * _BACKFILL_INTERVAL,
+                scheduled_for=instant,
+            )
+            for number, instant in enumerate(instants)
+        ]
+        return await self._store.jobs.request(requests, actor.entry, "job.backfill")
