@@ -24,7 +24,7 @@ async def _raw_copy(bench: System) -> float:
 
 
 async def ask() -> str:
-    """Bulk by COPY; single creates one after the other, and a hundred at a time."""
+    """Bulk; single creates one after the other, and a hundred at a time."""
     async with system() as bench:
         raw = await _raw_copy(bench)
         begun = time.perf_counter()

@@ -76,7 +76,7 @@ class Desk:
         spec = await self._spec(wish)
         if spec.max_running is None:
             return await self.commands.enqueue_many(spec, payloads)
-        # COPY knows no limits; one statement does, and is all or none too.
+        # A bulk enqueue knows no limits; creating does, and is all or none too.
         made = await self.commands.create_all([with_payload(spec, payload) for payload in payloads])
         return [execution_of(created) for created in made]
 

@@ -354,6 +354,8 @@ async def test_many_one_offs_are_written_at_once(store: Store, clock: VirtualClo
     template = define_job(
         store,
         name=None,
+        description="what they have in common",
+        timezone="Europe/Berlin",
         scheduled_at=clock.now(),
         handler="app:send",
         queue="mail",
@@ -395,7 +397,11 @@ async def test_many_one_offs_for_later_wait_in_due(store: Store, clock: VirtualC
     assert await table(store, "ready") == []
 
 
-async def test_a_bulk_write_is_all_or_nothing(store: Store, clock: VirtualClock) -> None:
+@pytest.mark.parametrize("rows_at_once", [1, 2, 20_000])
+async def test_a_bulk_write_is_all_or_nothing(
+    store: Store, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, rows_at_once: int
+) -> None:
+    monkeypatch.setattr("timeball.store.jobs._BULK_SLICE", rows_at_once)
     template = define_job(store, name=None, scheduled_at=clock.now())
     doubled = [(UUID(int=1), 1, "{}"), (UUID(int=2), 2, "{}"), (UUID(int=1), 1, "{}")]
 

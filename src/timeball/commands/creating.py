@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
-from uuid import UUID
 
 from timeball.commands.base import Base
 from timeball.domain.execution import Origin
-from timeball.domain.ids import ExecutionId, new_id
+from timeball.domain.ids import ExecutionId, shard_of
 from timeball.domain.job import Job, JobSpec, define
 from timeball.domain.occurrences import first_occurrence
 from timeball.domain.schedule import Once
@@ -92,7 +91,7 @@ class Creating(Base):
         )
 
     async def enqueue_many(self, spec: JobSpec, payloads: Sequence[str]) -> list[ExecutionId]:
-        """Create many one-offs that differ only in their payloads (JSON texts), by COPY: all or none."""
+        """Create many one-offs that differ only in their payloads (JSON texts): all or none."""
         if spec.unique_key is not None or spec.max_running is not None or spec.schedule is not None:
             raise InvalidInput(
                 "unique_key, max_running and schedules cannot be given to a bulk enqueue; create them singly"
@@ -103,11 +102,9 @@ class Creating(Base):
             replace(spec, name=None, scheduled_at=due_at or now), self._new_job_id(), now, self._store.shards
         )
         assert isinstance(template.rule, Once)
-        milliseconds, random, shards = self._env.clock.epoch_milliseconds(), self._env.random, self._store.shards
-        rows: list[tuple[UUID, int, str]] = []
-        for payload in payloads:
-            bits = random.getrandbits(74)
-            rows.append((new_id(milliseconds, bits), (bits & 0xFFFF_FFFF) % shards, payload))
+        shards = self._store.shards
+        ids = self._env.new_ids(len(payloads))
+        rows = [(id_, shard_of(id_, shards), payload) for id_, payload in zip(ids, payloads, strict=True)]
         if rows:
             await self._store.jobs.create_many(template, rows, template.rule.scheduled_at if due_at else None)
         return [ExecutionId(id_) for id_, _, _ in rows]

@@ -27,6 +27,8 @@ from timeball.store.rows import job_columns, job_from, json_text, pending_from
 
 # A hint must not come out later than what it announces, and the two clocks are only nearly the same.
 _HINT_MARGIN = timedelta(milliseconds=50)
+# So many rows go with one statement of a bulk enqueue: each ends well within the patience for one.
+_BULK_SLICE = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,65 +144,21 @@ class Jobs:
             await self._rooms.promote(limits)
 
     async def create_many(self, template: Job, rows: Sequence[tuple[UUID, int, str]], run_at: datetime | None) -> None:
-        """Write many one-off jobs that differ only in (id, shard, payload), by COPY, all or nothing."""
+        """Write many one-off jobs that differ only in (id, shard, payload), all or nothing."""
         moment = await self.moment()
         starts_at = run_at or moment
         is_ready = starts_at <= moment + self._hoist_window
-        columns = job_columns(template)
-        constant = tuple(columns[name] for name in _BULK_CONSTANT)
-        job_rows = [(id_, shard, payload, *constant, starts_at, moment, moment) for id_, shard, payload in rows]
+        given = json_text(
+            [job_columns(template) | {"scheduled_at": starts_at, "created_at": moment, "updated_at": moment}]
+        )
         async with self._database.transaction() as connection:
-            await connection.copy_records_to_table(
-                "job",
-                timeout=_BULK_SECONDS,
-                schema_name="timeball",
-                columns=("id", "shard", "payload", *_BULK_CONSTANT, "scheduled_at", "created_at", "updated_at"),
-                records=job_rows,
-            )
-            if is_ready:
-                await connection.copy_records_to_table(
-                    "ready",
-                    timeout=_BULK_SECONDS,
-                    schema_name="timeball",
-                    columns=_BULK_READY,
-                    records=[
-                        (
-                            i,
-                            i,
-                            "enqueue",
-                            1,
-                            template.queue,
-                            template.priority,
-                            template.handler,
-                            starts_at,
-                            starts_at,
-                            moment,
-                        )
-                        for i, _, _ in rows
-                    ],
+            for start in range(0, len(rows), _BULK_SLICE):
+                ids, shards, payloads = map(list, zip(*rows[start : start + _BULK_SLICE], strict=True))
+                await self._database.fetch(
+                    "enqueue_jobs", connection, template=given, ids=ids, shards=shards, payloads=payloads
                 )
-            else:
-                await connection.copy_records_to_table(
-                    "due",
-                    timeout=_BULK_SECONDS,
-                    schema_name="timeball",
-                    columns=_BULK_DUE,
-                    records=[
-                        (
-                            i,
-                            i,
-                            "occurrence",
-                            "enqueue",
-                            s,
-                            starts_at,
-                            starts_at,
-                            1,
-                            template.queue,
-                            template.priority,
-                            template.handler,
-                        )
-                        for i, s, _ in rows
-                    ],
+                await self._database.fetch(
+                    "enqueue_ready" if is_ready else "enqueue_due", connection, template=given, ids=ids, shards=shards
                 )
         self._hint_bulk(template, {shard for _, shard, _ in rows}, starts_at, is_ready=is_ready)
 
@@ -496,48 +454,6 @@ class Jobs:
 
 class _OccurrenceRaceError(Exception):
     """A scheduler wrote the job's next occurrence meanwhile: begin again."""
-
-
-_BULK_SECONDS = 3600
-_BULK_CONSTANT = (
-    "handler",
-    "kind",
-    "queue",
-    "priority",
-    "max_retries",
-    "max_lost",
-    "initial_backoff_ms",
-    "max_backoff_ms",
-    "timeout_ms",
-    "at_most_once",
-    "tags",
-    "version",
-)
-_BULK_READY = (
-    "id",
-    "job_id",
-    "origin",
-    "version",
-    "queue",
-    "priority",
-    "handler",
-    "scheduled_for",
-    "run_at",
-    "queued_at",
-)
-_BULK_DUE = (
-    "id",
-    "job_id",
-    "kind",
-    "origin",
-    "shard",
-    "run_at",
-    "scheduled_for",
-    "version",
-    "queue",
-    "priority",
-    "handler",
-)
 
 
 def _opening_columns(opening: Opening) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from timeball.errors import Conflict, InvalidInput, NotFound
 router = APIRouter(prefix="/jobs/bulk", tags=["jobs"])
 
 _MOST = 10_000
-# With one of these a job is more than a payload in a queue, and cannot be written by COPY.
+# With one of these a job is more than a payload in a queue, and cannot be written in bulk.
 _SINGULAR = frozenset(
     {"name", "schedule", "interval_seconds", "unique_key", "max_running", "limit_key", "starts_at", "ends_at"}
 )

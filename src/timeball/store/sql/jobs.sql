@@ -96,6 +96,30 @@ SELECT made.id AS job_id, placed.execution_id, placed.room, placed.run_at, made.
 FROM made
 LEFT JOIN placed ON placed.id = made.id;
 
+-- name: enqueue_jobs
+-- Write many one-off jobs that differ only in id, shard and payload.
+-- Not by COPY: the columns that all rows share would be encoded, sent and parsed once for each of them.
+INSERT INTO timeball.job (id, description, handler, payload, kind, scheduled_at, timezone, queue, priority, max_retries, max_lost, initial_backoff_ms,
+                          max_backoff_ms, timeout_ms, at_most_once, tags, shard, version, created_at, updated_at)
+SELECT own.id, description, handler, own.payload::jsonb, kind, scheduled_at, timezone, queue, priority, max_retries, max_lost, initial_backoff_ms,
+       max_backoff_ms, timeout_ms, at_most_once, tags, own.shard, version, created_at, updated_at
+FROM json_populate_recordset(NULL::timeball.job, :template::text::json)
+CROSS JOIN unnest(:ids::uuid[], :shards::smallint[], :payloads::text[]) AS own (id, shard, payload);
+
+-- name: enqueue_ready
+-- Put the executions of many new one-offs into the ready room.
+INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at)
+SELECT own.id, own.id, 'enqueue', version, queue, priority, handler, scheduled_at, scheduled_at, created_at
+FROM json_populate_recordset(NULL::timeball.job, :template::text::json)
+CROSS JOIN unnest(:ids::uuid[], :shards::smallint[]) AS own (id, shard);
+
+-- name: enqueue_due
+-- Put the executions of many new one-offs into the due room.
+INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, version, queue, priority, handler)
+SELECT own.id, own.id, 'occurrence', 'enqueue', own.shard, scheduled_at, scheduled_at, version, queue, priority, handler
+FROM json_populate_recordset(NULL::timeball.job, :template::text::json)
+CROSS JOIN unnest(:ids::uuid[], :shards::smallint[]) AS own (id, shard);
+
 -- name: live_keys
 -- Which executions hold these unique keys.
 SELECT key, execution_id
