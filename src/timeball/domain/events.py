@@ -111,6 +111,13 @@ class Reaped:
 
 
 @dataclass(frozen=True, slots=True)
+class StraysTakenIn:
+    """Executions stood in this worker's name without its knowledge: a claim arrived long after it was given up."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceFailed:
     """A loop met an error; it goes on after a pause."""
 
@@ -172,6 +179,7 @@ Event = (
     | AttemptFailed
     | OutcomeRefused
     | Reaped
+    | StraysTakenIn
     | ServiceFailed
     | ServiceRecovered
     | ListenerChanged

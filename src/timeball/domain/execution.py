@@ -59,6 +59,10 @@ class Claimed(NamedTuple):
     stop: str | None
 
 
+# What a holder answers for: an execution, by the claim that gave it to the holder.
+Stake = tuple[ExecutionId, ClaimId]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorInfo:
     """What went wrong in an attempt, as people and the dead-letter list need it."""

@@ -61,7 +61,9 @@ class Claimer(Service):
         self._expects_more = False
         # Whether something may have been hoisted since the last claim: worth asking for even without a free slot.
         self._may_hold = False
-        self._in_doubt: ClaimId | None = None
+        # The claim whose reply is under way, or was lost and has not been read back.
+        self.in_flight: ClaimId | None = None
+        self.has_lost_a_reply = False
         self._gathering: asyncio.TimerHandle | None = None
         executor.on_room = self._on_room
 
@@ -98,7 +100,7 @@ class Claimer(Service):
     async def tick(self) -> timedelta:
         if not self._executor.may_begin():
             return LONGEST_REST
-        if self._in_doubt is not None:
+        if self.in_flight is not None:
             await self._read_back()
         wish = self._wish()
         if not self._lanes or (wish.slots <= 0 and not (self._may_hold and wish.holds > 0)):
@@ -143,22 +145,23 @@ class Claimer(Service):
     async def _claim(self, wish: ClaimWish, queue: str | None, lanes: dict[Lane, datetime]) -> Claims:
         claim_id = ClaimId(self.env.new_id())
         asked_at = self.env.clock.now()
-        self._in_doubt = claim_id
+        self.in_flight = claim_id
         if queue is None:
             claims = await self._rooms.claim(wish, lanes, claim_id)
         else:
             claims = await self._rooms.claim_limited(wish, queue, lanes, claim_id)
-        self._in_doubt = None
+        self.in_flight = None
         self._advance(lanes, claims, wish, asked_at)
         self._executor.accept(claims.executions)
         return claims
 
     async def _read_back(self) -> None:
         """The reply to a claim was lost: whatever it gave us is ours, and nobody else will run it while we live."""
-        claim_id = self._in_doubt
+        claim_id = self.in_flight
         assert claim_id is not None
+        self.has_lost_a_reply = True
         claims = await self._rooms.read_back_claim(self._incarnation, claim_id)
-        self._in_doubt = None
+        self.in_flight = None
         self._executor.accept(claims)
 
     def _advance(self, lanes: dict[Lane, datetime], claims: Claims, wish: ClaimWish, asked_at: datetime) -> None:

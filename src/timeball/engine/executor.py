@@ -25,6 +25,7 @@ from timeball.domain.execution import (
     NotDropped,
     Outcome,
     Released,
+    Stake,
 )
 from timeball.domain.handler import Handler, HandlerSource, RunStyle
 from timeball.domain.ids import ExecutionId
@@ -274,6 +275,11 @@ class Executor:
         """Ask everything that runs to stop because this worker leaves; it will be given back uncounted."""
         for context, _ in list(self._running.values()):
             context.halt(Halt.SHUTDOWN, "the worker is leaving")
+
+    def stakes(self) -> set[Stake]:
+        """Everything that was accepted and has no outcome yet."""
+        accepted = (*self.unfinished(), *(c for c, _ in self._waiting), *(c for _, _, c in self._held))
+        return {(claimed.id, claimed.claim_id) for claimed in accepted}
 
     def unfinished(self) -> Sequence[Claimed]:
         """What is still running."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from timeball.domain.events import AttemptFailed, Emit, OutcomeRefused, SucceededInBatch
-from timeball.domain.execution import Finding, Released, Succeeded
+from timeball.domain.execution import Finding, Released, Stake, Succeeded
 from timeball.domain.lifecycle import Finish, Transition, decide
 from timeball.engine.service import AT_ONCE, LONGEST_REST, Service
 from timeball.env import Env
@@ -52,6 +52,10 @@ class Recorder(Service):
         self._waiting.append(finding)
         self._idle.clear()
         self.wake()
+
+    def unrecorded(self) -> set[Stake]:
+        """Whose outcomes are not known to be written yet."""
+        return {(finding.claimed.id, finding.claimed.claim_id) for finding in (*self._in_doubt, *self._waiting)}
 
     def forget_all(self) -> None:
         """Drop what has not been written: this life is over, and none of it would be accepted."""

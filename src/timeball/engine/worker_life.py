@@ -16,6 +16,7 @@ from timeball.engine.journal import Journal
 from timeball.engine.life import Life
 from timeball.engine.recorder import Recorder
 from timeball.engine.service import Service
+from timeball.engine.stocktaker import Stocktaker
 from timeball.env import Env
 from timeball.runners.interface import Runner
 from timeball.settings import WorkerSettings
@@ -74,11 +75,14 @@ class WorkerLife(Life):
         self.claimer = Claimer(env, emit, store.rooms, self.executor, node.incarnation, node.handlers, settings)
         self.sweeper = Sweeper(env, emit, store.rooms, self.claimer)
         self.stop_watch = StopWatch(env, emit, store.rooms, node, self.executor)
+        self.stocktaker = Stocktaker(
+            env, emit, store.rooms, node.incarnation, self.claimer, self.executor, self.recorder.unrecorded
+        )
         self.heartbeat.busy = lambda: self.executor.busy
         self.executor.may_begin = lambda: self.heartbeat.has_lease
 
     def services(self) -> Sequence[Service]:
-        return (self.recorder, self.journal, self.stop_watch, self.sweeper, self.claimer)
+        return (self.recorder, self.journal, self.stop_watch, self.sweeper, self.claimer, self.stocktaker)
 
     def heed(self, hints: Hints) -> None:
         self.claimer.heed(hints)
@@ -101,8 +105,9 @@ class WorkerLife(Life):
         """Take nothing more, give back what has not begun, wait for the rest; in the end, stop it and give it back."""
         self.claimer.stop()
         self.sweeper.stop()
+        self.stocktaker.stop()
         # A claim that is under way must not bring anything in behind our back.
-        await self._finish_claim()
+        await self._finish(self.claimer, self.stocktaker)
         given_back = self.executor.give_back_all()
         if self.executor.busy:
             self.emit(Draining(self.executor.busy, self._settings.grace))
@@ -118,10 +123,11 @@ class WorkerLife(Life):
         for runner in self._runners.values():
             await runner.stop()
 
-    async def _finish_claim(self) -> None:
-        for task in self._tasks:
-            if task.get_name() == self.claimer.name:
-                await asyncio.wait([task], timeout=_LAST_SECONDS)
+    async def _finish(self, *services: Service) -> None:
+        names = {service.name for service in services}
+        rounds = [task for task in self._tasks if task.get_name() in names]
+        if rounds:
+            await asyncio.wait(rounds, timeout=_LAST_SECONDS)
 
     async def _wait_for_running(self) -> None:
         patience = max(self._settings.grace_seconds - _LAST_SECONDS, 0)

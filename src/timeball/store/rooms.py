@@ -18,6 +18,7 @@ from timeball.domain.execution import (
     Outcome,
     Released,
     Snoozed,
+    Stake,
     Succeeded,
     TimedOut,
 )
@@ -217,6 +218,11 @@ class Rooms:
         """What a claim gave this worker, when the reply to it was lost."""
         rows = await self._database.fetch("read_back_claim", incarnation=incarnation, claim_id=claim_id)
         return [Claimed._make(tuple(row)) for row in rows]
+
+    async def stakes(self, incarnation: Incarnation) -> set[Stake]:
+        """Everything that stands in a worker's name, each with its claim."""
+        rows = await self._database.fetch("stakes", incarnation=incarnation)
+        return {(ExecutionId(row["id"]), ClaimId(row["claim_id"])) for row in rows}
 
     async def mark_queue_limited(self) -> None:
         """Count what was claimed before its queue was limited."""

@@ -30,6 +30,7 @@ from timeball.domain.events import (
     ServiceFailed,
     ServiceRecovered,
     ShardsChanged,
+    StraysTakenIn,
     SucceededInBatch,
 )
 from timeball.domain.ids import show
@@ -46,6 +47,7 @@ _LEVELS: dict[type[Event], tuple[int, str]] = {
     AttemptFailed: (logging.WARNING, "attempt.failed"),
     OutcomeRefused: (logging.WARNING, "outcome.refused"),
     Reaped: (logging.WARNING, "executions.reaped"),
+    StraysTakenIn: (logging.WARNING, "strays.taken_in"),
     ServiceFailed: (logging.ERROR, "service.failed"),
     ServiceRecovered: (logging.INFO, "service.recovered"),
     ListenerChanged: (logging.INFO, "listener.changed"),

@@ -506,6 +506,12 @@ LEFT JOIN timeball.job ON job.id = running.job_id
 WHERE running.holder = :incarnation
   AND running.claim_id = :claim_id;
 
+-- name: stakes
+-- What a worker holds by the database. Seldom asked, so it has no index, which every claim would have to keep up.
+SELECT id, claim_id
+FROM timeball.running
+WHERE holder = :incarnation;
+
 -- name: lock_limits
 -- Lock the limits that have a place free, perhaps; counting comes in the next statement, with a fresh snapshot.
 SELECT key

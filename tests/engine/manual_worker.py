@@ -1,0 +1,113 @@
+"""A worker whose claims are made by hand, and can be watched and disturbed on their way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from tests.engine.support import IMMORTAL, ManualRunner, make_executor, registry, settle, until
+from tests.factories import HANDLER, make_node
+from timeball.domain.execution import Finding, Released
+from timeball.domain.hints import Lane
+from timeball.domain.ids import ClaimId, Incarnation
+from timeball.engine.claimer import Claimer, Sweeper
+from timeball.engine.executor import Executor
+from timeball.errors import StoreUnavailable
+from timeball.settings import WorkerSettings
+from timeball.store.postgres import Store
+from timeball.store.rooms import Claims, ClaimWish, Rooms
+
+
+def cut() -> None:
+    raise StoreUnavailable("the connection was cut")
+
+
+class WatchedRooms:
+    """The real rooms; every claim is noted on its way, and what the test put there happens to it."""
+
+    def __init__(self, rooms: Rooms) -> None:
+        self._rooms = rooms
+        self.wishes: list[ClaimWish] = []
+        self.asked: list[Mapping[Lane, datetime]] = []
+        self.before: list[Any] = []
+        self.after: list[Any] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rooms, name)
+
+    async def claim(self, wish: ClaimWish, lanes: Mapping[Lane, datetime], claim_id: ClaimId) -> Claims:
+        return await self._pass(wish, lanes, self._rooms.claim(wish, lanes, claim_id))
+
+    async def claim_limited(
+        self, wish: ClaimWish, queue: str, lanes: Mapping[Lane, datetime], claim_id: ClaimId
+    ) -> Claims:
+        return await self._pass(wish, lanes, self._rooms.claim_limited(wish, queue, lanes, claim_id))
+
+    async def _pass(self, wish: ClaimWish, lanes: Mapping[Lane, datetime], claim: Any) -> Claims:
+        self.wishes.append(wish)
+        self.asked.append(dict(lanes))
+        try:
+            for happens in self.before:
+                happens()
+        except BaseException:
+            claim.close()
+            raise
+        claims: Claims = await claim
+        for happens in self.after:
+            happens()
+        return claims
+
+
+@dataclass
+class ManualWorker:
+    """A worker that claims when told to; what it starts goes on until told to end."""
+
+    store: Store
+    incarnation: Incarnation
+    rooms: WatchedRooms
+    runner: ManualRunner
+    executor: Executor
+    claimer: Claimer
+    sweeper: Sweeper
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def given_back(self) -> list[Finding]:
+        return [finding for finding in self.findings if isinstance(finding.outcome, Released)]
+
+    async def sweep_and_claim(self) -> None:
+        await self.sweeper.tick()
+        await settle(self.claimer)
+        await self.started()
+
+    async def started(self) -> None:
+        """Let what was accepted begin."""
+        await until(lambda: len(self.runner.started) >= self.executor.busy)
+
+    async def end_all(self) -> None:
+        for context in list(self.runner.started):
+            self.runner.end(context.claimed)
+        self.runner.started.clear()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+
+async def start(store: Store, slots: int = 20, handlers: Sequence[str] = (HANDLER,), **settings: Any) -> ManualWorker:
+    incarnation = await make_node(store, lease=IMMORTAL)
+    rooms, runner = WatchedRooms(store.rooms), ManualRunner()
+    findings: list[Finding] = []
+    executor = make_executor(store.env, runner, slots, registry(*handlers), findings.append)
+    claimer = Claimer(
+        store.env,
+        lambda _: None,
+        rooms,  # type: ignore[arg-type]
+        executor,
+        incarnation,
+        handlers,
+        WorkerSettings(slots=slots, **settings),
+    )
+    sweeper = Sweeper(store.env, lambda _: None, rooms, claimer)  # type: ignore[arg-type]
+    return ManualWorker(store, incarnation, rooms, runner, executor, claimer, sweeper, findings)
