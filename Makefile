@@ -8,7 +8,7 @@ BIN     := .venv/bin
 SERVICES := postgresql pgbouncer redis rabbitmq
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check lint types audit bench soak lock clean run-packages dev-packages services
+.PHONY: help up test check lint types audit bench soak schema lock clean run-packages dev-packages services
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
@@ -37,6 +37,9 @@ bench: dev-packages services ## the benchmarks (ARGS="drain" for one)
 
 soak: dev-packages services ## the system tests with random faults, for long (MINUTES=60)
 	@SOAK_MINUTES=$(or $(MINUTES),60) $(BIN)/python -m pytest --timeout 0 tests/system $(ARGS)
+
+schema: dev-packages services ## write down the schema that the migrations make, in one file for reading
+	@$(BIN)/python -m tests.schema
 
 lock: dev-packages ## choose and lock the versions of all packages anew
 	@$(BIN)/python -m pip install --quiet uv

@@ -1,0 +1,603 @@
+-- The schema after migration 0002, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
+
+CREATE TABLE timeball.migration (
+    number     integer NOT NULL,
+    name       text NOT NULL,
+    applied_at timestamptz NOT NULL DEFAULT now(),
+    CONSTRAINT migration_pkey PRIMARY KEY (number)
+);
+
+-- What to run and when. Finishing an execution never writes here.
+-- The scheduling rules below `timezone` are NULL for jobs that do not recur.
+CREATE TABLE timeball.job (
+    id                      uuid NOT NULL,
+    name                    text,
+    description             text,
+    handler                 text NOT NULL,
+    payload                 jsonb NOT NULL,
+    kind                    text NOT NULL,
+    schedule                text,
+    interval_seconds        bigint,
+    scheduled_at            timestamptz,
+    timezone                text,
+    on_gap                  text,
+    on_repeat               text,
+    starts_at               timestamptz,
+    ends_at                 timestamptz,
+    max_executions          bigint,
+    jitter_seconds          integer,
+    misfire                 text,
+    misfire_grace_seconds   integer,
+    misfire_cap             integer,
+    misfire_max_age_seconds bigint,
+    overlap                 text,
+    queue                   text NOT NULL,
+    priority                smallint NOT NULL,
+    max_retries             integer NOT NULL,
+    max_lost                integer NOT NULL,
+    initial_backoff_ms      bigint NOT NULL,
+    max_backoff_ms          bigint NOT NULL,
+    timeout_ms              bigint,
+    at_most_once            boolean NOT NULL,
+    max_running             integer,
+    limit_key               text,
+    unique_key              text,
+    tags                    text[],
+    shard                   smallint NOT NULL,
+    version                 integer NOT NULL,
+    declared_by             text,
+    paused_at               timestamptz,
+    paused_until            timestamptz,
+    paused_from             timestamptz,
+    paused_left             bigint,
+    pause_reason            text,
+    created_at              timestamptz NOT NULL,
+    updated_at              timestamptz NOT NULL,
+    deleted_at              timestamptz,
+    CONSTRAINT job_pkey PRIMARY KEY (id),
+    CONSTRAINT cron_has_schedule CHECK (kind <> 'cron' OR schedule IS NOT NULL AND timezone IS NOT NULL),
+    CONSTRAINT every_has_interval CHECK (kind <> 'every' OR interval_seconds IS NOT NULL AND scheduled_at IS NOT NULL),
+    CONSTRAINT job_handler_check CHECK (length(handler) >= 1 AND length(handler) <= 200),
+    CONSTRAINT job_initial_backoff_ms_check CHECK (initial_backoff_ms >= 0),
+    CONSTRAINT job_interval_seconds_check CHECK (interval_seconds >= 1),
+    CONSTRAINT job_jitter_seconds_check CHECK (jitter_seconds >= 0),
+    CONSTRAINT job_kind_check CHECK (kind = ANY (ARRAY['once', 'every', 'cron', 'manual'])),
+    CONSTRAINT job_max_backoff_ms_check CHECK (max_backoff_ms >= 0),
+    CONSTRAINT job_max_executions_check CHECK (max_executions >= 1),
+    CONSTRAINT job_max_lost_check CHECK (max_lost >= 1),
+    CONSTRAINT job_max_retries_check CHECK (max_retries >= 0),
+    CONSTRAINT job_max_running_check CHECK (max_running >= 1),
+    CONSTRAINT job_misfire_cap_check CHECK (misfire_cap >= 1),
+    CONSTRAINT job_misfire_check CHECK (misfire = ANY (ARRAY['latest', 'skip', 'all'])),
+    CONSTRAINT job_misfire_grace_seconds_check CHECK (misfire_grace_seconds >= 0),
+    CONSTRAINT job_misfire_max_age_seconds_check CHECK (misfire_max_age_seconds >= 0),
+    CONSTRAINT job_name_check CHECK (length(name) >= 1 AND length(name) <= 200),
+    CONSTRAINT job_on_gap_check CHECK (on_gap = ANY (ARRAY['next_valid', 'skip'])),
+    CONSTRAINT job_on_repeat_check CHECK (on_repeat = ANY (ARRAY['first', 'second', 'both'])),
+    CONSTRAINT job_overlap_check CHECK (overlap = ANY (ARRAY['allow', 'skip', 'queue', 'cancel_running'])),
+    CONSTRAINT job_priority_check CHECK (priority >= 0 AND priority <= 100),
+    CONSTRAINT job_queue_check CHECK (length(queue) >= 1 AND length(queue) <= 200),
+    CONSTRAINT job_scheduled_at_check CHECK (scheduled_at >= '1970-01-01 00:00:00+00'::timestamptz AND scheduled_at < '2200-01-01 00:00:00+00'::timestamptz),
+    CONSTRAINT job_timeout_ms_check CHECK (timeout_ms >= 1),
+    CONSTRAINT once_has_instant CHECK (kind <> 'once' OR scheduled_at IS NOT NULL)
+);
+-- find_job by name; and a name belongs to one job at a time.
+CREATE UNIQUE INDEX job_name ON timeball.job (name) WHERE name IS NOT NULL AND deleted_at IS NULL;
+
+-- Every version of a recurring job, with the span of instants it answers for: (effective_from, effective_until].
+-- `verify` computes from here which occurrences there should have been.
+CREATE TABLE timeball.job_version (
+    job_id          uuid NOT NULL,
+    version         integer NOT NULL,
+    definition      jsonb NOT NULL,
+    effective_from  timestamptz NOT NULL,
+    effective_until timestamptz,
+    recorded_at     timestamptz NOT NULL,
+    CONSTRAINT job_version_pkey PRIMARY KEY (job_id, version)
+);
+
+-- What lies ahead: the next occurrence of every active job, delayed executions, waiting retries, resumptions.
+CREATE TABLE timeball.due (
+    id              uuid NOT NULL,
+    job_id          uuid NOT NULL,
+    kind            text NOT NULL,
+    origin          text NOT NULL,
+    shard           smallint NOT NULL,
+    run_at          timestamptz NOT NULL,
+    scheduled_for   timestamptz NOT NULL,
+    watermark       timestamptz,
+    tzdata          text,
+    version         integer NOT NULL,
+    queue           text NOT NULL,
+    priority        smallint NOT NULL,
+    handler         text NOT NULL,
+    executions_left bigint,
+    queued_at       timestamptz,
+    attempts        integer NOT NULL DEFAULT 0,
+    lost            integer NOT NULL DEFAULT 0,
+    fence           bigint NOT NULL DEFAULT 0,
+    limit_key       text,
+    unique_key      text,
+    payload         jsonb,
+    retry_of        uuid,
+    CONSTRAINT due_pkey PRIMARY KEY (id),
+    CONSTRAINT due_kind_check CHECK (kind = ANY (ARRAY['occurrence', 'later', 'snooze', 'retry', 'resume']))
+);
+-- look_ahead: the next rows of a shard.
+CREATE INDEX due_by_shard ON timeball.due (shard, run_at, id);
+-- One next occurrence per job, whoever writes it.
+CREATE UNIQUE INDEX due_occurrence ON timeball.due (job_id) WHERE kind = 'occurrence';
+-- The rows of one job: cancel, delete, overlap. Enqueued executions bear their job's id and need no entry.
+CREATE INDEX due_by_job ON timeball.due (job_id) WHERE job_id <> id;
+-- refresh_zones: occurrences that were computed by other time-zone data.
+CREATE INDEX due_by_tzdata ON timeball.due (tzdata, id) WHERE tzdata IS NOT NULL;
+-- Lists of what waits for its next attempt: among a million rows that lie ahead, those are few.
+CREATE INDEX due_retrying ON timeball.due (id) WHERE kind = 'retry';
+ALTER TABLE timeball.due SET (autovacuum_vacuum_scale_factor=0.01, autovacuum_vacuum_threshold=5000, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off);
+
+-- What is due now, or within the hoist window.
+CREATE TABLE timeball.ready (
+    id            uuid NOT NULL,
+    job_id        uuid NOT NULL,
+    origin        text NOT NULL,
+    version       integer NOT NULL,
+    queue         text NOT NULL,
+    priority      smallint NOT NULL,
+    handler       text NOT NULL,
+    scheduled_for timestamptz NOT NULL,
+    run_at        timestamptz NOT NULL,
+    queued_at     timestamptz NOT NULL,
+    attempts      integer NOT NULL DEFAULT 0,
+    lost          integer NOT NULL DEFAULT 0,
+    fence         bigint NOT NULL DEFAULT 0,
+    tzdata        text,
+    limit_key     text,
+    unique_key    text,
+    payload       jsonb,
+    retry_of      uuid,
+    CONSTRAINT ready_pkey PRIMARY KEY (id)
+);
+-- claim: a lane (queue, priority) in the order of time. Never (queue, rank): see ARCHITECTURE.md, "Lanes".
+CREATE INDEX ready_by_lane ON timeball.ready (queue, priority, run_at, id);
+-- cancel, pause, delete, overlap: what of a job is ready.
+CREATE INDEX ready_by_job ON timeball.ready (job_id) WHERE job_id <> id;
+-- promote: how many places of a limit are taken.
+CREATE INDEX ready_by_limit ON timeball.ready (limit_key) WHERE limit_key IS NOT NULL;
+ALTER TABLE timeball.ready SET (autovacuum_vacuum_scale_factor=0.01, autovacuum_vacuum_threshold=5000, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off);
+
+-- What would be ready, but waits for a place of its limit.
+CREATE TABLE timeball.blocked (
+    id            uuid NOT NULL,
+    job_id        uuid NOT NULL,
+    origin        text NOT NULL,
+    version       integer NOT NULL,
+    queue         text NOT NULL,
+    priority      smallint NOT NULL,
+    handler       text NOT NULL,
+    scheduled_for timestamptz NOT NULL,
+    run_at        timestamptz NOT NULL,
+    queued_at     timestamptz NOT NULL,
+    attempts      integer NOT NULL DEFAULT 0,
+    lost          integer NOT NULL DEFAULT 0,
+    fence         bigint NOT NULL DEFAULT 0,
+    tzdata        text,
+    limit_key     text NOT NULL,
+    unique_key    text,
+    payload       jsonb,
+    retry_of      uuid,
+    CONSTRAINT blocked_pkey PRIMARY KEY (id)
+);
+-- promote: who waits for a limit.
+CREATE INDEX blocked_by_limit ON timeball.blocked (limit_key, run_at, id);
+-- cancel, pause, delete, overlap: what of a job is blocked.
+CREATE INDEX blocked_by_job ON timeball.blocked (job_id);
+ALTER TABLE timeball.blocked SET (autovacuum_vacuum_scale_factor=0.01, autovacuum_vacuum_threshold=5000, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off);
+
+-- What a worker holds or runs. Its lease is its node's.
+CREATE TABLE timeball.running (
+    id            uuid NOT NULL,
+    job_id        uuid NOT NULL,
+    origin        text NOT NULL,
+    version       integer NOT NULL,
+    queue         text NOT NULL,
+    priority      smallint NOT NULL,
+    handler       text NOT NULL,
+    scheduled_for timestamptz NOT NULL,
+    run_at        timestamptz NOT NULL,
+    queued_at     timestamptz NOT NULL,
+    attempts      integer NOT NULL,
+    lost          integer NOT NULL,
+    fence         bigint NOT NULL,
+    tzdata        text,
+    limit_key     text,
+    unique_key    text,
+    payload       jsonb,
+    retry_of      uuid,
+    holder        uuid NOT NULL,
+    claim_id      uuid NOT NULL,
+    claimed_at    timestamptz NOT NULL,
+    deadline      timestamptz,
+    stop          text,
+    queue_limited boolean NOT NULL DEFAULT false,
+    progress      real,
+    progress_note text,
+    CONSTRAINT running_pkey PRIMARY KEY (id)
+);
+-- cancel, overlap: what of a job is running.
+CREATE INDEX running_by_job ON timeball.running (job_id) WHERE job_id <> id;
+-- claim of a limited queue: how many of it are running.
+CREATE INDEX running_by_queue ON timeball.running (queue) WHERE queue_limited;
+-- promote: how many places of a limit are taken.
+CREATE INDEX running_by_limit ON timeball.running (limit_key) WHERE limit_key IS NOT NULL;
+-- heed_stops: what a holder has been asked to stop.
+CREATE INDEX running_stopped ON timeball.running (holder) WHERE stop IS NOT NULL;
+ALTER TABLE timeball.running SET (autovacuum_vacuum_scale_factor=0.01, autovacuum_vacuum_threshold=5000, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off);
+
+-- How every execution ended. Append-only; a partition a day; old days are dropped whole.
+CREATE TABLE timeball.finished (
+    id            uuid NOT NULL,
+    job_id        uuid NOT NULL,
+    state         text NOT NULL,
+    origin        text NOT NULL,
+    version       integer NOT NULL,
+    queue         text NOT NULL,
+    priority      smallint NOT NULL,
+    handler       text NOT NULL,
+    scheduled_for timestamptz NOT NULL,
+    queued_at     timestamptz,
+    started_at    timestamptz,
+    finished_at   timestamptz NOT NULL,
+    attempts      integer NOT NULL,
+    lost          integer NOT NULL,
+    fence         bigint NOT NULL,
+    worker        uuid,
+    claim_id      uuid,
+    tzdata        text,
+    result        jsonb,
+    error_type    text,
+    error         text,
+    reason        text,
+    fingerprint   text,
+    payload       jsonb,
+    retry_of      uuid,
+    CONSTRAINT finished_pkey PRIMARY KEY (id, finished_at),
+    CONSTRAINT finished_state_check CHECK (state = ANY (ARRAY['succeeded', 'cancelled', 'dead', 'skipped']))
+) PARTITION BY RANGE (finished_at);
+-- The history of one job. An enqueued execution bears its job's id and is found by that.
+CREATE INDEX finished_by_job ON timeball.finished (job_id, id) WHERE job_id <> id;
+-- Lists by state; the many that succeeded are read in the order of their ids.
+CREATE INDEX finished_by_state ON timeball.finished (state, id) WHERE state <> 'succeeded';
+-- The dead, by what killed them.
+CREATE INDEX finished_by_fingerprint ON timeball.finished (fingerprint, id) WHERE state = 'dead';
+
+CREATE TABLE timeball.finished_default PARTITION OF timeball.finished DEFAULT;
+
+-- One row per unsuccessful try.
+CREATE TABLE timeball.attempt (
+    execution_id uuid NOT NULL,
+    fence        bigint NOT NULL,
+    number       integer NOT NULL,
+    claim_id     uuid,
+    worker       uuid,
+    started_at   timestamptz,
+    finished_at  timestamptz NOT NULL,
+    outcome      text NOT NULL,
+    error_type   text,
+    error        text,
+    traceback    text,
+    top_frame    text,
+    fingerprint  text,
+    CONSTRAINT attempt_pkey PRIMARY KEY (execution_id, fence, finished_at)
+) PARTITION BY RANGE (finished_at);
+
+CREATE TABLE timeball.attempt_default PARTITION OF timeball.attempt DEFAULT;
+
+-- What handlers said while they ran.
+CREATE TABLE timeball.log_line (
+    execution_id uuid NOT NULL,
+    fence        bigint NOT NULL,
+    number       integer NOT NULL,
+    at           timestamptz NOT NULL,
+    level        text NOT NULL,
+    message      text NOT NULL,
+    CONSTRAINT log_line_pkey PRIMARY KEY (execution_id, fence, number, at)
+) PARTITION BY RANGE (at);
+
+CREATE TABLE timeball.log_line_default PARTITION OF timeball.log_line DEFAULT;
+
+-- Consecutive occurrences that were not run, and why: [first_at, last_at], both occurrences.
+CREATE TABLE timeball.skip_range (
+    id          uuid NOT NULL,
+    job_id      uuid NOT NULL,
+    version     integer NOT NULL,
+    tzdata      text,
+    first_at    timestamptz NOT NULL,
+    last_at     timestamptz NOT NULL,
+    occurrences bigint,
+    reason      text NOT NULL,
+    recorded_at timestamptz NOT NULL,
+    CONSTRAINT skip_range_pkey PRIMARY KEY (id),
+    CONSTRAINT in_order CHECK (first_at <= last_at)
+);
+-- verify, and a job's history: what was skipped of it.
+CREATE INDEX skip_range_by_job ON timeball.skip_range (job_id, first_at);
+
+-- One life of one process. A missing row means dead.
+CREATE TABLE timeball.node (
+    incarnation   uuid NOT NULL,
+    kind          text NOT NULL,
+    name          text NOT NULL,
+    started_at    timestamptz NOT NULL,
+    renewed_at    timestamptz NOT NULL,
+    lease_until   timestamptz NOT NULL,
+    lease_seconds real NOT NULL,
+    slots         integer NOT NULL DEFAULT 0,
+    busy          integer NOT NULL DEFAULT 0,
+    queues        text[],
+    handlers      text[] NOT NULL DEFAULT '{}'::text[],
+    version       text NOT NULL DEFAULT '',
+    draining      boolean NOT NULL DEFAULT false,
+    CONSTRAINT node_pkey PRIMARY KEY (incarnation),
+    CONSTRAINT node_kind_check CHECK (kind = ANY (ARRAY['scheduler', 'worker']))
+);
+
+-- A slice of the schedule, owned by one scheduler at a time.
+CREATE TABLE timeball.shard (
+    id    smallint NOT NULL,
+    owner uuid,
+    epoch bigint NOT NULL DEFAULT 0,
+    CONSTRAINT shard_pkey PRIMARY KEY (id)
+);
+
+-- A row exists only for queues that were paused or limited.
+CREATE TABLE timeball.queue (
+    name         text NOT NULL,
+    paused_at    timestamptz,
+    pause_reason text,
+    max_running  integer,
+    CONSTRAINT queue_pkey PRIMARY KEY (name),
+    CONSTRAINT queue_max_running_check CHECK (max_running >= 1),
+    CONSTRAINT queue_name_check CHECK (length(name) >= 1 AND length(name) <= 200)
+);
+
+-- How many executions that share a key may be ready or running together.
+CREATE TABLE timeball.running_limit (
+    key         text NOT NULL,
+    max_running integer NOT NULL,
+    CONSTRAINT running_limit_pkey PRIMARY KEY (key),
+    CONSTRAINT running_limit_max_running_check CHECK (max_running >= 1)
+);
+
+-- One unfinished execution per key.
+CREATE TABLE timeball.live_key (
+    key          text NOT NULL,
+    execution_id uuid NOT NULL,
+    CONSTRAINT live_key_pkey PRIMARY KEY (key)
+);
+
+-- Who changed what: append-only, written in the transaction of the change.
+CREATE TABLE timeball.audit (
+    id      uuid NOT NULL,
+    at      timestamptz NOT NULL,
+    actor   text NOT NULL,
+    action  text NOT NULL,
+    subject text NOT NULL,
+    reason  text,
+    before  jsonb,
+    after   jsonb,
+    CONSTRAINT audit_pkey PRIMARY KEY (id)
+);
+-- The history of one thing: who changed it.
+CREATE INDEX audit_by_subject ON timeball.audit (subject, id);
+
+-- Facts about this database itself.
+CREATE TABLE timeball.fact (
+    key   text NOT NULL,
+    value text NOT NULL,
+    CONSTRAINT fact_pkey PRIMARY KEY (key)
+);
+
+-- Every execution, whatever its room. What is held until its instant still shows as queued.
+CREATE VIEW timeball.execution AS
+SELECT due.id,
+    due.job_id,
+        CASE
+            WHEN due.kind = 'retry' THEN 'retrying'
+            ELSE 'scheduled'
+        END AS state,
+    due.origin,
+    due.version,
+    due.queue,
+    due.priority,
+    due.handler,
+    due.scheduled_for,
+    due.run_at,
+    due.queued_at,
+    NULL::timestamptz AS started_at,
+    NULL::timestamptz AS finished_at,
+    due.attempts,
+    due.lost,
+    due.fence,
+    NULL::uuid AS worker,
+    NULL::uuid AS claim_id,
+    due.tzdata,
+    NULL::jsonb AS result,
+    NULL::text AS error_type,
+    NULL::text AS error,
+    NULL::text AS reason,
+    NULL::text AS fingerprint,
+    due.payload,
+    due.retry_of,
+    due.limit_key,
+    due.unique_key,
+    NULL::text AS stop
+   FROM timeball.due
+  WHERE due.kind <> 'resume'
+UNION ALL
+ SELECT ready.id,
+    ready.job_id,
+    'queued' AS state,
+    ready.origin,
+    ready.version,
+    ready.queue,
+    ready.priority,
+    ready.handler,
+    ready.scheduled_for,
+    ready.run_at,
+    ready.queued_at,
+    NULL::timestamptz AS started_at,
+    NULL::timestamptz AS finished_at,
+    ready.attempts,
+    ready.lost,
+    ready.fence,
+    NULL::uuid AS worker,
+    NULL::uuid AS claim_id,
+    ready.tzdata,
+    NULL::jsonb AS result,
+    NULL::text AS error_type,
+    NULL::text AS error,
+    NULL::text AS reason,
+    NULL::text AS fingerprint,
+    ready.payload,
+    ready.retry_of,
+    ready.limit_key,
+    ready.unique_key,
+    NULL::text AS stop
+   FROM timeball.ready
+UNION ALL
+ SELECT blocked.id,
+    blocked.job_id,
+    'queued' AS state,
+    blocked.origin,
+    blocked.version,
+    blocked.queue,
+    blocked.priority,
+    blocked.handler,
+    blocked.scheduled_for,
+    blocked.run_at,
+    blocked.queued_at,
+    NULL::timestamptz AS started_at,
+    NULL::timestamptz AS finished_at,
+    blocked.attempts,
+    blocked.lost,
+    blocked.fence,
+    NULL::uuid AS worker,
+    NULL::uuid AS claim_id,
+    blocked.tzdata,
+    NULL::jsonb AS result,
+    NULL::text AS error_type,
+    NULL::text AS error,
+    NULL::text AS reason,
+    NULL::text AS fingerprint,
+    blocked.payload,
+    blocked.retry_of,
+    blocked.limit_key,
+    blocked.unique_key,
+    NULL::text AS stop
+   FROM timeball.blocked
+UNION ALL
+ SELECT running.id,
+    running.job_id,
+        CASE
+            WHEN running.run_at > now() THEN 'queued'
+            ELSE 'running'
+        END AS state,
+    running.origin,
+    running.version,
+    running.queue,
+    running.priority,
+    running.handler,
+    running.scheduled_for,
+    running.run_at,
+    running.queued_at,
+        CASE
+            WHEN running.run_at <= now() THEN GREATEST(running.claimed_at, running.run_at)
+            ELSE NULL::timestamptz
+        END AS started_at,
+    NULL::timestamptz AS finished_at,
+    running.attempts,
+    running.lost,
+    running.fence,
+    running.holder AS worker,
+    running.claim_id,
+    running.tzdata,
+    NULL::jsonb AS result,
+    NULL::text AS error_type,
+    NULL::text AS error,
+    NULL::text AS reason,
+    NULL::text AS fingerprint,
+    running.payload,
+    running.retry_of,
+    running.limit_key,
+    running.unique_key,
+    running.stop
+   FROM timeball.running
+UNION ALL
+ SELECT finished.id,
+    finished.job_id,
+    finished.state,
+    finished.origin,
+    finished.version,
+    finished.queue,
+    finished.priority,
+    finished.handler,
+    finished.scheduled_for,
+    NULL::timestamptz AS run_at,
+    finished.queued_at,
+    finished.started_at,
+    finished.finished_at,
+    finished.attempts,
+    finished.lost,
+    finished.fence,
+    finished.worker,
+    finished.claim_id,
+    finished.tzdata,
+    finished.result,
+    finished.error_type,
+    finished.error,
+    finished.reason,
+    finished.fingerprint,
+    finished.payload,
+    finished.retry_of,
+    NULL::text AS limit_key,
+    NULL::text AS unique_key,
+    NULL::text AS stop
+   FROM timeball.finished;
+
+-- Who may call. The token itself is shown once and never stored, only its hash.
+CREATE TABLE timeball.api_key (
+    id         text NOT NULL,
+    name       text NOT NULL,
+    role       text NOT NULL,
+    token_hash bytea NOT NULL,
+    created_at timestamptz NOT NULL,
+    expires_at timestamptz,
+    revoked_at timestamptz,
+    used_at    timestamptz,
+    CONSTRAINT api_key_pkey PRIMARY KEY (id),
+    CONSTRAINT api_key_name_check CHECK (length(name) >= 1 AND length(name) <= 200),
+    CONSTRAINT api_key_role_check CHECK (role = ANY (ARRAY['viewer', 'operator', 'editor', 'admin']))
+);
+
+-- A POST that was made under a key, and its answer; without a status it is still in flight.
+CREATE TABLE timeball.idempotency_key (
+    caller       text NOT NULL,
+    key          text NOT NULL,
+    request_hash bytea NOT NULL,
+    created_at   timestamptz NOT NULL,
+    status       integer,
+    headers      jsonb,
+    body         bytea,
+    CONSTRAINT idempotency_key_pkey PRIMARY KEY (caller, key)
+);
+-- forget_old_requests: the oldest first.
+CREATE INDEX idempotency_key_by_age ON timeball.idempotency_key (created_at);
+
+-- Dead executions that somebody has dealt with: they leave the dead-letter list, their history stays as it is.
+CREATE TABLE timeball.settled (
+    execution_id uuid NOT NULL,
+    how          text NOT NULL,
+    settled_at   timestamptz NOT NULL,
+    CONSTRAINT settled_pkey PRIMARY KEY (execution_id),
+    CONSTRAINT settled_how_check CHECK (how = ANY (ARRAY['retried', 'discarded']))
+);
