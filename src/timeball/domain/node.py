@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -63,6 +63,15 @@ class NodeStatus:
     version: str
     draining: bool
     shards: tuple[int, ...] = field(default=())
+
+    def serves(self, queue: str) -> bool:
+        """Whether this worker still takes executions from a queue."""
+        return not self.draining and serves_queue(self.queues, queue)
+
+
+def serves_queue(queues: Collection[str] | None, queue: str) -> bool:
+    """Whether a worker of these queues takes from this one; none named means all."""
+    return not queues or queue in queues
 
 
 def fair_share(shards: Iterable[int], nodes: Iterable[Incarnation]) -> dict[int, Incarnation]:

@@ -139,19 +139,28 @@ def plan(row: DueRow, job: Job | None, now: datetime, *, is_busy: bool) -> Hoist
     """
     if job is None or row.origin is not Origin.SCHEDULE or row.kind in (DueKind.RETRY, DueKind.SNOOZE):
         return Hoist(row=row, runs=(_as_it_is(row),))
-    overlaps = is_busy and job.overlap is not Overlap.ALLOW
+    overlaps = does_overlap(job, is_busy=is_busy)
     if overlaps and row.run_at > now:
         last_look = row.run_at - _LAST_LOOK
         return LookAgain(last_look if now < last_look else row.run_at)
-    if row.kind is DueKind.LATER or not job.rule.is_recurring:
-        owed = Owed(run=(row.scheduled_for,), skipped=(), next_at=None)
-    elif now - row.run_at <= job.misfire.grace:
-        owed = Owed(run=(row.scheduled_for,), skipped=(), next_at=job.rule.next_after(row.scheduled_for))
-    else:
-        owed = judge(job.rule, row.scheduled_for, now - job.jitter, job.misfire)
+    owed = owed_by(job, row.kind, row.run_at, row.scheduled_for, now)
     if overlaps and job.overlap is Overlap.SKIP:
         return _skip_all(row, job, owed)
     return _run_owed(row, job, owed, now, stop_running=overlaps and job.overlap is Overlap.CANCEL_RUNNING)
+
+
+def does_overlap(job: Job, *, is_busy: bool) -> bool:
+    """Whether an occurrence may not simply run beside an earlier execution that is unfinished."""
+    return is_busy and job.overlap is not Overlap.ALLOW
+
+
+def owed_by(job: Job, kind: DueKind, run_at: datetime, scheduled_for: datetime, now: datetime) -> Owed:
+    """What is owed of a pending occurrence by now: itself while it is in time or within the grace, past it by the job's policy."""
+    if kind is DueKind.LATER or not job.rule.is_recurring:
+        return Owed(run=(scheduled_for,), skipped=(), next_at=None)
+    if now - run_at <= job.misfire.grace:
+        return Owed(run=(scheduled_for,), skipped=(), next_at=job.rule.next_after(scheduled_for))
+    return judge(job.rule, scheduled_for, now - job.jitter, job.misfire)
 
 
 def _as_it_is(row: DueRow) -> Run:

@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from timeball.domain.events import Emit
 from timeball.domain.hints import Hints, Lane
 from timeball.domain.ids import ClaimId, Incarnation
+from timeball.domain.node import serves_queue
 from timeball.engine.executor import Executor
 from timeball.engine.service import AT_ONCE, LONGEST_REST, Service
 from timeball.env import Env
@@ -69,7 +70,7 @@ class Claimer(Service):
 
     def serves(self, queue: str) -> bool:
         """Whether executions of this queue are for this worker."""
-        return not self._queues or queue in self._queues
+        return serves_queue(self._queues, queue)
 
     def heed(self, hints: Hints) -> None:
         """Something is ready in these lanes, from these instants on."""

@@ -10,6 +10,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from timeball.domain.execution import Execution, ExecutionState
+from timeball.domain.explanation import Explanation
 from timeball.domain.ids import ExecutionId, JobId, parse_id
 from timeball.domain.instants import shown
 from timeball.domain.job import Job
@@ -17,10 +18,12 @@ from timeball.domain.node import NodeKind, NodeStatus
 from timeball.domain.schedule import Cron, Schedule
 from timeball.domain.search import ExecutionFilter, JobFilter, JobOrder, Page, PageRequest
 from timeball.errors import InvalidInput, NotFound, StoreError
+from timeball.insights.explain import Explainer
 from timeball.insights.views import Check, ExecutionView, FireTime, JobView
 from timeball.store.interface import LogLine, Store
 from timeball.store.listing import Listing
 from timeball.store.migrate import newest_known
+from timeball.store.survey import Survey
 
 _HEALTH_SECONDS = 3.0
 _UNFINISHED = (ExecutionState.RUNNING, ExecutionState.QUEUED, ExecutionState.RETRYING, ExecutionState.SCHEDULED)
@@ -33,6 +36,19 @@ class Insights:
     def __init__(self, store: Store, listing: Listing) -> None:
         self._store = store
         self._listing = listing
+        self._explainer = Explainer(store, Survey(store.database))
+
+    # why
+
+    async def explain_execution(self, reference: str) -> Explanation:
+        """Why an execution is where it is."""
+        return await self._explainer.execution(await self.find_execution(reference))
+
+    async def explain_job(self, reference: str) -> Explanation:
+        """Why a job does not run: told of what of it runs or waits, or else of the job itself."""
+        job = await self.find_job(reference)
+        current = await self.current_execution(job.id)
+        return await (self._explainer.job(job) if current is None else self._explainer.execution(current))
 
     # jobs
 

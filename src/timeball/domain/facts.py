@@ -1,0 +1,139 @@
+"""What the gates look at: everything that is known about one execution, or one job, at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from timeball.domain.execution import Execution
+from timeball.domain.ids import ExecutionId, Incarnation, JobId, show_execution
+from timeball.domain.job import Job
+from timeball.domain.node import NodeStatus
+from timeball.domain.occurrences import DueKind
+from timeball.domain.wording import span_words
+
+
+class Room(StrEnum):
+    """Where an execution is."""
+
+    DUE = "due"
+    READY = "ready"
+    BLOCKED = "blocked"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """How long something usually takes: half stay below *median*, 95 of 100 below *p95*; *count* says how many were looked at."""
+
+    median: timedelta
+    p95: timedelta
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rival:
+    """Another execution that is on its way: since when it runs, and how long its like usually take."""
+
+    id: ExecutionId
+    job_id: JobId
+    room: Room
+    started_at: datetime | None = None
+    usual: Usual | None = None
+
+    def expected_end(self, now: datetime) -> datetime | None:
+        """When it should be over; one that is over its time could end at any moment."""
+        if self.started_at is None or self.usual is None:
+            return None
+        return max(self.started_at + self.usual.median, now)
+
+    def words(self, now: datetime) -> str:
+        """The rival with its age, and a mark if that is unusual: `exe_…5M (12 min, usually 3 min)`."""
+        name = show_execution(self.id)
+        if self.started_at is None:
+            return name
+        age = now - self.started_at
+        usually = "" if self.usual is None else f", usually {span_words(self.usual.median)}"
+        return f"{name} ({span_words(age)}{usually})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueFacts:
+    """A queue: whether it is open, its limit, and who has its places."""
+
+    name: str
+    paused_at: datetime | None = None
+    pause_reason: str | None = None
+    max_running: int | None = None
+    taken: int = 0
+    holders: Sequence[Rival] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitFacts:
+    """A limit of a job or of a key, and who has its places."""
+
+    key: str
+    max_running: int | None = None
+    taken: int = 0
+    holders: Sequence[Rival] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """All of it. Without an execution, the question is about the job: why does it not run at all?"""
+
+    now: datetime
+    job: Job | None
+    queue: QueueFacts
+    execution: Execution | None = None
+    room: Room | None = None
+    due_kind: DueKind | None = None
+    is_parked: bool = False
+    stop: str | None = None
+    progress: float | None = None
+    progress_note: str | None = None
+    workers: Sequence[NodeStatus] = ()
+    schedulers: Sequence[NodeStatus] = ()
+    rivals: Sequence[Rival] = ()
+    on_workers: Sequence[Rival] = ()
+    limit: LimitFacts | None = None
+    key_holder: ExecutionId | None = None
+    ahead: int = 0
+    most_ahead: int = 1_000
+    usual: Usual | None = None
+    clock_error: timedelta = timedelta(0)
+
+    @property
+    def handler(self) -> str:
+        if self.execution is not None:
+            return self.execution.handler
+        return "" if self.job is None else self.job.handler
+
+    @property
+    def run_at(self) -> datetime | None:
+        return None if self.execution is None else self.execution.run_at
+
+    @property
+    def is_coming(self) -> bool:
+        """Whether its time has not come yet."""
+        return self.run_at is not None and self.run_at > self.now
+
+    @property
+    def serving(self) -> list[NodeStatus]:
+        """The workers that take from this queue."""
+        return [worker for worker in self.workers if worker.serves(self.queue.name)]
+
+    @property
+    def able(self) -> list[NodeStatus]:
+        """Those of them that know the handler."""
+        return [worker for worker in self.serving if self.handler in worker.handlers]
+
+    @property
+    def holder(self) -> NodeStatus | None:
+        """The worker that has it in its hands."""
+        wanted: Incarnation | None = None if self.execution is None else self.execution.worker
+        return next((worker for worker in self.workers if worker.incarnation == wanted), None)

@@ -1,0 +1,111 @@
+"""Why does it not run? Gathers the facts with a few cheap statements and lets the gates explain themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from timeball.clock import SystemClock
+from timeball.domain.execution import Execution, ExecutionState
+from timeball.domain.explanation import Explanation, explain
+from timeball.domain.facts import Facts, LimitFacts, QueueFacts, Rival, Room
+from timeball.domain.ids import ExecutionId, JobId
+from timeball.domain.job import Job
+from timeball.domain.node import NodeKind, NodeStatus
+from timeball.store.interface import Store
+from timeball.store.survey import MOST_AHEAD, Survey, is_parked
+
+
+class Explainer:
+    """Answers "why" for an execution, or for a job that has none."""
+
+    def __init__(self, store: Store, survey: Survey) -> None:
+        self._store = store
+        self._survey = survey
+
+    async def execution(self, execution: Execution) -> Explanation:
+        """Why an execution is where it is."""
+        job = (await self._store.jobs.find([execution.job_id])).get(execution.job_id)
+        facts = await self._surroundings(job, execution, execution.job_id, execution.id)
+        return explain(await self._on_its_way(facts, execution))
+
+    async def job(self, job: Job) -> Explanation:
+        """Why a job has nothing that waits or runs."""
+        return explain(await self._surroundings(job, job, job.id, None))
+
+    async def _surroundings(
+        self, job: Job | None, subject: Job | Execution, job_id: JobId, execution_id: ExecutionId | None
+    ) -> Facts:
+        """What holds for whatever runs in this queue, under this limit and this key."""
+        doors = await self._survey.gate_facts(subject.queue, subject.limit_key, subject.unique_key)
+        rivals = await self._survey.rivals(execution_id, job_id, subject.queue, subject.limit_key)
+        alive = living(await self._store.nodes.list(), doors["moment"])
+        holder = doors["key_holder"]
+        return Facts(
+            now=doors["moment"],
+            job=job,
+            queue=_queue_facts(subject.queue, doors, rivals["queue"]),
+            limit=_limit_facts(subject.limit_key, doors, rivals["limit"]),
+            rivals=rivals["job"],
+            key_holder=None if holder is None else ExecutionId(holder),
+            workers=[node for node in alive if node.kind is NodeKind.WORKER],
+            schedulers=[node for node in alive if node.kind is NodeKind.SCHEDULER],
+            clock_error=self._clock_error(),
+        )
+
+    async def _on_its_way(self, facts: Facts, execution: Execution) -> Facts:
+        """What holds for this execution alone: its room, its place in line, how long its like take."""
+        where = await self._survey.whereabouts(execution.id)
+        facts = replace(
+            facts,
+            execution=_as_of(execution, where.room, facts.now),
+            room=where.room,
+            due_kind=where.due_kind,
+            stop=where.stop,
+            progress=where.progress,
+            progress_note=where.progress_note,
+            is_parked=is_parked(execution.run_at),
+        )
+        if where.room is Room.READY:
+            ahead = await self._survey.place_in_line(execution)
+            crowd = await self._survey.on_workers([worker.incarnation for worker in facts.able])
+            return replace(facts, ahead=ahead, most_ahead=MOST_AHEAD, on_workers=crowd)
+        if where.room is Room.RUNNING:
+            durations = await self._survey.durations([execution.job_id])
+            return replace(facts, usual=durations.of(execution.job_id, execution.handler))
+        return facts
+
+    def _clock_error(self) -> timedelta:
+        clock = self._store.env.clock
+        return clock.uncertainty if isinstance(clock, SystemClock) else timedelta(0)
+
+
+def _as_of(execution: Execution, room: Room, now: datetime) -> Execution:
+    """What a worker holds for its instant has not started, whatever moment it was read at."""
+    if room is Room.RUNNING and execution.run_at is not None and execution.run_at > now:
+        return replace(execution, state=ExecutionState.QUEUED, started_at=None)
+    return execution
+
+
+def living(nodes: Sequence[NodeStatus], now: datetime) -> list[NodeStatus]:
+    """The nodes whose lease has not run out; the others are dead, whether or not somebody has buried them."""
+    return [node for node in nodes if node.lease_until > now]
+
+
+def _queue_facts(name: str, doors: Mapping[str, Any], holders: Sequence[Rival]) -> QueueFacts:
+    return QueueFacts(
+        name=name,
+        paused_at=doors["paused_at"],
+        pause_reason=doors["pause_reason"],
+        max_running=doors["queue_limit"],
+        taken=doors["queue_taken"],
+        holders=holders,
+    )
+
+
+def _limit_facts(key: str | None, doors: Mapping[str, Any], holders: Sequence[Rival]) -> LimitFacts | None:
+    if key is None:
+        return None
+    return LimitFacts(key=key, max_running=doors["key_limit"], taken=doors["key_taken"], holders=holders)
