@@ -14,19 +14,24 @@ from timeball.version import __version__
 
 if TYPE_CHECKING:
     from timeball.app import Timeball
+    from timeball.client import AsyncClient, Client
     from timeball.current import OutsideRun, current
     from timeball.errors import (
         Conflict,
         ExecutionFailed,
         InvalidInput,
+        NotAllowed,
         NotFound,
         PayloadError,
         ResultTimeout,
         ScheduleError,
+        ServerError,
+        ServerUnreachable,
         SettingsError,
         StoreError,
         StoreUnavailable,
         TimeballError,
+        TooManyRequests,
     )
     from timeball.handles import AsyncHandlerHandle, Call, Enqueueable, HandlerHandle, SyncHandlerHandle
     from timeball.outcomes import Cancel, Retry, Snooze
@@ -35,15 +40,18 @@ if TYPE_CHECKING:
     from timeball.transactions import ConnectionUnknown
 
 __all__ = [
+    "AsyncClient",
     "AsyncHandlerHandle",
     "Call",
     "Cancel",
+    "Client",
     "Conflict",
     "ConnectionUnknown",
     "Enqueueable",
     "ExecutionFailed",
     "HandlerHandle",
     "InvalidInput",
+    "NotAllowed",
     "NotFound",
     "OutsideRun",
     "PayloadError",
@@ -51,6 +59,8 @@ __all__ = [
     "Retry",
     "Run",
     "ScheduleError",
+    "ServerError",
+    "ServerUnreachable",
     "Settings",
     "SettingsError",
     "Snooze",
@@ -59,11 +69,14 @@ __all__ = [
     "SyncHandlerHandle",
     "Timeball",
     "TimeballError",
+    "TooManyRequests",
     "__version__",
     "current",
 ]
 
 _HOME = {
+    "AsyncClient": "client",
+    "Client": "client",
     "AsyncHandlerHandle": "handles",
     "Call": "handles",
     "Cancel": "outcomes",

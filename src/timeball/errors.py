@@ -10,6 +10,10 @@ TimeballError
 │   └── SettingsError        settings that do not fit together
 ├── NotFound                 no job, execution or queue of that name
 ├── Conflict                 the thing exists already, or has changed meanwhile
+├── NotAllowed               a key is missing or unknown, or its role does not suffice
+├── TooManyRequests          the API wants fewer requests; `retry_after` says when to come again
+├── ServerError              the API failed, or answered what this program does not understand
+├── ServerUnreachable        the API did not answer; `maybe_done` says whether the request may have been carried out
 ├── StoreError               the database said no
 │   ├── StoreUnavailable     it cannot be reached just now; trying again makes sense
 │   └── SchemaMismatch       the schema is older or newer than this program
@@ -21,20 +25,37 @@ TimeballError
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 
 class TimeballError(Exception):
-    """The root: `except TimeballError` catches all that Timeball itself raises."""
+    """The root: `except TimeballError` catches all that Timeball itself raises.
+
+    What an API answered is raised as these errors too; then `status`, `errors` (pointers into what was sent, each with
+    a `detail`) and `request_id` are those of the answer.
+    """
 
     code = "error"
     hint: str | None = None
+    status: int | None = None
+    errors: Sequence[Mapping[str, str]] = ()
+    request_id: str | None = None
+
+    @classmethod
+    def told(cls, message: str, **facts: Any) -> Self:
+        """This error as somebody else told of it: the words are theirs, and so are the facts."""
+        error = cls.__new__(cls, message)
+        for name, value in facts.items():
+            setattr(error, name, value)
+        return error
 
 
 class InvalidInput(TimeballError):
     """A value cannot be used; *field* names it, the message says what was found and what was expected."""
 
     code = "invalid_input"
+    field: str | None = None
 
     def __init__(self, message: str, *, field: str | None = None, hint: str | None = None) -> None:
         super().__init__(message)
@@ -93,6 +114,8 @@ class NotFound(TimeballError):
     """There is no *kind* with this key."""
 
     code = "not_found"
+    kind: str = "thing"
+    key: object = None
 
     def __init__(self, kind: str, key: object) -> None:
         super().__init__(f"there is no {kind} {key}")
@@ -104,11 +127,42 @@ class Conflict(TimeballError):
     """The wish contradicts what is there: a name is taken, a version has moved on, a state is final."""
 
     code = "conflict"
+    facts: Mapping[str, Any] = {}
 
     def __init__(self, message: str, *, hint: str | None = None, **facts: Any) -> None:
         super().__init__(message)
         self.hint = hint
         self.facts = facts
+
+
+class NotAllowed(TimeballError):
+    """The caller may not do this: no key, an unknown one, or one whose role does not suffice."""
+
+    code = "forbidden"
+
+
+class TooManyRequests(TimeballError):
+    """The API wants to be asked less often; *retry_after* are the seconds to wait, if it said so."""
+
+    code = "too_many_requests"
+    retry_after: float | None = None
+
+
+class ServerError(TimeballError):
+    """The API failed, or answered what this program does not understand."""
+
+    code = "internal_error"
+
+
+class ServerUnreachable(TimeballError):
+    """The API did not answer; *maybe_done* says whether the request may have been carried out all the same."""
+
+    code = "server_unreachable"
+
+    def __init__(self, message: str, *, hint: str | None = None, maybe_done: bool = False) -> None:
+        super().__init__(message)
+        self.hint = hint
+        self.maybe_done = maybe_done
 
 
 class StoreError(TimeballError):

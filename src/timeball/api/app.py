@@ -10,7 +10,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from timeball.api.auth import Gate
+from timeball.api.auth import Doorkeeper, Gate
 from timeball.api.desk import ApiParts, Desk
 from timeball.api.docs_page import CONTENT_POLICY, render_docs
 from timeball.api.door import FrontDoor
@@ -29,8 +29,8 @@ _DESCRIPTION = (
 )
 
 
-def make_api(parts: ApiParts) -> FastAPI:
-    """The whole API over the parts of an open process."""
+def make_api(parts: ApiParts, gate: Doorkeeper | None = None) -> FastAPI:
+    """The whole API over the parts of an open process; keys open its gate, unless another one is given."""
     app = FastAPI(title="Timeball", version=__version__, openapi_url=None, docs_url=None, redoc_url=None)
     app.state.desk = Desk(parts.commands, parts.insights, parts.dead_letters)
     # `bulk` before the rest: a job could be called so.
@@ -39,8 +39,8 @@ def make_api(parts: ApiParts) -> FastAPI:
     app.openapi = lambda: _schema_of(app)  # type: ignore[method-assign]
     install_problems(app)
     _add_pages(app)
-    gate = Gate(parts.keys, parts.settings.host)
-    app.add_middleware(FrontDoor, gate=gate, memory=parts.requests, new_id=parts.env.new_id)
+    keeper = gate or Gate(parts.keys, parts.settings.host)
+    app.add_middleware(FrontDoor, gate=keeper, memory=parts.requests, new_id=parts.env.new_id)
     app.add_middleware(GZipMiddleware, minimum_size=_COMPRESS_FROM, compresslevel=4)
     return app
 

@@ -15,7 +15,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from timeball.api.auth import Gate
+from timeball.api.auth import Doorkeeper
 from timeball.api.idempotency import HEADER, Memory, answer_once
 from timeball.api.problems import Refusal, problem_for
 from timeball.domain.ids import show
@@ -45,7 +45,7 @@ _SECURITY_HEADERS = {
 class FrontDoor:
     """The outermost part of the API, as ASGI middleware."""
 
-    def __init__(self, app: ASGIApp, gate: Gate, memory: Memory, new_id: Callable[[], UUID]) -> None:
+    def __init__(self, app: ASGIApp, gate: Doorkeeper, memory: Memory, new_id: Callable[[], UUID]) -> None:
         self._app = app
         self._gate = gate
         self._memory = memory

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
-from timeball.errors import InvalidInput, NotFound, SettingsError, TimeballError
+from timeball.cli.exits import leave
+from timeball.cli.queues import queues
+from timeball.errors import TimeballError
 from timeball.version import __version__
 
 app = typer.Typer(
@@ -28,6 +30,8 @@ database = typer.Typer(name="db", help="The database: its schema.", rich_markup_
 app.add_typer(database)
 keys = typer.Typer(name="keys", help="API keys: who may call.", rich_markup_mode=None, no_args_is_help=True)
 app.add_typer(keys)
+for noun in (queues,):
+    app.add_typer(noun)
 
 AppReference = Annotated[
     str | None, typer.Argument(metavar="[APP]", help="Where your handlers are: module:attribute, such as app:tb.")
@@ -166,13 +170,4 @@ def main() -> None:
     try:
         app()
     except TimeballError as error:
-        _explain(error)
-
-
-def _explain(error: TimeballError) -> NoReturn:
-    sys.stderr.write(f"timeball: {error}\n")
-    if error.hint:
-        sys.stderr.write(f"  {error.hint}\n")
-    if isinstance(error, SettingsError):
-        sys.stderr.write("  change the variables named above, or timeball.toml\n")
-    sys.exit(2 if isinstance(error, InvalidInput) else 3 if isinstance(error, NotFound) else 1)
+        sys.exit(leave(error))

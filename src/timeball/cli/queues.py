@@ -1,0 +1,73 @@
+"""`timeball queues`: lines of executions, their depth, pauses and limits."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from timeball.cli.render import Column, Kind
+from timeball.cli.session import Session
+from timeball.cli.tree import Reason, command, listing, noun
+from timeball.errors import InvalidInput
+
+queues = noun(
+    "queues", "Queues: what waits, what runs, what is held back.", ["timeball queues", "timeball queues pause mail"]
+)
+
+QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
+
+_COLUMNS = [
+    Column("name"),
+    Column("state", lambda queue: "paused" if queue["is_paused"] else "active", Kind.STATE),
+    Column("depth", kind=Kind.NUMBER),
+    Column("running", kind=Kind.NUMBER),
+    Column("max running", kind=Kind.NUMBER),
+    Column("oldest", "oldest_at", Kind.INSTANT),
+    Column("reason", "pause_reason"),
+]
+
+
+@listing(queues, "timeball queues", "timeball queues list -o json")
+def list_queues(session: Session) -> None:
+    """List the queues that have something ready or running, a pause or a limit."""
+    found = session.talk(lambda client: client.queues.list())
+    session.printer.rows(found, _COLUMNS, empty="no queue has anything waiting or running")
+
+
+@command(queues, "show", "timeball queues show mail")
+def show_queue(session: Session, queue: QueueName) -> None:
+    """Show one queue."""
+    session.printer.details(session.talk(lambda client: client.queues.get(queue)), _COLUMNS)
+
+
+@command(queues, "pause", 'timeball queues pause mail --reason "mail server down"')
+def pause_queue(session: Session, queue: QueueName, reason: Reason = None) -> None:
+    """Let nothing of a queue be claimed; what runs goes on."""
+    session.printer.details(session.talk(lambda client: client.queues.pause(queue, reason)), _COLUMNS)
+
+
+@command(queues, "resume", "timeball queues resume mail")
+def resume_queue(session: Session, queue: QueueName, reason: Reason = None) -> None:
+    """Let a paused queue go on."""
+    session.printer.details(session.talk(lambda client: client.queues.resume(queue, reason)), _COLUMNS)
+
+
+@command(queues, "limit", "timeball queues limit mail 10", "timeball queues limit mail none")
+def limit_queue(
+    session: Session,
+    queue: QueueName,
+    number: Annotated[str, typer.Argument(metavar="N|none", help="How many may run together; none takes it away.")],
+    reason: Reason = None,
+) -> None:
+    """Let at most so many executions of a queue run together, across all workers."""
+    limit = _limit(number)
+    session.printer.details(session.talk(lambda client: client.queues.limit(queue, limit, reason)), _COLUMNS)
+
+
+def _limit(text: str) -> int | None:
+    if text == "none":
+        return None
+    if not (text.isascii() and text.isdecimal()) or int(text) < 1:
+        raise InvalidInput(f"the limit is {text!r}, expected a whole number from 1 on, or none", field="max_running")
+    return int(text)

@@ -1,0 +1,326 @@
+"""How commands print.
+
+People get tables, pipes get plain lines: one row a line, tabs between the cells, nothing cut off. `-o json|jsonl|csv|table`
+chooses by hand. Data goes to stdout; talk, questions and progress go to stderr. Rich is imported only where a table or a bar is
+drawn on a terminal.
+
+    printer = session.printer
+    printer.rows(jobs, [Column("name"), Column("next run", "next_run_at", Kind.INSTANT)], empty="no jobs yet")
+    printer.details(job, [Column("name"), ...])
+    printer.say("3 jobs are paused")
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import IO, TYPE_CHECKING, Any
+
+from timeball.cli.words import instant_words, plain_words, read_instant, span_words
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Document = Mapping[str, Any]
+
+
+class Output(StrEnum):
+    """How rows are printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    JSONL = "jsonl"
+    CSV = "csv"
+
+
+class TimeStyle(StrEnum):
+    """How instants are written."""
+
+    RELATIVE = "relative"
+    LOCAL = "local"
+    UTC = "utc"
+
+
+class Kind(StrEnum):
+    """What a column holds, where that changes how it looks."""
+
+    TEXT = "text"
+    NUMBER = "number"
+    INSTANT = "instant"
+    MILLISECONDS = "milliseconds"
+    STATE = "state"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its title, where its value is found in a document (the title, if nothing is said), and its kind."""
+
+    title: str
+    find: str | Callable[[Any], Any] | None = None
+    kind: Kind = Kind.TEXT
+
+    def value(self, document: Document) -> Any:
+        """The value of this column in a document; a path has dots: `last_execution.state`."""
+        if callable(self.find):
+            return self.find(document)
+        found: Any = document
+        for step in (self.find or self.title.replace(" ", "_")).split("."):
+            found = found.get(step) if isinstance(found, Mapping) else None
+        return found
+
+
+# Colour never stands alone: the word says the same.
+STATE_STYLES = {
+    "active": "green",
+    "succeeded": "green",
+    "ok": "green",
+    "running": "cyan",
+    "queued": "blue",
+    "scheduled": "blue",
+    "retrying": "yellow",
+    "paused": "yellow",
+    "warn": "yellow",
+    "skipped": "dim",
+    "finished": "dim",
+    "cancelled": "dim",
+    "dead": "bold red",
+    "fail": "bold red",
+}
+
+
+class Printer:
+    """Writes what a command found, in the way that was asked for."""
+
+    def __init__(
+        self,
+        output: Output | None = None,
+        times: TimeStyle | None = None,
+        *,
+        out: IO[str] | None = None,
+        err: IO[str] | None = None,
+        now: Callable[[], datetime] | None = None,
+    ) -> None:
+        self._out = out or sys.stdout
+        self._err = err or sys.stderr
+        self.is_terminal = self._out.isatty()
+        self.output = output
+        self._times = times or (TimeStyle.RELATIVE if self.is_terminal else TimeStyle.UTC)
+        self._now = now or _system_now
+
+    @property
+    def is_for_programs(self) -> bool:
+        """Whether documents are wanted, not words."""
+        return self.output in (Output.JSON, Output.JSONL, Output.CSV)
+
+    # data, to stdout
+
+    def rows(self, documents: Iterable[Any], columns: Sequence[Column], *, empty: str = "nothing there") -> None:
+        """A list: as a table, as plain lines, or as the documents themselves."""
+        plain = [as_document(item) for item in documents]
+        match self.output:
+            case Output.JSON:
+                self.json(plain)
+            case Output.JSONL:
+                for document in plain:
+                    self.line(to_json(document))
+            case Output.CSV:
+                self._csv(plain, columns)
+            case _ if not plain:
+                self.say(empty)
+            case Output.TABLE:
+                self._table(plain, columns)
+            case None if self.is_terminal:
+                self._table(plain, columns)
+            case None:
+                for document in plain:
+                    self.line("\t".join(_one_line(self.cell(document, column)) for column in columns))
+
+    def details(self, document: Any, columns: Sequence[Column]) -> None:
+        """One thing, a line for each field that has a value; for programs, the document itself."""
+        plain = as_document(document)
+        match self.output:
+            case Output.JSON:
+                self.json(plain)
+            case Output.JSONL:
+                self.line(to_json(plain))
+            case Output.CSV:
+                self._csv([plain], columns)
+            case _:
+                self._fields(plain, columns)
+
+    def json(self, value: Any) -> None:
+        """JSON, indented."""
+        import orjson
+
+        self.line(orjson.dumps(value, default=str, option=orjson.OPT_INDENT_2 | orjson.OPT_UTC_Z).decode())
+
+    def line(self, text: str) -> None:
+        """A line of data as it is."""
+        self._out.write(text + "\n")
+        self._out.flush()
+
+    def styled(self, text: str, style: str) -> None:
+        """A line of data, coloured on a terminal that likes colours."""
+        if not self.is_terminal:
+            self.line(text)
+            return
+        self._console(self._out).print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+    # talk, to stderr
+
+    def say(self, text: str) -> None:
+        """Something for people, beside the data."""
+        self._err.write(text + "\n")
+        self._err.flush()
+
+    @contextmanager
+    def progress(self, label: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+        """A bar on stderr while something long is done; gives a function that is told how many more are done.
+
+        Without a terminal there is no bar, and the end is said in one line.
+        """
+        if not self._err.isatty():
+            yield from self._counted(label)
+            return
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=self._console(self._err), transient=False) as bar:
+            task = bar.add_task(label, total=total)
+            yield lambda more: bar.advance(task, more)
+
+    def _counted(self, label: str) -> Iterator[Callable[[int], None]]:
+        done = [0]
+
+        def advance(more: int) -> None:
+            done[0] += more
+
+        yield advance
+        self.say(f"{label}: {done[0]} done")
+
+    def confirm(self, question: str, *, yes: bool) -> None:
+        """Ask before something that cannot be undone; `--yes` answers, and without a terminal only that does."""
+        if yes:
+            return
+        if not sys.stdin.isatty():
+            from timeball.errors import InvalidInput
+
+            raise InvalidInput(f"{question} Nobody is here to answer", hint="say --yes to do it without being asked")
+        self._err.write(f"{question} [y/N] ")
+        self._err.flush()
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            from timeball.cli.exits import Declined
+
+            raise Declined("nothing was done")
+
+    # cells
+
+    def cell(self, document: Document, column: Column) -> str:
+        """A value as people read it."""
+        value = column.value(document)
+        match column.kind:
+            case Kind.INSTANT:
+                return self.instant(value)
+            case Kind.MILLISECONDS:
+                return "" if value is None else span_words(value) if self.is_terminal else f"{value:g}"
+            case _:
+                return plain_words(value)
+
+    def instant(self, value: Any) -> str:
+        """An instant in the style that was asked for."""
+        moment = read_instant(value)
+        return "" if moment is None else instant_words(moment, self._times.value, self._now())
+
+    # ways to print
+
+    def _table(self, documents: Sequence[Document], columns: Sequence[Column]) -> None:
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+        for column in columns:
+            is_number = column.kind in (Kind.NUMBER, Kind.MILLISECONDS)
+            table.add_column(column.title.upper(), justify="right" if is_number else "left", overflow="fold")
+        for document in documents:
+            cells = (_one_line(self.cell(document, column)) for column in columns)
+            table.add_row(
+                *(Text(cell, style=_style(cell, column)) for cell, column in zip(cells, columns, strict=True))
+            )
+        self._console(self._out).print(table)
+
+    def _fields(self, document: Document, columns: Sequence[Column]) -> None:
+        shown = [(column, self.cell(document, column)) for column in columns]
+        known = [(column, cell) for column, cell in shown if cell]
+        if not self.is_terminal and self.output is None:
+            for column, cell in known:
+                self.line(f"{column.title}\t{_one_line(cell)}")
+            return
+        width = max((len(column.title) for column, _ in known), default=0)
+        for column, cell in known:
+            first, *more = cell.splitlines() or [""]
+            style = _style(cell, column)
+            self.styled(
+                "\n".join([f"{column.title:<{width}}  {first}", *(" " * (width + 2) + each for each in more)]), style
+            )
+
+    def _csv(self, documents: Sequence[Document], columns: Sequence[Column]) -> None:
+        writer = csv.writer(self._out, lineterminator="\n")
+        writer.writerow(column.title.replace(" ", "_") for column in columns)
+        for document in documents:
+            writer.writerow(_spreadsheet_safe(plain_words(column.value(document))) for column in columns)
+        self._out.flush()
+
+    def _console(self, file: IO[str]) -> Console:
+        from rich.console import Console
+
+        # A pipe that was asked for a table gets it whole: nothing is folded to eighty columns.
+        width = None if file.isatty() else 10_000
+        return Console(file=file, width=width, no_color="NO_COLOR" in os.environ, highlight=False, soft_wrap=False)
+
+
+def as_document(item: Any) -> Document:
+    """A model, a dataclass or a mapping as JSON would have it."""
+    if isinstance(item, Mapping):
+        return item
+    document: Document = item.model_dump(mode="json")
+    return document
+
+
+def to_json(value: Any) -> str:
+    """JSON on one line."""
+    import orjson
+
+    return orjson.dumps(value, default=str, option=orjson.OPT_UTC_Z).decode()
+
+
+def _style(cell: str, column: Column) -> str:
+    return STATE_STYLES.get(cell, "") if column.kind is Kind.STATE else ""
+
+
+def _one_line(cell: str) -> str:
+    """A cell on one line of a table: control characters of a hostile name do not reach the terminal."""
+    return "".join(char if char.isprintable() else " " if char in "\n\t\r" else "\ufffd" for char in cell)
+
+
+def _spreadsheet_safe(cell: str) -> str:
+    return f"'{cell}" if cell[:1] in ("=", "+", "-", "@", "\t", "\r") and not _is_number(cell) else cell
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _system_now() -> datetime:
+    from timeball.clock import SystemClock
+
+    return SystemClock().now().astimezone(UTC)

@@ -1,0 +1,86 @@
+"""How a command talks: to the server named by `--url` or TIMEBALL_URL, or to the API in this very process.
+
+Without a server the database of the environment is opened and the API is called in process, by an administrator whose name
+is that of the user: the same rules and the same audit, with no socket in between. One code path, whatever is behind it.
+
+    paused = session.talk(lambda client: client.jobs.pause("nightly"))
+"""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
+
+from timeball.cli.render import Output, Printer, TimeStyle
+
+if TYPE_CHECKING:
+    from timeball.client import AsyncClient
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Session:
+    """What every command is given: somebody to talk to, and a way to print."""
+
+    url: str | None = None
+    output: Output | None = None
+    times: TimeStyle | None = None
+
+    @cached_property
+    def printer(self) -> Printer:
+        """Where the command writes to."""
+        return Printer(self.output, self.times)
+
+    def talk(self, work: Callable[[AsyncClient], Awaitable[T]]) -> T:
+        """Have *work* done with a client, in an event loop of its own."""
+
+        async def whole() -> T:
+            async with self.connected() as client:
+                return await work(client)
+
+        return asyncio.run(whole())
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[AsyncClient]:
+        """A client: of the server that was named, or of the API in this process."""
+        url = self.url or os.environ.get("TIMEBALL_URL")
+        if url is None:
+            async with _in_process() as client:
+                yield client
+            return
+        from timeball.client import AsyncClient
+
+        async with AsyncClient(url) as client:
+            yield client
+
+
+@asynccontextmanager
+async def _in_process() -> AsyncIterator[AsyncClient]:
+    from timeball.api.app import make_api
+    from timeball.api.auth import Caller, Role, Trusting
+    from timeball.client import AsyncClient
+    from timeball.client.in_process import InProcessTransport
+    from timeball.settings import load_settings
+    from timeball.wiring import front_parts, opened
+
+    settings = load_settings()
+    async with opened(settings) as parts:
+        gate = Trusting(Caller(f"cli:{user_name()}", Role.ADMIN))
+        app = make_api(front_parts(settings, parts.store, parts.commands), gate)
+        async with AsyncClient("http://localhost", transport=InProcessTransport(app)) as client:
+            yield client
+
+
+def user_name() -> str:
+    """Who is at the keyboard, for the audit."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container may run as a number that has no name
+        return str(os.getuid())

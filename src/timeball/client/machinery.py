@@ -1,0 +1,132 @@
+"""Queues, nodes, schedules to look at, and the system as a whole, as calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from timeball.client.calls import Call, Page, a, a_page, at, get, many, post
+from timeball.client.models import AuditRecord, FireTimes, Health, Node, Queue, Stats
+from timeball.client.verbs import Face, Group, Verb, Walk
+from timeball.client.wishes import Moment
+
+
+def all_queues() -> Call[list[Queue]]:
+    """Every queue that has something ready or running, a pause or a limit."""
+    return get("/queues", many(Queue))
+
+
+def queue(name: str) -> Call[Queue]:
+    """One queue; one that nobody has used yet is simply empty."""
+    return get(at("queues", name), a(Queue))
+
+
+def pause_queue(name: str, reason: str | None = None) -> Call[Queue]:
+    """Let nothing of a queue be claimed; what runs goes on."""
+    return post(at("queues", name, "pause"), a(Queue), {"reason": reason})
+
+
+def resume_queue(name: str, reason: str | None = None) -> Call[Queue]:
+    """Let a paused queue go on."""
+    return post(at("queues", name, "resume"), a(Queue), {"reason": reason})
+
+
+def limit_queue(name: str, max_running: int | None, reason: str | None = None) -> Call[Queue]:
+    """Let at most so many executions of a queue run together; None takes the limit away."""
+    body: dict[str, Any] = {"max_running": max_running}
+    return Call("PATCH", at("queues", name), a(Queue), body=body if reason is None else {**body, "reason": reason})
+
+
+class Queues(Group[Face]):
+    """What can be done with queues."""
+
+    list = Verb(all_queues)
+    get = Verb(queue)
+    pause = Verb(pause_queue)
+    resume = Verb(resume_queue)
+    limit = Verb(limit_queue)
+
+
+def all_workers() -> Call[list[Node]]:
+    """The workers that are believed alive."""
+    return get("/workers", many(Node))
+
+
+def all_schedulers() -> Call[list[Node]]:
+    """The schedulers that are believed alive."""
+    return get("/schedulers", many(Node))
+
+
+def node(node_id: str) -> Call[Node]:
+    """One worker or scheduler."""
+    return get(at("workers", node_id), a(Node))
+
+
+def drain(node_id: str, reason: str | None = None) -> Call[Node]:
+    """Ask a worker or scheduler to finish what it runs, take nothing more, and end."""
+    return post(at("workers", node_id, "drain"), a(Node), {"reason": reason})
+
+
+class Workers(Group[Face]):
+    """What can be done with workers and schedulers."""
+
+    list = Verb(all_workers)
+    schedulers = Verb(all_schedulers)
+    get = Verb(node)
+    drain = Verb(drain)
+
+
+def preview(
+    *,
+    schedule: str | None = None,
+    interval_seconds: float | None = None,
+    scheduled_at: Moment | None = None,
+    timezone: str = "UTC",
+    on_gap: str = "next_valid",
+    on_repeat: str = "first",
+    after: Moment | None = None,
+    count: int = 10,
+) -> Call[FireTimes]:
+    """When a schedule would fire, in words and in instants, with the changes of the clock marked."""
+    body = {
+        "schedule": schedule,
+        "interval_seconds": interval_seconds,
+        "scheduled_at": scheduled_at,
+        "timezone": timezone,
+        "on_gap": on_gap,
+        "on_repeat": on_repeat,
+        "after": after,
+        "count": count,
+    }
+    return post("/schedules/preview", a(FireTimes), body)
+
+
+class Schedules(Group[Face]):
+    """Schedules to look at."""
+
+    preview = Verb(preview)
+
+
+def health() -> Call[Health]:
+    """The database, its schema, and whether schedulers and workers are alive; also when they are not."""
+    return Call("GET", "/health", a(Health), also_fine=frozenset({503}))
+
+
+def stats(hours: float = 24) -> Call[Stats]:
+    """What waits and runs, and how executions ended."""
+    return get("/stats", a(Stats), hours=hours)
+
+
+def list_audit(
+    *, subject: str | None = None, actor: str | None = None, limit: int | None = None, cursor: str | None = None
+) -> Call[Page[AuditRecord]]:
+    """Who changed what, when and why, the latest first."""
+    return get("/audit", a_page(AuditRecord), subject=subject, actor=actor, limit=limit, cursor=cursor)
+
+
+class System(Group[Face]):
+    """The system as a whole."""
+
+    health = Verb(health)
+    stats = Verb(stats)
+    audit = Verb(list_audit)
+    iterate_audit = Walk(list_audit)

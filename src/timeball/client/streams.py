@@ -1,0 +1,96 @@
+"""Server-sent events, read line by line; a stream that breaks off is taken up behind the last event that came."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import orjson
+
+from timeball.client.calls import get, given, raw
+from timeball.client.conversation import Speaker
+from timeball.errors import ServerError, ServerUnreachable, StoreUnavailable, TimeballError, TooManyRequests
+
+# After these it makes sense to connect again.
+PASSING_ERRORS = (ServerUnreachable, StoreUnavailable, TooManyRequests, ServerError)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened: its id, its type, and its data.
+
+    The type `gap` says that some events were left out, `reset` that the stream could not be taken up where it was.
+    """
+
+    id: str | None
+    type: str
+    data: Any = field(default=None)
+
+
+class EventStream:
+    """Where a reader of events is, across as many connections as it takes."""
+
+    def __init__(self, speaker: Speaker, since: str | None, filters: Mapping[str, Any]) -> None:
+        self._speaker = speaker
+        self._last_id = since
+        self._filters = given(filters)
+        self._failures = 0
+        self._wanted_pause: float | None = None
+        self._type, self._lines = "message", list[str]()
+
+    def request(self) -> httpx.Request:
+        """The request that goes on behind the last event."""
+        self._type, self._lines = "message", []
+        headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
+        if self._last_id is not None:
+            headers["Last-Event-ID"] = self._last_id
+        call = get("/events", raw, **self._filters)
+        request = self._speaker.request(call)
+        request.headers.update(headers)
+        return request
+
+    def hear(self, line: str) -> Iterator[Event]:
+        """Take in a line; an empty one completes an event."""
+        if line:
+            name, _, value = line.partition(":")
+            self._note(name, value.removeprefix(" "))
+        elif self._lines:
+            event = Event(self._last_id, self._type, _data("\n".join(self._lines)))
+            self._type, self._lines = "message", []
+            self._failures = 0
+            yield event
+        else:
+            self._type = "message"
+
+    def _note(self, name: str, value: str) -> None:
+        match name:
+            case "data":
+                self._lines.append(value)
+            case "event":
+                self._type = value
+            case "id" if "\0" not in value:
+                self._last_id = value or None
+            case "retry" if value.isascii() and value.isdecimal():
+                self._wanted_pause = min(int(value[:6]) / 1000, 60.0)
+            case _:  # a comment keeps the connection alive
+                return
+
+    def lose(self, error: TimeballError) -> None:
+        """Note that the connection failed; raises the error when it is no use to try again."""
+        if self._failures >= self._speaker.patience.retries:
+            raise error
+        self._failures += 1
+
+    def pause(self) -> float:
+        """How long to wait before the next connection, in seconds."""
+        drawn = self._speaker.patience.wait(self._failures)
+        return max(drawn or 0.0, self._wanted_pause or 0.0)
+
+
+def _data(text: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text
