@@ -146,6 +146,11 @@ class Settings(HandlerSettings, BaseSettings):
 
     host: str = Field(default="127.0.0.1", description="The address the API listens on.")
     port: int = Field(default=8080, ge=0, le=65535, description="The port the API listens on.")
+    url_prefix: str = Field(
+        default="",
+        pattern=r"^(/[A-Za-z0-9._~-]+)*$",
+        description="The path below which a proxy shows API and dashboard, such as /timeball.",
+    )
     data_dir: Path = Field(default=Path(".timeball"), description="Where the embedded PostgreSQL and files live.")
     database_url: str | None = Field(default=None, description="PostgreSQL to use; none means the embedded one.")
     broker_url: str | None = Field(default=None, description="A broker for due work; not supported by this release.")

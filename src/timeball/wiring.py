@@ -34,6 +34,7 @@ from timeball.store.idempotency import Requests
 from timeball.store.keys import Keys
 from timeball.store.listing import Listing
 from timeball.store.postgres import Store
+from timeball.store.sessions import Sessions
 from timeball.version import __version__
 
 
@@ -86,6 +87,7 @@ class FrontParts:
     commands: Commands
     insights: Insights
     keys: Keys
+    sessions: Sessions
     requests: Requests
     dead_letters: Listing
 
@@ -99,6 +101,7 @@ def front_parts(settings: Settings, store: Store, commands: Commands) -> FrontPa
         commands=commands,
         insights=Insights(store, listing),
         keys=Keys(store.database, store.jobs),
+        sessions=Sessions(store.database),
         requests=Requests(store.database),
         dead_letters=listing,
     )

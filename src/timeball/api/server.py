@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from timeball.api.app import make_api
 from timeball.api.auth import Gate
@@ -20,11 +21,12 @@ _LAST_WORDS_SECONDS = 5
 class ApiServer:
     """Listens from `open` on, answers while `run` runs, and ends after `stop`."""
 
-    def __init__(self, parts: ApiParts) -> None:
+    def __init__(self, parts: ApiParts, app: ASGIApp | None = None) -> None:
+        """Serve *app*; the API alone, if none is given."""
         self._parts = parts
         self._socket: socket.socket | None = None
         config = uvicorn.Config(
-            make_api(parts),
+            app or make_api(parts),
             lifespan="off",
             access_log=False,
             log_level="warning",

@@ -8,6 +8,7 @@ import sys
 
 from timeball.api.server import ApiServer
 from timeball.cli.nodes import run_on_best_loop
+from timeball.dashboard.app import make_front
 from timeball.settings import Settings, load_settings
 from timeball.wiring import front_parts, opened
 
@@ -20,7 +21,8 @@ def run_api(host: str | None, port: int | None) -> None:
 
 async def _serve(settings: Settings) -> None:
     async with opened(settings) as parts:
-        server = ApiServer(front_parts(settings, parts.store, parts.commands))
+        front = front_parts(settings, parts.store, parts.commands)
+        server = ApiServer(front, make_front(front))
         await server.open()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):

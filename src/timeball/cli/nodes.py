@@ -87,8 +87,10 @@ async def _run(
             return
         # A worker alone has no use for a web server, and no memory for one.
         from timeball.api.server import ApiServer
+        from timeball.dashboard.app import make_front
 
-        api = ApiServer(front_parts(settings, parts.store, parts.commands))
+        front = front_parts(settings, parts.store, parts.commands)
+        api = ApiServer(front, make_front(front))
         await api.open()
         _greet(parts, await api.greeting())
         await _run_both(supervisor, api)

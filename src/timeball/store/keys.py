@@ -61,7 +61,7 @@ class Keys:
                 expires_in=expires_in,
             )
             await self._jobs.audit(connection, audit, "key.create", f"key:{key_id}", None, {"name": name, "role": role})
-            return _key_from(row)
+            return key_from(row)
 
         return await self._database.repeat(work), f"{_PREFIX}_{key_id}_{secret}"
 
@@ -77,11 +77,11 @@ class Keys:
         if not hmac.compare_digest(known, _hash(secret)):
             return None
         await self._database.fetch("note_api_key_use", id=key_id)
-        return _key_from(row)
+        return key_from(row)
 
     async def list(self) -> Sequence[ApiKey]:
         """All keys, the revoked and expired ones too."""
-        return [_key_from(row) for row in await self._database.fetch("list_api_keys")]
+        return [key_from(row) for row in await self._database.fetch("list_api_keys")]
 
     async def revoke(self, key_id: str, audit: AuditEntry) -> ApiKey:
         """Let a key open nothing from now on."""
@@ -91,7 +91,7 @@ class Keys:
             if row is None:
                 raise NotFound("key", key_id)
             await self._jobs.audit(connection, audit, "key.revoke", f"key:{key_id}", None, {"revoked": True})
-            return _key_from(row)
+            return key_from(row)
 
         found: ApiKey = await self._database.repeat(work)
         return found
@@ -105,7 +105,8 @@ class Keys:
         return bool(await self._database.fetch_value("has_usable_api_key"))
 
 
-def _key_from(row: Any) -> ApiKey:
+def key_from(row: Any) -> ApiKey:
+    """A key out of its row."""
     return ApiKey(
         row["id"],
         row["name"],

@@ -1,4 +1,4 @@
--- The schema after migration 0002, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
+-- The schema after migration 0003, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
 
 CREATE TABLE timeball.migration (
     number     integer NOT NULL,
@@ -601,3 +601,15 @@ CREATE TABLE timeball.settled (
     CONSTRAINT settled_pkey PRIMARY KEY (execution_id),
     CONSTRAINT settled_how_check CHECK (how = ANY (ARRAY['retried', 'discarded']))
 );
+
+-- A browser that showed a key. The cookie is shown once and never stored, only its hash; a revoked or expired key ends it.
+CREATE TABLE timeball.dashboard_session (
+    token_hash bytea NOT NULL,
+    key_id     text NOT NULL,
+    created_at timestamptz NOT NULL,
+    expires_at timestamptz NOT NULL,
+    CONSTRAINT dashboard_session_pkey PRIMARY KEY (token_hash),
+    CONSTRAINT dashboard_session_key_id_fkey FOREIGN KEY (key_id) REFERENCES timeball.api_key(id) ON DELETE CASCADE
+);
+-- forget_old_sessions: the oldest first.
+CREATE INDEX dashboard_session_by_end ON timeball.dashboard_session (expires_at);

@@ -1,0 +1,123 @@
+"""The HTTP API, called inside the process: what a person may do in a page is what a program may do with their key.
+
+A page has identified its visitor already, and says so to the API in a way that no request from outside can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import orjson
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from timeball.api.app import PREFIX
+from timeball.api.auth import Caller
+from timeball.api.door import TRUSTED_CALLER
+
+Document = dict[str, Any]
+
+
+class ApiProblem(Exception):
+    """The API refused: its problem document says why, and what to do."""
+
+    def __init__(self, document: Document) -> None:
+        super().__init__(document["detail"])
+        self.status: int = document["status"]
+        self.code: str = document["code"]
+        self.detail: str = document["detail"]
+        self.hint: str | None = document.get("hint")
+        self.errors: list[dict[str, str]] = document.get("errors", [])
+
+
+class InnerApi:
+    """The API on behalf of one caller."""
+
+    def __init__(self, app: ASGIApp, caller: Caller) -> None:
+        self._app = app
+        self._caller = caller
+
+    async def get(self, *path: str, **params: Any) -> Document:
+        """Read; parameters that are None or empty are left out."""
+        return await self._ask("GET", path, params, None, {})
+
+    async def post(self, *path: str, body: Any = None) -> Document:
+        """Do, or create."""
+        return await self._ask("POST", path, {}, {} if body is None else body, {})
+
+    async def change(self, *path: str, body: Any, version: int | None = None) -> Document:
+        """Change, if it still has the version the change was made for."""
+        return await self._ask("PATCH", path, {}, body, {} if version is None else {"If-Match": f'"{version}"'})
+
+    async def delete(self, *path: str) -> Document:
+        """Take away."""
+        return await self._ask("DELETE", path, {}, None, {})
+
+    async def forward(self, scope: Scope, receive: Receive, send: Send, *path: str) -> None:
+        """Let the API answer a request of the visitor itself: a download, a stream."""
+        inner = {**scope, "path": _path(path), "raw_path": None, "root_path": "", "state": {}}
+        inner[TRUSTED_CALLER] = self._caller
+        await self._app(inner, receive, send)
+
+    async def _ask(
+        self, method: str, path: tuple[str, ...], params: Mapping[str, Any], body: Any, headers: Mapping[str, str]
+    ) -> Document:
+        scope = _scope(method, _path(path), _query(params), {"Content-Type": "application/json", **headers})
+        scope[TRUSTED_CALLER] = self._caller
+        answer = _Answer(b"" if body is None else orjson.dumps(body))
+        try:
+            await self._app(scope, answer.receive, answer.send)
+        except Exception:
+            # An error inside has been logged and answered as a problem already; the framework raises it again.
+            if not answer.status:
+                raise
+        document: Document = orjson.loads(bytes(answer.body) or b"{}")
+        if answer.status >= 400 and "detail" in document:
+            raise ApiProblem(document)
+        return document
+
+
+class _Answer:
+    """Gives a request's body, and keeps what is answered."""
+
+    def __init__(self, request_body: bytes) -> None:
+        self._request_body = request_body
+        self.status = 0
+        self.body = bytearray()
+
+    async def receive(self) -> Message:
+        return {"type": "http.request", "body": self._request_body, "more_body": False}
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        elif message["type"] == "http.response.body":
+            self.body += message.get("body", b"")
+
+
+def _path(steps: tuple[str, ...]) -> str:
+    return PREFIX + "".join(f"/{step}" for step in steps)
+
+
+def _query(params: Mapping[str, Any]) -> bytes:
+    given = {name: value for name, value in params.items() if value not in (None, "", [], ())}
+    return urlencode(given, doseq=True).encode()
+
+
+def _scope(method: str, path: str, query: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": quote(path).encode(),
+        "root_path": "",
+        "query_string": query,
+        "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
+        "client": None,
+        "server": None,
+        "state": {},
+    }

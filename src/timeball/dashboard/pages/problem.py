@@ -1,0 +1,65 @@
+"""When something cannot be done or found: a page that says what, why, and what to do next."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from timeball.api.auth import Caller, Role
+from timeball.api.problems import Refusal
+from timeball.dashboard.inner_api import ApiProblem
+from timeball.dashboard.visit import Visit
+from timeball.domain.instants import shown
+from timeball.errors import InvalidInput, StoreUnavailable
+
+_NOBODY = Caller("nobody", Role.VIEWER)
+_log = logging.getLogger("timeball.dashboard")
+_TITLES = {
+    403: "You may not do this",
+    404: "There is nothing here",
+    409: "That is not possible now",
+    412: "Somebody was quicker",
+    422: "That does not fit",
+    429: "Too much at once",
+    503: "The database does not answer",
+}
+
+
+async def show_problem(request: Request, error: Any) -> Response:
+    """The API refused."""
+    assert isinstance(error, ApiProblem)
+    return _show(request, error.status, error.detail, error.hint)
+
+
+async def show_refusal(request: Request, error: Any) -> Response:
+    """The request itself cannot be accepted."""
+    assert isinstance(error, Refusal)
+    return _show(request, error.status, str(error), error.hint)
+
+
+async def show_missing(request: Request, error: Any) -> Response:
+    """No page has this address."""
+    assert isinstance(error, HTTPException)
+    return _show(request, error.status_code, f"no page has the address {shown(request.url.path, 200)}", None)
+
+
+async def show_failure(request: Request, error: Exception) -> Response:
+    """Something went wrong inside; the log knows what."""
+    if isinstance(error, InvalidInput):
+        return _show(request, 422, str(error), error.hint)
+    if isinstance(error, StoreUnavailable):
+        return _show(request, 503, "the database cannot be reached, or took too long", "try again in a moment")
+    _log.error("page failed: %s %s", request.method, shown(request.url.path), exc_info=error)
+    return _show(request, 500, "something went wrong here", "the server's log knows more")
+
+
+def _show(request: Request, status: int, detail: str, hint: str | None) -> Response:
+    visit = getattr(request.state, "visit", None) or Visit(request, request.app.state.site, _NOBODY)
+    title = _TITLES.get(status, "That did not work")
+    return visit.page(
+        "problem.html", part="partials/problem.html", status=status, title=title, detail=detail, hint=hint
+    )

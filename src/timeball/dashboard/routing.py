@@ -1,0 +1,67 @@
+"""From a request to a page: who looks, whether they may, whether a change comes from one of our own forms."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from timeball.api.auth import Role
+from timeball.dashboard.site import Site
+from timeball.dashboard.visit import Visit
+from timeball.dashboard.visitor import refuse_foreign
+
+Page: TypeAlias = Callable[[Visit], Awaitable[Response]]
+
+
+class Pages:
+    """The pages of one topic; each names the role it needs."""
+
+    def __init__(self) -> None:
+        self.routes: list[Route] = []
+
+    def get(self, path: str, role: Role = Role.VIEWER) -> Callable[[Page], Page]:
+        """A page to look at."""
+        return self._add(path, "GET", role)
+
+    def post(self, path: str, role: Role) -> Callable[[Page], Page]:
+        """Something to do."""
+        return self._add(path, "POST", role)
+
+    def _add(self, path: str, method: str, role: Role) -> Callable[[Page], Page]:
+        def add(page: Page) -> Page:
+            self.routes.append(Route(path, _endpoint(page, role), methods=[method]))
+            return page
+
+        return add
+
+
+def _endpoint(page: Page, role: Role) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        site: Site = request.app.state.site
+        caller = await site.reception.identify(request)
+        if caller is None:
+            return _to_login(request)
+        visit = Visit(request, site, caller)
+        request.state.visit = visit
+        if request.method == "POST":
+            await visit.read_form()
+            refuse_foreign(request, visit.form.get("token", ""))
+        caller.needs(role, f"{request.method} {request.url.path[:200]}")
+        return await page(visit)
+
+    return endpoint
+
+
+def _to_login(request: Request) -> Response:
+    """Log in first, then come back; a part that was to be refreshed cannot ask for a key, so its whole page goes."""
+    prefix = request.scope.get("root_path", "")
+    if request.method != "GET" or request.headers.get("hx-request"):
+        return Response(status_code=401, headers={"HX-Redirect": f"{prefix}/login"})
+    wanted = request.scope["path"].removeprefix(prefix)
+    query = request.url.query
+    target = request.url.replace_query_params(next=f"{wanted}?{query}" if query else wanted).query
+    return RedirectResponse(f"{prefix}/login?{target}", 303)

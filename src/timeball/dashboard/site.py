@@ -1,0 +1,45 @@
+"""What all pages share: the templates, the files, the API, and who is at the reception."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.types import ASGIApp
+
+from timeball.dashboard import charts
+from timeball.dashboard.assets import Assets
+from timeball.dashboard.visitor import Reception
+from timeball.dashboard.wording import FILTERS, STATES
+from timeball.insights import Insights
+from timeball.version import __version__
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The dashboard of one process."""
+
+    api: ASGIApp
+    insights: Insights
+    reception: Reception
+    assets: Assets
+    templates: Environment
+
+    def render(self, template: str, **context: Any) -> str:
+        """A template, filled in."""
+        return self.templates.get_template(template).render(**context)
+
+
+def make_templates(assets: Assets) -> Environment:
+    """The templates: everything is escaped, and a name that is missing is an error."""
+    environment = Environment(
+        loader=PackageLoader("timeball.dashboard"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(FILTERS)
+    environment.globals.update(assets=assets, charts=charts, states=STATES, version=__version__)
+    return environment

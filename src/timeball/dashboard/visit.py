@@ -1,0 +1,146 @@
+"""One request for a page, and all that its page has at hand: who looks, the API in their name, forms, addresses, answers."""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from timeball.api.auth import Caller, Role
+from timeball.api.problems import Refusal
+from timeball.dashboard.inner_api import InnerApi
+from timeball.dashboard.site import Site
+from timeball.dashboard.visitor import cookie_settings, form_token, keep_cookie, keep_visitor, visitor_of
+
+TOAST_COOKIE = "timeball_toast"
+_TOAST_SECONDS = 30
+_LARGEST_FORM = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Undo:
+    """The way back: a path to post to, and what to post."""
+
+    path: str
+    fields: Mapping[str, str]
+
+
+class Visit:
+    """A request for a page."""
+
+    def __init__(self, request: Request, site: Site, caller: Caller) -> None:
+        self.request = request
+        self.site = site
+        self.caller = caller
+        self.api = InnerApi(site.api, caller)
+        self.form: dict[str, str] = {}
+        self.form_pairs: list[tuple[str, str]] = []
+
+    # what is asked
+
+    @property
+    def path(self) -> Mapping[str, Any]:
+        """What stands in the places of the route."""
+        return self.request.path_params
+
+    def query(self, name: str, default: str = "") -> str:
+        """A parameter of the address, without blanks around it."""
+        return self.request.query_params.get(name, default).strip()[:1_000]
+
+    async def read_form(self) -> None:
+        """Read what a form sent."""
+        body = bytearray()
+        async for chunk in self.request.stream():
+            body += chunk
+            if len(body) > _LARGEST_FORM:
+                raise Refusal(413, "body_too_large", f"the form has more than {_LARGEST_FORM} bytes")
+        self.form_pairs = parse_qsl(body.decode(errors="replace"), keep_blank_values=True, max_num_fields=2_000)
+        self.form = dict(self.form_pairs)
+
+    def form_list(self, name: str) -> list[str]:
+        """All values that a form gave under one name."""
+        return [value for key, value in self.form_pairs if key == name]
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether only the part that refreshes is wanted."""
+        return self.request.headers.get("hx-request-type") == "partial"
+
+    # addresses
+
+    def url(self, path: str, /, **params: Any) -> str:
+        """An address of ours, below the prefix we are mounted under."""
+        return self.site_url(path) + _query_text(params)
+
+    def site_url(self, path: str) -> str:
+        """A path of ours, below the prefix we are mounted under."""
+        return f"{self.request.scope.get('root_path', '')}{path}"
+
+    def here(self, **changes: Any) -> str:
+        """This very address with some parameters changed; None takes one away."""
+        pairs = [(name, value) for name, value in self.request.query_params.multi_items() if name not in changes]
+        pairs += [(name, str(value)) for name, value in changes.items() if value not in (None, "")]
+        path = quote(self.request.scope["path"])
+        return f"{path}?{urlencode(pairs)}" if pairs else path
+
+    # answers
+
+    def can(self, role: str) -> bool:
+        """Whether the visitor may do what needs this role."""
+        return self.caller.role.includes(Role(role))
+
+    def page(self, template: str, *, part: str | None = None, status: int = 200, **context: Any) -> Response:
+        """A whole page; or, when it is being refreshed, only its *part*."""
+        wants_part = part is not None and self.is_partial
+        visitor = visitor_of(self.request)
+        toast = None if wants_part else self._toast()
+        text = self.site.render(
+            part if wants_part and part is not None else template,
+            visit=self,
+            token=form_token(visitor, self.request),
+            toast=toast,
+            **context,
+        )
+        response = HTMLResponse(text, status, headers={"Vary": "HX-Request-Type"})
+        keep_visitor(response, self.request, visitor)
+        if toast is not None:
+            self._drop_cookie(response, TOAST_COOKIE)
+        return response
+
+    def go(self, path: str, toast: str | None = None, *, undo: Undo | None = None, kind: str = "done") -> Response:
+        """Send the browser on to an address of ours, and tell there what was done."""
+        response = RedirectResponse(path, 303)
+        if toast is not None:
+            way_back = None if undo is None else {"path": undo.path, "fields": dict(undo.fields)}
+            note = orjson.dumps({"text": toast[:500], "kind": kind, "undo": way_back})
+            keep_cookie(response, self.request, TOAST_COOKIE, urlsafe_b64encode(note).decode(), _TOAST_SECONDS)
+        return response
+
+    def back(self, otherwise: str) -> str:
+        """Where a form wants to return to, if that is one of our own pages."""
+        wanted = self.form.get("back", "")
+        parts = urlsplit(wanted)
+        prefix = self.site_url("/")
+        is_ours = not parts.scheme and not parts.netloc and wanted.startswith(prefix) and not wanted.startswith("//")
+        return wanted if is_ours and "\\" not in wanted and wanted.isprintable() else self.site_url(otherwise)
+
+    def _toast(self) -> Any:
+        try:
+            note = orjson.loads(urlsafe_b64decode(self.request.cookies.get(TOAST_COOKIE, "")))
+        except ValueError:
+            return None
+        return note if isinstance(note, dict) and isinstance(note.get("text"), str) else None
+
+    def _drop_cookie(self, response: Response, name: str) -> None:
+        response.delete_cookie(name, **cookie_settings(self.request))
+
+
+def _query_text(params: Mapping[str, Any]) -> str:
+    given = {name: value for name, value in params.items() if value not in (None, "", [], ())}
+    return f"?{urlencode(given, doseq=True)}" if given else ""

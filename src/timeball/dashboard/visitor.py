@@ -1,0 +1,124 @@
+"""Who looks at a page: a session after a login with an API key, or everybody on this machine while there is no key.
+
+A change must come from one of our own pages: the browser says that it comes from the same site, and the form bears a
+token that only our pages can know. One of the two would do; browsers and proxies have failed at either.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from hashlib import sha256
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from timeball.api.auth import Caller, Gate, KeyRing, KnownKey, Role, is_loopback
+from timeball.api.problems import Refusal
+
+SESSION_COOKIE = "timeball_session"
+VISITOR_COOKIE = "timeball_visitor"
+_SESSION_SECONDS = 7 * 24 * 3600
+_VISITOR_SECONDS = 365 * 24 * 3600
+
+
+class SessionRing(Protocol):
+    """The sessions, as the dashboard sees them."""
+
+    async def begin(self, key_id: str) -> str: ...
+    async def recognise(self, token: str) -> KnownKey | None: ...
+    async def end(self, token: str) -> None: ...
+
+
+class Reception:
+    """Knows visitors by their cookies."""
+
+    def __init__(self, gate: Gate, keys: KeyRing, sessions: SessionRing) -> None:
+        self._gate = gate
+        self._keys = keys
+        self._sessions = sessions
+
+    async def is_open(self) -> bool:
+        """Whether everybody on this machine may come in."""
+        return await self._gate.is_open()
+
+    async def identify(self, request: Request) -> Caller | None:
+        """The visitor; None if they have to log in."""
+        token = request.cookies.get(SESSION_COOKIE)
+        key = None if token is None else await self._sessions.recognise(token)
+        if key is not None:
+            return _caller(key)
+        return await self._gate.identify(request.method, request.headers)
+
+    async def log_in(self, api_key: str) -> str | None:
+        """Begin a session with an API key; None if the key opens nothing."""
+        key = await self._keys.recognise(api_key.strip())
+        return None if key is None else await self._sessions.begin(key.id)
+
+    async def log_out(self, request: Request) -> None:
+        """End the session of a request."""
+        token = request.cookies.get(SESSION_COOKIE)
+        if token is not None:
+            await self._sessions.end(token)
+
+
+def _caller(key: KnownKey) -> Caller:
+    return Caller(f"key:{key.id} {key.name}", Role(key.role))
+
+
+def visitor_of(request: Request) -> str:
+    """The random name of a browser; a new one for a browser that has none."""
+    known = request.cookies.get(VISITOR_COOKIE, "")
+    return known if len(known) >= 32 and known.isascii() else secrets.token_urlsafe(32)
+
+
+def form_token(visitor: str, request: Request) -> str:
+    """What forms bear: it follows from two cookies that no other site can read."""
+    session = request.cookies.get(SESSION_COOKIE, "")
+    return sha256(f"form:{visitor}:{session}".encode()).hexdigest()
+
+
+def refuse_foreign(request: Request, token: str) -> None:
+    """Refuse a change that does not come from one of our own pages."""
+    site = request.headers.get("sec-fetch-site", "same-origin")
+    origin = request.headers.get("origin")
+    host = request.headers.get("host", "")
+    is_ours = site in ("same-origin", "none") and (origin is None or urlsplit(origin).netloc == host)
+    expected = form_token(request.cookies.get(VISITOR_COOKIE, ""), request)
+    if (
+        not is_ours
+        or VISITOR_COOKIE not in request.cookies
+        or not hmac.compare_digest(token.encode(), expected.encode())
+    ):
+        raise Refusal(
+            403,
+            "cross_site",
+            "this change did not come from one of our own pages",
+            hint="go back, reload the page and try again; cookies must be allowed here",
+        )
+
+
+def keep_cookie(response: Response, request: Request, name: str, value: str, seconds: int) -> None:
+    """Give a browser something to bring along: out of reach of scripts, of other sites, and of the open network."""
+    response.set_cookie(name, value, max_age=seconds, **cookie_settings(request))
+
+
+def keep_session(response: Response, request: Request, token: str) -> None:
+    """Let a browser stay logged in."""
+    keep_cookie(response, request, SESSION_COOKIE, token, _SESSION_SECONDS)
+
+
+def keep_visitor(response: Response, request: Request, visitor: str) -> None:
+    """Let a browser keep its name."""
+    if request.cookies.get(VISITOR_COOKIE) != visitor:
+        keep_cookie(response, request, VISITOR_COOKIE, visitor, _VISITOR_SECONDS)
+
+
+def cookie_settings(request: Request) -> dict[str, Any]:
+    """Secure everywhere but on this machine itself, which may do without TLS."""
+    host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+    is_secure = request.url.scheme == "https" or not is_loopback(host)
+    path = request.scope.get("root_path", "") or "/"
+    return {"path": path, "secure": is_secure, "httponly": True, "samesite": "lax"}

@@ -1,0 +1,128 @@
+"""How values are worded for people: instants, spans, numbers, states, JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How a state is shown: always an icon, a word and a colour."""
+
+    icon: str
+    tone: str
+
+
+STATES = {
+    "scheduled": Look("clock", "calm"),
+    "queued": Look("queue", "wait"),
+    "running": Look("play", "live"),
+    "retrying": Look("retry", "warn"),
+    "succeeded": Look("check", "good"),
+    "cancelled": Look("slash", "calm"),
+    "dead": Look("cross", "bad"),
+    "skipped": Look("skip", "calm"),
+    "active": Look("check", "good"),
+    "paused": Look("pause", "warn"),
+    "finished": Look("flag", "calm"),
+    # What can come of an attempt.
+    "failed": Look("cross", "bad"),
+    "timed_out": Look("clock", "bad"),
+    "lost": Look("plug", "bad"),
+    "snoozed": Look("clock", "calm"),
+    "not_dropped": Look("slash", "calm"),
+    # What a check found.
+    "ok": Look("check", "good"),
+    "warn": Look("alert", "warn"),
+    "fail": Look("cross", "bad"),
+}
+
+
+def moment(value: Any) -> datetime | None:
+    """An instant, be it one already or written as in JSON."""
+    if value is None or isinstance(value, datetime):
+        return value
+    return datetime.fromisoformat(str(value).replace("Z", "+00:00"))
+
+
+def iso(value: Any) -> str:
+    """An instant for machines."""
+    found = moment(value)
+    return "" if found is None else found.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def stamp(value: Any) -> str:
+    """An instant for people, in UTC and saying so; the browser may show it in another zone."""
+    found = moment(value)
+    return "" if found is None else f"{found.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def span(milliseconds: float | None) -> str:
+    """How long: `4 ms`, `1.3 s`, `12 min 4 s`, `3 h 20 min`, `2 d 5 h`."""
+    if milliseconds is None:
+        return "–"
+    sign, rest = ("−", -milliseconds) if milliseconds < 0 else ("", milliseconds)
+    if rest < 1_000:
+        return f"{sign}{rest:.0f} ms" if rest >= 10 or rest == 0 else f"{sign}{rest:.1f} ms"
+    if rest < 60_000:
+        return f"{sign}{rest / 1_000:.1f} s" if rest < 10_000 else f"{sign}{rest / 1_000:.0f} s"
+    seconds = round(rest / 1_000)
+    for unit, smaller, size, part in (("min", "s", 60, 1), ("h", "min", 3_600, 60), ("d", "h", 86_400, 3_600)):
+        if seconds < size * (24 if unit == "h" else 60) or unit == "d":
+            left = seconds % size // part
+            return f"{sign}{seconds // size} {unit}" + (f" {left} {smaller}" if left else "")
+    raise AssertionError("unreachable")
+
+
+def seconds(value: float | None) -> str:
+    """How long, from seconds."""
+    return span(None if value is None else value * 1_000)
+
+
+def number(value: float | None) -> str:
+    """A number with thin spaces between thousands."""
+    if value is None:
+        return "–"
+    text = f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
+    return text.replace(",", "\u202f")
+
+
+def counted(value: int, one: str, many: str | None = None) -> str:
+    """`1 job`, `41 jobs`."""
+    return f"{number(value)} {one if value == 1 else many or one + 's'}"
+
+
+def pretty(value: Any) -> str:
+    """A JSON value over several lines."""
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2, default=str).decode()
+
+
+def short_id(text: str | None) -> str:
+    """The end of an id, which tells it from its neighbours: `exe_…X0AB`."""
+    if not text:
+        return "–"
+    prefix, _, body = text.rpartition("_")
+    return f"{prefix}_…{body[-6:]}" if prefix else text
+
+
+def actor_name(text: str) -> str:
+    """Who, without the id of their key."""
+    return text.partition(" ")[2] or text if text.startswith("key:") else text
+
+
+FILTERS: dict[str, Callable[..., Any]] = {
+    "iso": iso,
+    "stamp": stamp,
+    "span": span,
+    "seconds": seconds,
+    "number": number,
+    "counted": counted,
+    "pretty": pretty,
+    "short_id": short_id,
+    "actor_name": actor_name,
+}

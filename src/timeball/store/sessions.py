@@ -1,0 +1,43 @@
+"""Sessions of the dashboard: a browser that showed an API key once, and bears a cookie from then on.
+
+The cookie is 256 random bits, the table holds its SHA-256 (see keys: nobody guesses 256 bits). A session is never more
+than its key: once that is revoked or expired, so is the session.
+"""
+
+from __future__ import annotations
+
+import secrets
+from datetime import timedelta
+from hashlib import sha256
+
+from timeball.store.database import Database
+from timeball.store.keys import ApiKey, key_from
+
+LASTS = timedelta(days=7)
+
+
+class Sessions:
+    """The sessions of this database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def begin(self, key_id: str) -> str:
+        """Begin a session of a key; returns the value of its cookie, which can never be shown again."""
+        token = secrets.token_urlsafe(32)
+        await self._database.fetch("forget_old_sessions")
+        await self._database.fetch("add_session", token_hash=_hash(token), key_id=key_id, lasts=LASTS)
+        return token
+
+    async def recognise(self, token: str) -> ApiKey | None:
+        """The key behind a session, if both may be used now."""
+        row = await self._database.fetch_row("find_session", token_hash=_hash(token))
+        return None if row is None else key_from(row)
+
+    async def end(self, token: str) -> None:
+        """Let a session open nothing from now on."""
+        await self._database.fetch("end_session", token_hash=_hash(token))
+
+
+def _hash(token: str) -> bytes:
+    return sha256(token.encode()).digest()

@@ -1,0 +1,30 @@
+-- Browsers that have logged in to the dashboard.
+
+-- name: add_session
+INSERT INTO timeball.dashboard_session (token_hash, key_id, created_at, expires_at)
+VALUES (:token_hash, :key_id, coalesce(:now, now()), coalesce(:now, now()) + :lasts::interval);
+
+-- name: find_session
+-- The key behind a session, if both may be used now.
+SELECT k.id, k.name, k.role, k.created_at, k.expires_at, k.revoked_at, k.used_at
+FROM timeball.dashboard_session AS s
+JOIN timeball.api_key AS k ON k.id = s.key_id
+WHERE s.token_hash = :token_hash
+  AND s.expires_at > coalesce(:now, now())
+  AND k.revoked_at IS NULL
+  AND (k.expires_at IS NULL OR k.expires_at > coalesce(:now, now()));
+
+-- name: end_session
+DELETE FROM timeball.dashboard_session
+WHERE token_hash = :token_hash;
+
+-- name: forget_old_sessions
+-- A few at a time, whenever somebody logs in: nobody else needs to clean up.
+DELETE FROM timeball.dashboard_session
+WHERE token_hash IN (
+    SELECT token_hash
+    FROM timeball.dashboard_session
+    WHERE expires_at <= coalesce(:now, now())
+    ORDER BY expires_at
+    LIMIT 100
+);
