@@ -172,9 +172,10 @@ ROOMS = ("due", "ready", "blocked", "running", "finished")
 
 
 async def table(store: Store, name: str) -> list[dict[str, Any]]:
-    """All rows of a table, in the order of their first column."""
+    """All rows of a table, in the order of their first column, without the number of whatever transaction wrote them."""
     async with store.database.transaction() as connection:
-        return [dict(row) for row in await connection.fetch(f"SELECT * FROM timeball.{name} ORDER BY 1")]
+        rows = await connection.fetch(f"SELECT * FROM timeball.{name} ORDER BY 1")
+    return [{column: value for column, value in row.items() if column != "recorded"} for row in rows]
 
 
 async def only_row(store: Store, name: str) -> dict[str, Any]:

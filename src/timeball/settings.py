@@ -79,6 +79,9 @@ class HousekeepingSettings(_Section):
     """How the dead are reaped and the past is trimmed."""
 
     reap_seconds: float = Field(default=2, gt=0, le=60, description="How often the reaper looks for the dead.")
+    rollup_seconds: float = Field(
+        default=5, gt=0, le=60, description="How often what has ended is folded into the rollups."
+    )
     keep_days: int = Field(default=30, ge=1, description="How many days of history are kept.")
     days_ahead: int = Field(default=7, ge=1, le=60, description="For how many days ahead partitions are made.")
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from timeball.domain.events import Emit
 from timeball.domain.hints import Hints
 from timeball.domain.node import Node
+from timeball.engine.bookkeeper import Bookkeeper
 from timeball.engine.janitor import Janitor
 from timeball.engine.life import Life
 from timeball.engine.reaper import Reaper
@@ -35,9 +36,10 @@ class SchedulerLife(Life):
         self.scheduler = Scheduler(env, emit, store.rooms, store.jobs, self.keeper, settings)
         self.reaper = Reaper(env, emit, store.nodes, store.rooms, housekeeping, lambda: self.keeper.is_housekeeper)
         self.janitor = Janitor(env, emit, store.history, housekeeping, lambda: self.keeper.is_housekeeper)
+        self.bookkeeper = Bookkeeper(env, emit, store.rollups, housekeeping, lambda: self.keeper.is_housekeeper)
 
     def services(self) -> Sequence[Service]:
-        return (self.keeper, self.scheduler, self.reaper, self.janitor)
+        return (self.keeper, self.scheduler, self.reaper, self.janitor, self.bookkeeper)
 
     def heed(self, hints: Hints) -> None:
         self.scheduler.heed(hints)

@@ -1,4 +1,4 @@
-"""The store as the engine sees it: domain verbs, in four groups.
+"""The store as the engine sees it: domain verbs, in groups.
 
 There is one implementation, on PostgreSQL; this is the seam behind which it stays.
 """
@@ -12,6 +12,7 @@ from timeball.store.jobs import Jobs as JobStore
 from timeball.store.nodes import Nodes as NodeStore
 from timeball.store.nodes import Renewal, ShardRow
 from timeball.store.postgres import Store
+from timeball.store.rollups import Rollups as RollupStore
 from timeball.store.rooms import PARKED_AT, Claims, ClaimWish, Orphan, Ownership
 from timeball.store.rooms import Rooms as RoomStore
 
@@ -30,6 +31,7 @@ __all__ = [
     "Ownership",
     "Renewal",
     "Request",
+    "RollupStore",
     "RoomStore",
     "ShardRow",
     "Store",

@@ -1,4 +1,4 @@
-"""The store: PostgreSQL, opened once, and its verbs in four groups."""
+"""The store: PostgreSQL, opened once, and its verbs in groups."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from timeball.store.history import History
 from timeball.store.jobs import Jobs
 from timeball.store.migrate import check, migrate
 from timeball.store.nodes import Nodes
+from timeball.store.rollups import Rollups
 from timeball.store.rooms import Rooms
 
 DEFAULT_SHARDS = 64
@@ -27,6 +28,7 @@ class Store:
     rooms: Rooms
     nodes: Nodes
     history: History
+    rollups: Rollups
     shards: int
 
     def __init__(
@@ -56,6 +58,7 @@ class Store:
         self.jobs = Jobs(self.database, self.hinter, self.rooms, self.hoist_window)
         self.nodes = Nodes(self.database, self.hinter)
         self.history = History(self.database)
+        self.rollups = Rollups(self.database)
         if migrates:
             await self._make_first_days()
         await self.learn_clock()

@@ -1,4 +1,4 @@
--- The schema after migration 0003, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
+-- The schema after migration 0004, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
 
 CREATE TABLE timeball.migration (
     number     integer NOT NULL,
@@ -260,6 +260,7 @@ CREATE TABLE timeball.finished (
     fingerprint   text,
     payload       jsonb,
     retry_of      uuid,
+    recorded      bigint NOT NULL DEFAULT ((pg_current_xact_id())::text)::bigint,
     CONSTRAINT finished_pkey PRIMARY KEY (id, finished_at),
     CONSTRAINT finished_state_check CHECK (state = ANY (ARRAY['succeeded', 'cancelled', 'dead', 'skipped']))
 ) PARTITION BY RANGE (finished_at);
@@ -269,6 +270,8 @@ CREATE INDEX finished_by_job ON timeball.finished (job_id, id) WHERE job_id <> i
 CREATE INDEX finished_by_state ON timeball.finished (state, id) WHERE state <> 'succeeded';
 -- The dead, by what killed them.
 CREATE INDEX finished_by_fingerprint ON timeball.finished (fingerprint, id) WHERE state = 'dead';
+-- fold, changes: what was recorded since a snapshot. BRIN: a row that is added costs it nothing.
+CREATE INDEX finished_by_recorded ON timeball.finished USING brin (recorded) WITH (pages_per_range='16', autosummarize='on');
 
 CREATE TABLE timeball.finished_default PARTITION OF timeball.finished DEFAULT;
 
@@ -287,8 +290,10 @@ CREATE TABLE timeball.attempt (
     traceback    text,
     top_frame    text,
     fingerprint  text,
+    recorded     bigint NOT NULL DEFAULT ((pg_current_xact_id())::text)::bigint,
     CONSTRAINT attempt_pkey PRIMARY KEY (execution_id, fence, finished_at)
 ) PARTITION BY RANGE (finished_at);
+CREATE INDEX attempt_by_recorded ON timeball.attempt USING brin (recorded) WITH (pages_per_range='16', autosummarize='on');
 
 CREATE TABLE timeball.attempt_default PARTITION OF timeball.attempt DEFAULT;
 
@@ -377,18 +382,21 @@ CREATE TABLE timeball.live_key (
 
 -- Who changed what: append-only, written in the transaction of the change.
 CREATE TABLE timeball.audit (
-    id      uuid NOT NULL,
-    at      timestamptz NOT NULL,
-    actor   text NOT NULL,
-    action  text NOT NULL,
-    subject text NOT NULL,
-    reason  text,
-    before  jsonb,
-    after   jsonb,
+    id       uuid NOT NULL,
+    at       timestamptz NOT NULL,
+    actor    text NOT NULL,
+    action   text NOT NULL,
+    subject  text NOT NULL,
+    reason   text,
+    before   jsonb,
+    after    jsonb,
+    recorded bigint NOT NULL DEFAULT ((pg_current_xact_id())::text)::bigint,
     CONSTRAINT audit_pkey PRIMARY KEY (id)
 );
 -- The history of one thing: who changed it.
 CREATE INDEX audit_by_subject ON timeball.audit (subject, id);
+-- changes: few rows, and scattered by their primary key.
+CREATE INDEX audit_by_recorded ON timeball.audit (recorded);
 
 -- Facts about this database itself.
 CREATE TABLE timeball.fact (
@@ -613,3 +621,46 @@ CREATE TABLE timeball.dashboard_session (
 );
 -- forget_old_sessions: the oldest first.
 CREATE INDEX dashboard_session_by_end ON timeball.dashboard_session (expires_at);
+
+-- What happened in a span of time to the executions of a (queue, handler), or of one recurring job: then job_id is not zero.
+-- `ever` is all time: what counters for Prometheus are made of. A sketch is two arrays, its buckets in order and how many fell into each.
+CREATE TABLE timeball.rollup (
+    span             text NOT NULL,
+    at               timestamptz NOT NULL,
+    job_id           uuid NOT NULL,
+    queue            text NOT NULL,
+    handler          text NOT NULL,
+    starts           bigint NOT NULL,
+    succeeded        bigint NOT NULL,
+    cancelled        bigint NOT NULL,
+    dead             bigint NOT NULL,
+    skipped          bigint NOT NULL,
+    failed           bigint NOT NULL,
+    timed_out        bigint NOT NULL,
+    lost             bigint NOT NULL,
+    lateness_seconds double precision NOT NULL,
+    lateness_buckets smallint[] NOT NULL,
+    lateness_counts  bigint[] NOT NULL,
+    duration_seconds double precision NOT NULL,
+    duration_buckets smallint[] NOT NULL,
+    duration_counts  bigint[] NOT NULL,
+    CONSTRAINT rollup_pkey PRIMARY KEY (span, job_id, at, queue, handler),
+    CONSTRAINT rollup_span_check CHECK (span = ANY (ARRAY['minute', 'hour', 'ever']))
+);
+-- trim_rollups: the oldest of a span.
+CREATE INDEX rollup_by_age ON timeball.rollup (span, at);
+
+-- Up to where the history has been folded: everything this snapshot sees, and nothing else. One row; who folds locks it.
+CREATE TABLE timeball.fold (
+    is_only boolean NOT NULL DEFAULT true,
+    seen    pg_snapshot NOT NULL,
+    CONSTRAINT fold_pkey PRIMARY KEY (is_only),
+    CONSTRAINT fold_is_only_check CHECK (is_only)
+);
+
+-- The bucket of a span in seconds: see domain/sketch.py, which may never differ.
+CREATE OR REPLACE FUNCTION timeball.bucket(seconds double precision)
+ RETURNS smallint
+ LANGUAGE sql
+ IMMUTABLE PARALLEL SAFE STRICT
+RETURN (CASE WHEN (seconds <= (0.0001)::double precision) THEN (0)::double precision ELSE LEAST(ceil((ln((seconds / (0.0001)::double precision)) / ln((1.05)::double precision))), (550)::double precision) END)::smallint;

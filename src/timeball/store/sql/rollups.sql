@@ -1,0 +1,311 @@
+-- The history, folded into rollups; and what is read from them.
+
+-- name: lock_fold
+-- Up to where the history has been folded, for whoever folds next; nothing if somebody does so just now.
+SELECT seen::text AS seen,
+       pg_snapshot_xmax(seen) > pg_snapshot_xmax(pg_current_snapshot()) AS is_from_elsewhere
+FROM timeball.fold
+FOR UPDATE SKIP LOCKED;
+
+-- name: fold
+-- Add to the rollups what this statement sees and :seen did not, and move the mark there; at most :most transactions at once.
+-- A snapshot knows of each transaction whether it had committed, so one that was recorded early and committed late is neither lost nor taken twice.
+-- A far jump ends at a made-up snapshot of all transactions before one that is over: that needs all of :seen to lie before it as well.
+WITH mark AS MATERIALIZED (
+    SELECT :seen::text::pg_snapshot AS seen, pg_current_snapshot() AS present
+),
+edge AS MATERIALIZED (
+    SELECT mark.seen,
+           pg_snapshot_xmin(mark.seen)::text::bigint AS seen_from,
+           pg_snapshot_xmax(mark.seen)::text::bigint AS seen_until,
+           CASE
+               WHEN pg_snapshot_xmin(mark.present)::text::bigint > pg_snapshot_xmax(mark.seen)::text::bigint + :most::bigint
+               THEN format('%1$s:%1$s:', pg_snapshot_xmax(mark.seen)::text::bigint + :most::bigint)::pg_snapshot
+               ELSE mark.present
+           END AS until
+    FROM mark
+),
+ended AS MATERIALIZED (
+    SELECT finished.job_id, finished.id, finished.queue, finished.handler, finished.state, finished.origin, finished.scheduled_for,
+           finished.started_at, finished.finished_at, finished.attempts, finished.error_type
+    FROM edge
+    CROSS JOIN timeball.finished
+    WHERE finished.recorded >= (SELECT seen_from FROM edge)
+      AND finished.recorded < (SELECT pg_snapshot_xmax(until)::text::bigint FROM edge)
+      AND (finished.recorded >= edge.seen_until OR NOT pg_visible_in_snapshot(finished.recorded::text::xid8, edge.seen))
+),
+tried AS MATERIALIZED (
+    SELECT execution.job_id, execution.id, execution.queue, execution.handler, attempt.outcome, execution.origin, execution.scheduled_for,
+           attempt.started_at, attempt.finished_at, attempt.number
+    FROM edge
+    CROSS JOIN timeball.attempt
+    CROSS JOIN LATERAL (
+        SELECT *
+        FROM timeball.execution
+        WHERE execution.id = attempt.execution_id
+        LIMIT 1
+    ) AS execution
+    WHERE attempt.recorded >= (SELECT seen_from FROM edge)
+      AND attempt.recorded < (SELECT pg_snapshot_xmax(until)::text::bigint FROM edge)
+      AND (attempt.recorded >= edge.seen_until OR NOT pg_visible_in_snapshot(attempt.recorded::text::xid8, edge.seen))
+),
+-- One row for each thing that happened. A try that left an attempt behind started there. What is late is the first try, and never a backfill.
+happened AS (
+    SELECT job_id, id, queue, handler, finished_at AS at, state AS what,
+           NULL::double precision AS lateness, extract(epoch FROM finished_at - started_at)::double precision AS duration
+    FROM ended
+    UNION ALL
+    SELECT job_id, id, queue, handler, started_at, 'started',
+           CASE WHEN attempts = 1 AND origin <> 'backfill' THEN greatest(extract(epoch FROM started_at - scheduled_for), 0)::double precision END, NULL
+    FROM ended
+    WHERE started_at IS NOT NULL
+      AND error_type IS NULL
+    UNION ALL
+    SELECT job_id, id, queue, handler, finished_at, outcome, NULL, NULL
+    FROM tried
+    UNION ALL
+    SELECT job_id, id, queue, handler, started_at, 'started',
+           CASE WHEN number = 1 AND origin <> 'backfill' THEN greatest(extract(epoch FROM started_at - scheduled_for), 0)::double precision END, NULL
+    FROM tried
+    WHERE started_at IS NOT NULL
+),
+counted AS MATERIALIZED (
+    SELECT date_trunc('minute', at, 'UTC') AS minute, CASE WHEN job_id <> id THEN job_id END AS job_id, queue, handler, what,
+           timeball.bucket(lateness) AS late, timeball.bucket(duration) AS lasted,
+           count(*) AS number, coalesce(sum(lateness), 0) AS lateness, coalesce(sum(duration), 0) AS duration
+    FROM happened
+    GROUP BY 1, 2, 3, 4, 5, 6, 7
+),
+-- Every count goes to its queue and handler, for all three spans; that of a recurring job goes to the job too, except for all time.
+spread AS MATERIALIZED (
+    SELECT span.name AS span, span.at, series.job_id, counted.queue, counted.handler, counted.what, counted.late, counted.lasted,
+           counted.number, counted.lateness, counted.duration
+    FROM counted
+    LEFT JOIN timeball.job ON job.id = counted.job_id AND job.kind <> 'once'
+    CROSS JOIN LATERAL (
+        VALUES ('minute', counted.minute), ('hour', date_trunc('hour', counted.minute, 'UTC')), ('ever', 'epoch'::timestamptz)
+    ) AS span (name, at)
+    CROSS JOIN LATERAL (VALUES ('00000000-0000-0000-0000-000000000000'::uuid), (job.id)) AS series (job_id)
+    WHERE series.job_id IS NOT NULL
+      AND (span.name <> 'ever' OR series.job_id = '00000000-0000-0000-0000-000000000000'::uuid)
+),
+known AS MATERIALIZED (
+    DELETE FROM timeball.rollup
+    USING (SELECT DISTINCT span, job_id, at, queue, handler FROM spread) AS touched
+    WHERE (rollup.span, rollup.job_id, rollup.at, rollup.queue, rollup.handler)
+        = (touched.span, touched.job_id, touched.at, touched.queue, touched.handler)
+    RETURNING rollup.*
+),
+number AS (
+    SELECT span, job_id, at, queue, handler,
+           sum(starts) AS starts, sum(succeeded) AS succeeded, sum(cancelled) AS cancelled, sum(dead) AS dead, sum(skipped) AS skipped,
+           sum(failed) AS failed, sum(timed_out) AS timed_out, sum(lost) AS lost,
+           sum(lateness_seconds) AS lateness_seconds, sum(duration_seconds) AS duration_seconds
+    FROM (
+        SELECT span, job_id, at, queue, handler, starts, succeeded, cancelled, dead, skipped, failed, timed_out, lost,
+               lateness_seconds, duration_seconds
+        FROM known
+        UNION ALL
+        SELECT span, job_id, at, queue, handler,
+               CASE what WHEN 'started' THEN number ELSE 0 END, CASE what WHEN 'succeeded' THEN number ELSE 0 END,
+               CASE what WHEN 'cancelled' THEN number ELSE 0 END, CASE what WHEN 'dead' THEN number ELSE 0 END,
+               CASE what WHEN 'skipped' THEN number ELSE 0 END, CASE what WHEN 'failed' THEN number ELSE 0 END,
+               CASE what WHEN 'timed_out' THEN number ELSE 0 END, CASE what WHEN 'lost' THEN number ELSE 0 END,
+               lateness, duration
+        FROM spread
+    ) AS part
+    GROUP BY span, job_id, at, queue, handler
+),
+late AS (
+    SELECT span, job_id, at, queue, handler, array_agg(bucket ORDER BY bucket) AS buckets, array_agg(number ORDER BY bucket) AS counts
+    FROM (
+        SELECT span, job_id, at, queue, handler, bucket, sum(number)::bigint AS number
+        FROM (
+            SELECT span, job_id, at, queue, handler, late AS bucket, number
+            FROM spread
+            WHERE late IS NOT NULL
+            UNION ALL
+            SELECT span, job_id, at, queue, handler, sketch.bucket, sketch.number
+            FROM known
+            CROSS JOIN LATERAL unnest(known.lateness_buckets, known.lateness_counts) AS sketch (bucket, number)
+        ) AS part
+        GROUP BY span, job_id, at, queue, handler, bucket
+    ) AS whole
+    GROUP BY span, job_id, at, queue, handler
+),
+lasted AS (
+    SELECT span, job_id, at, queue, handler, array_agg(bucket ORDER BY bucket) AS buckets, array_agg(number ORDER BY bucket) AS counts
+    FROM (
+        SELECT span, job_id, at, queue, handler, bucket, sum(number)::bigint AS number
+        FROM (
+            SELECT span, job_id, at, queue, handler, lasted AS bucket, number
+            FROM spread
+            WHERE lasted IS NOT NULL
+            UNION ALL
+            SELECT span, job_id, at, queue, handler, sketch.bucket, sketch.number
+            FROM known
+            CROSS JOIN LATERAL unnest(known.duration_buckets, known.duration_counts) AS sketch (bucket, number)
+        ) AS part
+        GROUP BY span, job_id, at, queue, handler, bucket
+    ) AS whole
+    GROUP BY span, job_id, at, queue, handler
+),
+written AS (
+    INSERT INTO timeball.rollup (span, at, job_id, queue, handler, starts, succeeded, cancelled, dead, skipped, failed, timed_out, lost,
+                                 lateness_seconds, lateness_buckets, lateness_counts, duration_seconds, duration_buckets, duration_counts)
+    SELECT number.span, number.at, number.job_id, number.queue, number.handler, number.starts, number.succeeded, number.cancelled, number.dead,
+           number.skipped, number.failed, number.timed_out, number.lost,
+           number.lateness_seconds, coalesce(late.buckets, '{}'), coalesce(late.counts, '{}'),
+           number.duration_seconds, coalesce(lasted.buckets, '{}'), coalesce(lasted.counts, '{}')
+    FROM number
+    LEFT JOIN late USING (span, job_id, at, queue, handler)
+    LEFT JOIN lasted USING (span, job_id, at, queue, handler)
+),
+moved AS (
+    UPDATE timeball.fold
+    SET seen = edge.until
+    FROM edge
+)
+SELECT (SELECT count(*) FROM ended) + (SELECT count(*) FROM tried) AS folded,
+       edge.until::text <> mark.present::text AS has_more
+FROM edge
+CROSS JOIN mark;
+
+-- name: forget_numbers
+-- A restored database numbers its transactions anew: what bears a number from elsewhere counts as seen.
+WITH finished AS (
+    UPDATE timeball.finished
+    SET recorded = 0
+    WHERE recorded >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint
+),
+attempt AS (
+    UPDATE timeball.attempt
+    SET recorded = 0
+    WHERE recorded >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint
+),
+audit AS (
+    UPDATE timeball.audit
+    SET recorded = 0
+    WHERE recorded >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint
+)
+UPDATE timeball.fold
+SET seen = pg_current_snapshot();
+
+-- name: trim_rollups
+-- Forget the oldest minutes and hours, at most :most rows at once.
+WITH old AS MATERIALIZED (
+    (
+        SELECT ctid
+        FROM timeball.rollup
+        WHERE span = 'minute'
+          AND at < coalesce(:now, now()) - :minutes_kept::interval
+        LIMIT :most
+    )
+    UNION ALL
+    (
+        SELECT ctid
+        FROM timeball.rollup
+        WHERE span = 'hour'
+          AND at < coalesce(:now, now()) - :hours_kept::interval
+        LIMIT :most
+    )
+)
+DELETE FROM timeball.rollup
+WHERE ctid = ANY (ARRAY(SELECT ctid FROM old))
+RETURNING 1;
+
+-- name: rollup_series
+-- What happened in each step of a window: numbers and both sketches; of one job, one queue, one handler, or all.
+WITH part AS MATERIALIZED (
+    SELECT date_bin(:step::interval, at, 'epoch'::timestamptz) AS step, *
+    FROM timeball.rollup
+    WHERE span = :span
+      AND job_id = coalesce(:job_id, '00000000-0000-0000-0000-000000000000'::uuid)
+      AND at >= :since
+      AND at < :until
+      AND (:queue::text IS NULL OR queue = :queue::text)
+      AND (:handler::text IS NULL OR handler = :handler::text)
+),
+late AS (
+    SELECT step, array_agg(bucket ORDER BY bucket) AS buckets, array_agg(number ORDER BY bucket) AS counts
+    FROM (
+        SELECT step, sketch.bucket, sum(sketch.number)::bigint AS number
+        FROM part
+        CROSS JOIN LATERAL unnest(part.lateness_buckets, part.lateness_counts) AS sketch (bucket, number)
+        GROUP BY step, sketch.bucket
+    ) AS whole
+    GROUP BY step
+),
+lasted AS (
+    SELECT step, array_agg(bucket ORDER BY bucket) AS buckets, array_agg(number ORDER BY bucket) AS counts
+    FROM (
+        SELECT step, sketch.bucket, sum(sketch.number)::bigint AS number
+        FROM part
+        CROSS JOIN LATERAL unnest(part.duration_buckets, part.duration_counts) AS sketch (bucket, number)
+        GROUP BY step, sketch.bucket
+    ) AS whole
+    GROUP BY step
+)
+SELECT number.*,
+       coalesce(late.buckets, '{}') AS lateness_buckets, coalesce(late.counts, '{}') AS lateness_counts,
+       coalesce(lasted.buckets, '{}') AS duration_buckets, coalesce(lasted.counts, '{}') AS duration_counts
+FROM (
+    SELECT step AS at, '' AS queue, '' AS handler,
+           sum(starts)::bigint AS starts, sum(succeeded)::bigint AS succeeded, sum(cancelled)::bigint AS cancelled, sum(dead)::bigint AS dead,
+           sum(skipped)::bigint AS skipped, sum(failed)::bigint AS failed, sum(timed_out)::bigint AS timed_out, sum(lost)::bigint AS lost,
+           sum(lateness_seconds) AS lateness_seconds, sum(duration_seconds) AS duration_seconds
+    FROM part
+    GROUP BY step
+) AS number
+LEFT JOIN late ON late.step = number.at
+LEFT JOIN lasted ON lasted.step = number.at
+ORDER BY number.at;
+
+-- name: rollup_groups
+-- What happened in a window to each (queue, handler): numbers and both sketches.
+WITH part AS MATERIALIZED (
+    SELECT *
+    FROM timeball.rollup
+    WHERE span = :span
+      AND job_id = coalesce(:job_id, '00000000-0000-0000-0000-000000000000'::uuid)
+      AND at >= :since
+      AND at < :until
+      AND (:queue::text IS NULL OR queue = :queue::text)
+      AND (:handler::text IS NULL OR handler = :handler::text)
+),
+late AS (
+    SELECT queue, handler, array_agg(bucket ORDER BY bucket) AS buckets, array_agg(number ORDER BY bucket) AS counts
+    FROM (
+        SELECT queue, handler, sketch.bucket, sum(sketch.number)::bigint AS number
+        FROM part
+        CROSS JOIN LATERAL unnest(part.lateness_buckets, part.lateness_counts) AS sketch (bucket, number)
+        GROUP BY queue, handler, sketch.bucket
+    ) AS whole
+    GROUP BY queue, handler
+),
+lasted AS (
+    SELECT queue, handler, array_agg(bucket ORDER BY bucket) AS buckets, array_agg(number ORDER BY bucket) AS counts
+    FROM (
+        SELECT queue, handler, sketch.bucket, sum(sketch.number)::bigint AS number
+        FROM part
+        CROSS JOIN LATERAL unnest(part.duration_buckets, part.duration_counts) AS sketch (bucket, number)
+        GROUP BY queue, handler, sketch.bucket
+    ) AS whole
+    GROUP BY queue, handler
+)
+SELECT number.*,
+       coalesce(late.buckets, '{}') AS lateness_buckets, coalesce(late.counts, '{}') AS lateness_counts,
+       coalesce(lasted.buckets, '{}') AS duration_buckets, coalesce(lasted.counts, '{}') AS duration_counts
+FROM (
+    SELECT min(at) AS at, queue, handler,
+           sum(starts)::bigint AS starts, sum(succeeded)::bigint AS succeeded, sum(cancelled)::bigint AS cancelled, sum(dead)::bigint AS dead,
+           sum(skipped)::bigint AS skipped, sum(failed)::bigint AS failed, sum(timed_out)::bigint AS timed_out, sum(lost)::bigint AS lost,
+           sum(lateness_seconds) AS lateness_seconds, sum(duration_seconds) AS duration_seconds
+    FROM part
+    GROUP BY queue, handler
+    ORDER BY queue, handler
+    LIMIT :most
+) AS number
+LEFT JOIN late USING (queue, handler)
+LEFT JOIN lasted USING (queue, handler)
+ORDER BY number.queue, number.handler;

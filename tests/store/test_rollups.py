@@ -1,0 +1,436 @@
+"""Rollups equal a recount of the history, whatever the order of commits, whoever folds, and wherever the fold is cut off."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.factories import (
+    FAILURE,
+    claim_all,
+    enqueue,
+    found,
+    hoist_due,
+    make_job,
+    make_owner,
+    make_recurring,
+    record,
+    table,
+)
+from timeball.domain.execution import Cancelled, Failed, Lost, Succeeded, TimedOut
+from timeball.domain.rollup import TALLIED, RollupQuery, Span
+from timeball.domain.sketch import Sketch, bucket_of
+from timeball.env import Env
+from timeball.store.postgres import Store
+from timeball.store.rollups import Folded
+from timeball.testing import VirtualClock
+
+on_one_server = pytest.mark.parametrize("fresh_database", ["pg15"], indirect=True)
+ZERO = UUID(int=0)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+Key = tuple[str, datetime, UUID, str, str]
+
+
+# the oracle: every row of the history, counted one by one
+
+
+def _truncated(at: datetime) -> list[tuple[str, datetime]]:
+    minute = at.replace(second=0, microsecond=0)
+    return [("minute", minute), ("hour", minute.replace(minute=0)), ("ever", EPOCH)]
+
+
+async def recount(store: Store) -> dict[Key, dict[str, Any]]:
+    """What the rollups must say, by going through the whole history."""
+    told: dict[Key, dict[str, Any]] = defaultdict(lambda: {"tally": Counter(), "late": [], "lasted": []})
+    recurring = {row["id"] for row in await table(store, "job") if row["kind"] != "once"}
+    executions = {row["id"]: row for row in await table(store, "execution")}
+
+    def note(
+        row: dict[str, Any], at: datetime, what: str, late: float | None = None, lasted: float | None = None
+    ) -> None:
+        for span, start in _truncated(at):
+            for job_id in {ZERO, row["job_id"]} & {ZERO, *recurring}:
+                if span != "ever" or job_id == ZERO:
+                    cell = told[span, start, job_id, row["queue"], row["handler"]]
+                    cell["tally"][what] += 1
+                    cell["late"] += [] if late is None else [late]
+                    cell["lasted"] += [] if lasted is None else [lasted]
+
+    def lateness(row: dict[str, Any], started_at: datetime, number: int) -> float | None:
+        is_first = number == 1 and row["origin"] != "backfill"
+        return max((started_at - row["scheduled_for"]).total_seconds(), 0) if is_first else None
+
+    for row in await table(store, "finished"):
+        started_at, finished_at = row["started_at"], row["finished_at"]
+        note(row, finished_at, row["state"], None, (finished_at - started_at).total_seconds() if started_at else None)
+        if started_at and row["error_type"] is None:
+            note(row, started_at, "starts", lateness(row, started_at, row["attempts"]))
+    for tried in await table(store, "attempt"):
+        row = executions[tried["execution_id"]]
+        note(row, tried["finished_at"], tried["outcome"])
+        if tried["started_at"]:
+            note(row, tried["started_at"], "starts", lateness(row, tried["started_at"], tried["number"]))
+    return told
+
+
+async def assert_rollups_are_right(store: Store) -> None:
+    rows = {
+        (row["span"], row["at"], row["job_id"], row["queue"], row["handler"]): row
+        for row in await table(store, "rollup")
+    }
+    told = await recount(store)
+    assert rows.keys() == told.keys()
+    for key, row in rows.items():
+        cell = told[key]
+        assert {name: row[name] for name in TALLIED} == {name: cell["tally"][name] for name in TALLIED}, key
+        assert Sketch(row["lateness_buckets"], row["lateness_counts"]) == Sketch.of(cell["late"]), key
+        assert Sketch(row["duration_buckets"], row["duration_counts"]) == Sketch.of(cell["lasted"]), key
+        assert row["lateness_seconds"] == pytest.approx(sum(cell["late"])), key
+        assert row["duration_seconds"] == pytest.approx(sum(cell["lasted"])), key
+
+
+async def fold_all(store: Store, most: int = 2_000) -> int:
+    """Fold until there is nothing left; returns how many records were taken."""
+    records = 0
+    while True:
+        folded = await store.rollups.fold(most)
+        records += folded.records
+        if not folded.has_more:
+            return records
+
+
+async def put_finished(connection: Any, store: Store, finished_at: datetime, **columns: Any) -> None:
+    """A row of history as some transaction wrote it."""
+    given = {
+        "id": store.env.new_id(),
+        "job_id": store.env.new_id(),
+        "state": "succeeded",
+        "origin": "enqueue",
+        "version": 1,
+        "queue": "default",
+        "priority": 50,
+        "handler": "tests:noop",
+        "scheduled_for": finished_at - timedelta(seconds=3),
+        "started_at": finished_at - timedelta(seconds=2),
+        "finished_at": finished_at,
+        "attempts": 1,
+        "lost": 0,
+        "fence": 1,
+    } | columns
+    places = ", ".join(f"${number}" for number in range(1, len(given) + 1))
+    await connection.execute(f"INSERT INTO timeball.finished ({', '.join(given)}) VALUES ({places})", *given.values())
+
+
+# what is counted
+
+
+async def test_a_whole_mixed_history_is_folded_as_it_would_be_recounted(store: Store, clock: VirtualClock) -> None:
+    owner = await make_owner(store)
+    job = await make_recurring(store, every=60, queue="mail")
+    await make_job(store, scheduled_at=clock.now() + timedelta(seconds=30), queue="once")
+    outcomes = [
+        Succeeded(),
+        Failed(FAILURE),
+        TimedOut(FAILURE),
+        Lost(FAILURE),
+        Cancelled("no"),
+        Failed(FAILURE, is_retryable=False),
+    ]
+    for number in range(12):
+        await enqueue(store, handler="tests:noop", queue="bulk" if number % 2 else "default")
+        await hoist_due(store, owner)
+        for place, claimed in enumerate(await claim_all(store)):
+            outcome = outcomes[(number + place) % len(outcomes)]
+            started = None if isinstance(outcome, Lost) else clock.now() + timedelta(milliseconds=7 * number)
+            await record(
+                store, [found(claimed, outcome, started_at=started, finished_at=clock.now() + timedelta(seconds=2))]
+            )
+        clock.advance("21s")
+        if number % 3 == 0:
+            await fold_all(store)
+    await fold_all(store)
+
+    await assert_rollups_are_right(store)
+    spans = {(row["span"], row["job_id"]) for row in await table(store, "rollup")}
+    assert spans == {("minute", ZERO), ("hour", ZERO), ("ever", ZERO), ("minute", job.id), ("hour", job.id)}
+    ever = [row for row in await table(store, "rollup") if row["span"] == "ever"]
+    for name in TALLIED:
+        assert name == "skipped" or sum(row[name] for row in ever) > 0, f"the history has no {name} in it"
+
+
+@on_one_server
+async def test_a_backfill_is_not_late(store: Store, clock: VirtualClock) -> None:
+    async with store.database.transaction() as connection:
+        await put_finished(
+            connection, store, clock.now(), origin="backfill", scheduled_for=clock.now() - timedelta(days=9)
+        )
+
+    await fold_all(store)
+
+    (ever,) = [row for row in await table(store, "rollup") if row["span"] == "ever"]
+    assert (ever["starts"], ever["lateness_counts"], ever["duration_counts"]) == (1, [], [1])
+
+
+@on_one_server
+async def test_the_scale_is_the_same_in_sql_and_in_python(store: Store) -> None:
+    spans = [0.0, 1e-5, 1e-4, 1.0001e-4, 1.05e-4, 0.001, 0.0123, 0.5, 1.0, 2.0, 59.9, 3600.0, 86_400.0, 1e7, 1e12]
+    async with store.database.connection() as connection:
+        told = await connection.fetchval(
+            "SELECT array_agg(timeball.bucket(s) ORDER BY s) FROM unnest($1::float8[]) s", spans
+        )
+
+    assert told == [bucket_of(seconds) for seconds in spans]
+
+
+# exactly once
+
+
+async def test_nothing_is_folded_twice(store: Store, clock: VirtualClock) -> None:
+    async with store.database.transaction() as connection:
+        await put_finished(connection, store, clock.now())
+
+    assert [await store.rollups.fold() for _ in range(3)] == [Folded(1, False), Folded(0, False), Folded(0, False)]
+    await assert_rollups_are_right(store)
+
+
+async def test_what_commits_late_is_folded_all_the_same(store: Store, clock: VirtualClock) -> None:
+    """Written first, committed last: its transaction is older than all that were folded meanwhile."""
+    async with store.database.transaction() as slow:
+        await put_finished(slow, store, clock.now(), queue="slow")
+        for _ in range(3):
+            async with store.database.transaction() as quick:
+                await put_finished(quick, store, clock.now(), queue="quick")
+            assert await store.rollups.fold() == Folded(1, False), "nobody waits for the slow one"
+    assert await store.rollups.fold() == Folded(1, False)
+
+    await assert_rollups_are_right(store)
+
+
+@on_one_server
+async def test_a_far_jump_never_passes_a_transaction_that_is_still_open(store: Store, clock: VirtualClock) -> None:
+    async with store.database.transaction() as first:
+        await put_finished(first, store, clock.now(), queue="first")
+        for _ in range(5):
+            async with store.database.transaction() as quick:
+                await put_finished(quick, store, clock.now())
+        await fold_all(store)
+    async with store.database.transaction() as second:
+        await put_finished(second, store, clock.now(), queue="second")
+        await store.rollups.fold(most=4)
+    await fold_all(store)
+
+    await assert_rollups_are_right(store)
+
+
+@on_one_server
+async def test_what_was_rolled_back_is_not_counted(store: Store, clock: VirtualClock) -> None:
+    async with store.database.connection() as connection:
+        writing = connection.transaction()
+        await writing.start()
+        await put_finished(connection, store, clock.now())
+        await writing.rollback()
+
+    assert await fold_all(store) == 0
+    assert await table(store, "rollup") == []
+
+
+STEPS = st.lists(
+    st.sampled_from(["begin", "write", "commit", "abort", "fold", "fold a little", "pass time"]),
+    min_size=5,
+    max_size=40,
+)
+
+
+@on_one_server
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(steps=STEPS, chance=st.randoms(use_true_random=False))
+async def test_rollups_equal_a_recount_whatever_the_order_of_commits(
+    store: Store, clock: VirtualClock, steps: list[str], chance: Any
+) -> None:
+    """Up to three writers at once, that commit or roll back in any order, and folds in between."""
+    writers: list[tuple[Any, Any]] = []
+    connections = [await store.database.connect() for _ in range(3)]
+    try:
+        for step in steps:
+            match step:
+                case "begin" if len(writers) < 3:
+                    connection = next(one for one in connections if all(one is not busy for busy, _ in writers))
+                    writing = connection.transaction()
+                    await writing.start()
+                    writers.append((connection, writing))
+                case "write" if writers:
+                    connection, _ = chance.choice(writers)
+                    await put_finished(connection, store, clock.now(), queue=chance.choice("ab"))
+                case "commit" | "abort" if writers:
+                    _, writing = writers.pop(chance.randrange(len(writers)))
+                    await (writing.commit() if step == "commit" else writing.rollback())
+                case "fold":
+                    await store.rollups.fold()
+                case "fold a little":
+                    await store.rollups.fold(most=1)
+                case _:
+                    clock.advance("17s")
+        for _, writing in writers:
+            await writing.commit()
+        await fold_all(store)
+        await assert_rollups_are_right(store)
+    finally:
+        for connection in connections:
+            await connection.close()
+
+
+async def test_a_long_backlog_is_folded_in_pieces(store: Store, clock: VirtualClock) -> None:
+    await fold_all(store)
+    for _ in range(30):
+        async with store.database.transaction() as connection:
+            await put_finished(connection, store, clock.now())
+        clock.advance("10s")
+
+    first = await store.rollups.fold(most=8)
+    assert first.has_more
+    assert 0 < first.records < 30
+    assert first.records + await fold_all(store, most=8) == 30
+    await assert_rollups_are_right(store)
+
+
+@on_one_server
+async def test_two_who_fold_at_once_count_once(
+    store: Store, open_store: Callable[..., Awaitable[Store]], clock: VirtualClock
+) -> None:
+    other = await open_store()
+    for _ in range(10):
+        async with store.database.transaction() as connection:
+            await put_finished(connection, store, clock.now())
+        await asyncio.gather(store.rollups.fold(), other.rollups.fold(), store.rollups.fold())
+    await fold_all(store)
+
+    await assert_rollups_are_right(store)
+
+
+@on_one_server
+async def test_who_comes_while_another_folds_finds_nothing_to_do(
+    store: Store, open_store: Callable[..., Awaitable[Store]], clock: VirtualClock
+) -> None:
+    other = await open_store()
+    async with store.database.transaction() as connection:
+        await put_finished(connection, store, clock.now())
+    async with other.database.transaction() as folding:
+        assert await other.database.fetch_row("lock_fold", folding) is not None
+
+        assert await store.rollups.fold() == Folded(0, has_more=False)
+
+    assert await store.rollups.fold() == Folded(1, has_more=False)
+
+
+async def test_a_fold_that_was_killed_before_its_commit_is_made_again(
+    store: Store, env: Env, clock: VirtualClock
+) -> None:
+    async with store.database.transaction() as connection:
+        await put_finished(connection, store, clock.now())
+
+    def kill(point: str) -> None:
+        if point == "fold.before_commit":
+            raise ConnectionResetError("killed")
+
+    env.fault = kill
+    with pytest.raises(Exception, match="killed"):
+        await store.rollups.fold()
+    env.fault = lambda _: None
+    assert await table(store, "rollup") == []
+
+    assert await store.rollups.fold() == Folded(1, has_more=False)
+    await assert_rollups_are_right(store)
+
+
+@on_one_server
+async def test_a_row_that_moves_to_the_partition_of_its_day_is_counted_once(store: Store, clock: VirtualClock) -> None:
+    for _ in range(2):
+        async with store.database.transaction() as connection:
+            await put_finished(connection, store, clock.now())
+        await store.history.add_day(clock.now().date())
+        await fold_all(store)
+        clock.advance("1d")
+
+    await assert_rollups_are_right(store)
+
+
+@on_one_server
+async def test_a_database_that_was_restored_elsewhere_counts_on(store: Store, clock: VirtualClock) -> None:
+    """A dump carries the numbers of the old server's transactions along; the new one begins at small numbers again."""
+    async with store.database.transaction() as connection:
+        await put_finished(connection, store, clock.now(), recorded=4_000_000_000_000)
+        await connection.execute("UPDATE timeball.fold SET seen = '4000000000000:4000000000000:'")
+    assert await store.rollups.fold() == Folded(0, has_more=True)
+
+    async with store.database.transaction() as connection:
+        await put_finished(connection, store, clock.now(), queue="new")
+    assert await fold_all(store) == 1
+    assert {row["queue"] for row in await table(store, "rollup")} == {"new"}
+    async with store.database.connection() as connection:
+        assert await connection.fetchval("SELECT min(recorded) FROM timeball.finished") == 0
+
+
+# keeping and reading
+
+
+async def test_old_minutes_are_forgotten_and_their_hours_stay(store: Store, clock: VirtualClock) -> None:
+    now = clock.now()
+    async with store.database.transaction() as connection:
+        for days in (0, 7, 9, 401):
+            at = now - timedelta(days=days)
+            await put_finished(connection, store, at, started_at=at)
+    await fold_all(store)
+
+    assert not await store.rollups.trim()
+
+    ages = Counter(
+        (row["span"], (now - row["at"]).days) for row in await table(store, "rollup") if row["span"] != "ever"
+    )
+    assert ages == {("minute", 0): 1, ("minute", 7): 1, ("hour", 0): 1, ("hour", 7): 1, ("hour", 9): 1}
+    (ever,) = [row for row in await table(store, "rollup") if row["span"] == "ever"]
+    assert ever["succeeded"] == 4
+
+
+async def test_a_series_is_cut_to_its_window_and_to_whom_it_is_about(store: Store, clock: VirtualClock) -> None:
+    now = clock.now()
+    job = await make_recurring(store)
+    async with store.database.transaction() as connection:
+        for minute in range(10):
+            at = now - timedelta(minutes=minute)
+            await put_finished(connection, store, at, queue="a" if minute % 2 else "b", state="dead", error_type="E")
+            await put_finished(connection, store, at, job_id=job.id, handler="tests:other")
+    await fold_all(store)
+    window = {"since": now - timedelta(minutes=4), "until": now + timedelta(minutes=1)}
+
+    async def counts(step: timedelta = timedelta(minutes=1), **whose: Any) -> list[tuple[int, int]]:
+        found = await store.rollups.series(RollupQuery(**window, **whose), step)
+        return [(one.tally.succeeded, one.tally.dead) for one in found]
+
+    assert await counts() == [(1, 1)] * 5
+    assert await counts(job_id=job.id) == [(1, 0)] * 5
+    assert await counts(queue="a") == [(0, 1)] * 2
+    assert await counts(handler="tests:other") == [(1, 0)] * 5
+    assert await counts(span=Span.HOUR, step=timedelta(hours=1)) != []
+    groups = await store.rollups.groups(RollupQuery(**window))
+    assert [(one.queue, one.handler, one.tally.ended, one.duration.total) for one in groups] == [
+        ("a", "tests:noop", 2, 2),
+        ("b", "tests:noop", 3, 3),
+        ("default", "tests:other", 5, 5),
+    ]
+
+
+@on_one_server
+async def test_a_hundred_days_of_history_are_not_read_to_fold_the_latest(store: Store, clock: VirtualClock) -> None:
+    async with store.database.connection() as connection:
+        plan = await connection.fetch(
+            "EXPLAIN SELECT 1 FROM timeball.finished WHERE recorded >= 100 AND recorded < 200"
+        )
+    assert any("finished_default_recorded_idx" in line[0] for line in plan)
