@@ -42,11 +42,12 @@ from tests.store.racing import Race, stoppable
 from timeball.domain import changes
 from timeball.domain.changes import JobChange
 from timeball.domain.execution import Cancelled, Claimed, Failed, Lost, Origin, Succeeded
-from timeball.domain.ids import ClaimId, ExecutionId, Incarnation
+from timeball.domain.ids import ClaimId, ExecutionId, Incarnation, JobId
 from timeball.domain.job import Job
 from timeball.domain.node import NodeKind
 from timeball.domain.occurrences import DueRow, Hoist
 from timeball.env import Env
+from timeball.errors import Conflict
 from timeball.store.jobs import Created, Request
 from timeball.store.postgres import Store
 from timeball.store.rooms import PARKED_AT, ClaimWish, Ownership
@@ -689,6 +690,33 @@ async def test_a_finish_that_comes_after_an_enqueue_with_its_key(race: Race, sto
     assert len(made) == (1 if commits else 0)
     assert [row["id"] for row in await table(store, "ready")] == made
     assert [row["execution_id"] for row in await table(store, "live_key")] == made
+
+
+@both_endings
+async def test_a_trigger_that_comes_after_the_holder_of_its_key_finished(
+    race: Race, store: Store, *, commits: bool
+) -> None:
+    job = await make_job(store, unique_key="k")
+    await ask_for(store, job.id)
+    (claimed,) = await claim_all(store)
+
+    result = await race.run(
+        race.ahead.rooms.finish_succeeded([found(claimed)]), ask_for(race.behind, job.id), commits=commits
+    )
+
+    assert result.second_waited
+    assert (result.second is None) != commits
+    assert len(await table(store, "ready")) == (1 if commits else 0)
+    holder = (await only_row(store, "live_key"))["execution_id"]
+    assert (holder == claimed.id) != commits
+
+
+async def ask_for(store: Store, job_id: JobId) -> list[ExecutionId] | None:
+    wanted = Request(id=ExecutionId(store.env.new_id()), job_id=job_id, origin=Origin.TRIGGER)
+    try:
+        return await store.jobs.request([wanted], SOMEBODY, "job.trigger")
+    except Conflict:
+        return None
 
 
 @both_endings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import asyncpg
 import pytest
@@ -13,8 +14,10 @@ from tests.factories import (
     claim_all,
     enqueue,
     found,
+    hoist_due,
     make_job,
     make_node,
+    make_owner,
     make_recurring,
     only_row,
     record,
@@ -23,8 +26,8 @@ from tests.factories import (
     table,
 )
 from timeball.domain.execution import Failed, Origin
-from timeball.domain.ids import ExecutionId, JobId, new_id
-from timeball.errors import NotFound
+from timeball.domain.ids import ExecutionId, JobId, new_id, show
+from timeball.errors import Conflict, NotFound
 from timeball.store.jobs import AuditEntry, Request
 from timeball.store.postgres import Store
 from timeball.testing import VirtualClock
@@ -96,6 +99,56 @@ async def test_triggers_of_a_limited_job_wait_for_a_place(store: Store) -> None:
 
     rooms = [await rooms_of(store, id_) for id_ in ids]
     assert sorted(rooms) == [["blocked"], ["blocked"], ["ready"]]
+
+
+@pytest.mark.parametrize("limit", [{}, {"max_running": 5}])
+async def test_a_request_takes_the_unique_key_of_its_job_until_it_has_ended(
+    store: Store, limit: dict[str, Any]
+) -> None:
+    job = await make_job(store, unique_key="k", **limit)
+    (first,) = await store.jobs.request([request(store, job.id)], SOMEBODY, "job.trigger")
+    assert [(row["key"], row["execution_id"]) for row in await table(store, "live_key")] == [("k", first)]
+
+    with pytest.raises(Conflict, match=f"unique_key 'k', held by {show('exe', first)}"):
+        await store.jobs.request([request(store, job.id)], SOMEBODY, "job.trigger")
+    assert len(await table(store, "audit")) == 1
+    await store.rooms.finish_succeeded([found(claimed) for claimed in await claim_all(store)])
+    (second,) = await store.jobs.request([request(store, job.id)], SOMEBODY, "job.trigger")
+
+    assert await rooms_of(store, second) == ["ready"]
+
+
+async def test_a_request_for_later_holds_the_key_meanwhile(store: Store, clock: VirtualClock) -> None:
+    job = await make_job(store, unique_key="k")
+    later = request(store, job.id, run_at=clock.now() + seconds(60))
+
+    await store.jobs.request([later], SOMEBODY, "job.trigger")
+
+    assert (await only_row(store, "due"))["unique_key"] == "k"
+    assert (await only_row(store, "live_key"))["execution_id"] == later.id
+    assert await store.jobs.cancel([later.id], "enough", SOMEBODY) == {later.id}
+    assert await table(store, "live_key") == []
+
+
+async def test_of_requests_that_share_a_key_none_is_written(store: Store) -> None:
+    job = await make_job(store, unique_key="k")
+
+    with pytest.raises(Conflict):
+        await store.jobs.request([request(store, job.id) for _ in range(2)], SOMEBODY, "job.trigger")
+
+    assert await table(store, "ready") == []
+    assert await table(store, "live_key") == []
+
+
+async def test_an_occurrence_is_skipped_while_a_trigger_holds_the_key(store: Store, clock: VirtualClock) -> None:
+    job, owner = await make_recurring(store, 60, unique_key="k", overlap="allow"), await make_owner(store)
+    await store.jobs.request([request(store, job.id)], SOMEBODY, "job.trigger")
+    clock.advance("60s")
+
+    await hoist_due(store, owner)
+
+    skipped = await only_row(store, "finished")
+    assert (skipped["state"], skipped["reason"]) == ("skipped", "unique_key")
 
 
 async def test_a_request_for_a_job_that_is_not_there_writes_nothing(store: Store) -> None:

@@ -74,6 +74,11 @@ class Running(Changing):
         job = await self._existing(job_id)
         if isinstance(job.rule, Manual | Once):
             raise InvalidInput("only a recurring job has occurrences to fill in", field="job")
+        if job.unique_key is not None:
+            raise Conflict(
+                f"the job has the unique_key {job.unique_key!r}: only one execution of it can be unfinished at a time",
+                hint="take the unique_key away first, or trigger the job once for each occurrence",
+            )
         now = self._env.clock.now()
         instants: list[datetime] = []
         for occurrence in job.rule.occurrences(start, min(end, now)):

@@ -15,7 +15,7 @@ from timeball.domain.changes import JobChange, JobSnapshot
 from timeball.domain.civil_time import tzdata_version
 from timeball.domain.execution import Origin
 from timeball.domain.hints import Hints
-from timeball.domain.ids import ExecutionId, JobId, occurrence_id
+from timeball.domain.ids import ExecutionId, JobId, occurrence_id, show_execution
 from timeball.domain.job import Job
 from timeball.domain.misfire import SkippedRange
 from timeball.domain.occurrences import NextOccurrence
@@ -172,7 +172,10 @@ class Jobs:
         self._hinter.tell(hints)
 
     async def request(self, requests: Sequence[Request], audit: AuditEntry, action: str) -> list[ExecutionId]:
-        """Add executions to jobs that are there, audited in the same transaction; NotFound if one of the jobs is not."""
+        """Add executions to jobs that are there, audited in the same transaction: all or none.
+
+        NotFound if one of the jobs is not there, Conflict if an unfinished execution holds the unique key of one.
+        """
 
         async def work(connection: Connection) -> list[Any]:
             rows = await self._database.fetch(
@@ -184,6 +187,8 @@ class Jobs:
             if len(rows) != len(requests):
                 found = {row["job_id"] for row in rows}
                 raise NotFound("job", next(r.job_id for r in requests if r.job_id not in found))
+            if refused := [row for row in rows if row["is_refused"]]:
+                raise await self._key_taken(connection, refused[0]["unique_key"])
             subject = (
                 f"job:{requests[0].job_id}" if len({r.job_id for r in requests}) == 1 else f"{len(requests)} executions"
             )
@@ -191,9 +196,18 @@ class Jobs:
             await self.audit(connection, audit, action, subject, None, facts)
             return rows
 
-        rows = await self._database.repeat(work)
+        rows = await self._database.repeat(work, on=(_KeyFreedError,))
         await self._after_placing(rows, is_hinted=False)
         return [ExecutionId(row["execution_id"]) for row in rows]
+
+    async def _key_taken(self, connection: Connection, key: str) -> Exception:
+        row = await self._database.fetch_row("live_keys", connection, keys=[key])
+        if row is None:
+            return _KeyFreedError()
+        return Conflict(
+            f"the job has the unique_key {key!r}, held by {show_execution(row['execution_id'])}, which is not finished",
+            hint="wait until that execution has ended, or cancel it",
+        )
 
     # found
 
@@ -450,6 +464,10 @@ class Jobs:
             before=None if before is None else orjson.dumps(before, default=str).decode(),
             after=None if after is None else orjson.dumps(after, default=str).decode(),
         )
+
+
+class _KeyFreedError(Exception):
+    """The key was held when it was asked for, and free when its holder was looked up: ask again."""
 
 
 class _OccurrenceRaceError(Exception):

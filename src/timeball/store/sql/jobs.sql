@@ -403,43 +403,64 @@ UNION ALL
 SELECT id FROM timeball.blocked WHERE job_id = :job_id;
 
 -- name: add_executions
--- Executions somebody asked for: a trigger, a retry of an ended one, a backfill.
+-- Executions somebody asked for: a trigger, a retry of an ended one, a backfill. Those whose unique_key is alive are not written: `is_refused`.
+-- The job is locked, so that the janitor, who removes jobs that have nothing left, does not take it away from under them.
 WITH given AS (
     SELECT *
     FROM json_to_recordset(:executions::text::json) AS e (
         id uuid, job_id uuid, origin text, run_at timestamptz, scheduled_for timestamptz, payload jsonb, retry_of uuid
     )
 ),
-placed AS (
+placed AS MATERIALIZED (
     SELECT given.id, given.job_id, given.origin, coalesce(given.run_at, :now, now()) AS run_at,
            coalesce(given.scheduled_for, given.run_at, :now, now()) AS scheduled_for, given.payload, given.retry_of,
-           job.version, job.queue, job.priority, job.handler, job.shard, job.limit_key,
+           job.version, job.queue, job.priority, job.handler, job.shard, job.limit_key, job.unique_key,
            CASE WHEN given.run_at > coalesce(:now, now()) + :hoist_window::interval THEN 'due'
                 WHEN job.limit_key IS NOT NULL THEN 'blocked'
                 ELSE 'ready' END AS room
     FROM given
     JOIN timeball.job ON job.id = given.job_id
+    FOR KEY SHARE OF job
+),
+keyed AS (
+    INSERT INTO timeball.live_key (key, execution_id)
+    SELECT unique_key, id
+    FROM placed
+    WHERE unique_key IS NOT NULL
+    ON CONFLICT DO NOTHING
+    RETURNING execution_id
+),
+allowed AS (
+    SELECT *
+    FROM placed
+    WHERE unique_key IS NULL
+       OR id IN (SELECT execution_id FROM keyed)
 ),
 to_due AS (
-    INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, version, queue, priority, handler, limit_key, payload, retry_of)
-    SELECT id, job_id, 'later', origin, shard, run_at, scheduled_for, version, queue, priority, handler, limit_key, payload, retry_of
-    FROM placed
+    INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, version, queue, priority, handler, limit_key, unique_key,
+                              payload, retry_of)
+    SELECT id, job_id, 'later', origin, shard, run_at, scheduled_for, version, queue, priority, handler, limit_key, unique_key, payload, retry_of
+    FROM allowed
     WHERE room = 'due'
 ),
 to_blocked AS (
-    INSERT INTO timeball.blocked (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at, limit_key, payload, retry_of)
-    SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, coalesce(:now, now()), limit_key, payload, retry_of
-    FROM placed
+    INSERT INTO timeball.blocked (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at, limit_key, unique_key,
+                                  payload, retry_of)
+    SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, coalesce(:now, now()), limit_key, unique_key,
+           payload, retry_of
+    FROM allowed
     WHERE room = 'blocked'
 ),
 to_ready AS (
-    INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at, payload, retry_of)
-    SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, coalesce(:now, now()), payload, retry_of
-    FROM placed
+    INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at, unique_key, payload, retry_of)
+    SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, coalesce(:now, now()), unique_key, payload, retry_of
+    FROM allowed
     WHERE room = 'ready'
 )
-SELECT job_id, id AS execution_id, room, run_at, queue, priority, shard, limit_key
-FROM placed;
+SELECT placed.job_id, placed.id AS execution_id, placed.room, placed.run_at, placed.queue, placed.priority, placed.shard, placed.limit_key,
+       placed.unique_key, allowed.id IS NULL AS is_refused
+FROM placed
+LEFT JOIN allowed ON allowed.id = placed.id;
 
 -- name: set_queue
 INSERT INTO timeball.queue (name, paused_at, pause_reason, max_running)
