@@ -83,6 +83,7 @@ class HousekeepingSettings(_Section):
         default=5, gt=0, le=60, description="How often what has ended is folded into the rollups."
     )
     keep_days: int = Field(default=30, ge=1, description="How many days of history are kept.")
+    keep_audit_days: int = Field(default=365, ge=1, description="How many days of the audit are kept.")
     days_ahead: int = Field(default=7, ge=1, le=60, description="For how many days ahead partitions are made.")
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from datetime import date, datetime, timedelta
+from uuid import UUID
 
 import pytest
 
 from tests.engine.support import Hands, Heard, check_promises, create, start_scheduler, start_worker
-from tests.factories import FAILURE, enqueue, found, record, table
+from tests.factories import FAILURE, enqueue, found, put_row, record, table
 from timeball.commands import Commands
-from timeball.domain.events import HistoryTrimmed
+from timeball.domain.events import HistoryTrimmed, RecordsForgotten
 from timeball.domain.execution import Failed
-from timeball.domain.ids import ExecutionId
+from timeball.domain.ids import ExecutionId, JobId
 from timeball.engine.janitor import Janitor
 from timeball.env import Env
 from timeball.errors import StoreUnavailable
@@ -31,7 +33,7 @@ def make_janitor(store: Store, env: Env, heard: Heard) -> Callable[..., Janitor]
     """A housekeeper's janitor, whose next round is due."""
 
     def make(**settings: int) -> Janitor:
-        return Janitor(env, heard, store.history, HousekeepingSettings(**settings), lambda: True)
+        return Janitor(env, heard, store.history, store.retention, HousekeepingSettings(**settings), lambda: True)
 
     return make
 
@@ -105,10 +107,6 @@ async def test_what_came_into_the_default_partition_moves_to_its_day(
     assert [await rows_of(store, f"{name}_default") for name in ("finished", "attempt", "log_line")] == [2, 3, 3]
 
     await make_janitor().tick()
-    # Days that have passed are made only when something needs them; here today's and those ahead.
-    assert min(await days(store)) == TODAY + 3 * DAY
-    for number in range(3):
-        await store.history.add_day(TODAY + number * DAY)
 
     assert [await rows_of(store, f"{name}_default") for name in ("finished", "attempt", "log_line")] == [0, 0, 0]
     assert [await rows_of(store, f"attempt_2026030{day}") for day in (2, 3, 4)] == [1, 1, 1]
@@ -244,11 +242,195 @@ async def test_the_note_never_moves_back(
     assert await store.history.fact("history_from") == before
 
 
+async def test_what_came_into_the_default_partition_is_not_kept_for_ever(
+    store: Store, clock: VirtualClock, worker: Hands, make_janitor: Callable[..., Janitor], heard: Heard
+) -> None:
+    execution_id = await enqueue(store)
+    await worker.work()
+    clock.advance_to(START + 40 * DAY)
+
+    await make_janitor().tick()
+
+    assert heard.of(HistoryTrimmed) == [HistoryTrimmed("2026-03-02", 1)]
+    assert await store.history.find(execution_id) is None
+    assert await table(store, "job") == []
+    await check_promises(store)
+
+
+async def test_a_one_off_goes_with_the_last_of_its_executions(
+    store: Store, env: Env, clock: VirtualClock, worker: Hands, make_janitor: Callable[..., Janitor]
+) -> None:
+    first = await enqueue(store)
+    await worker.work()
+    clock.advance("1d")
+    await Commands(store, env).retry(first)
+    await worker.work()
+
+    clock.advance_to(START + 31 * DAY)
+    await make_janitor().tick()
+    assert [row["id"] for row in await table(store, "job")] == [first]
+
+    clock.advance("1d")
+    await make_janitor().tick()
+    assert await table(store, "job") == []
+
+
+async def test_a_one_off_that_is_triggered_before_it_ran_keeps_its_job(
+    store: Store, env: Env, clock: VirtualClock, worker: Hands, make_janitor: Callable[..., Janitor]
+) -> None:
+    ahead = await enqueue(store, after=50 * 86_400)
+    await Commands(store, env).trigger(JobId(ahead))
+    await worker.work()
+    clock.advance_to(START + 40 * DAY)
+
+    await make_janitor().tick()
+
+    assert [row["id"] for row in await table(store, "job")] == [ahead]
+
+
+# what stands beside the history
+
+
+KEPT = timedelta(days=30)
+
+
+async def test_who_was_dealt_with_is_forgotten_with_the_history(
+    store: Store, clock: VirtualClock, make_janitor: Callable[..., Janitor], heard: Heard
+) -> None:
+    for number, age in enumerate((KEPT + 2 * DAY, KEPT - DAY)):
+        await put_row(store, "settled", execution_id=UUID(int=number), how="discarded", settled_at=clock.now() - age)
+
+    await make_janitor().tick()
+
+    assert [row["execution_id"].int for row in await table(store, "settled")] == [1]
+    assert heard.of(RecordsForgotten) == [RecordsForgotten("settled", 1)]
+
+
+async def test_a_dead_execution_stays_dealt_with_as_long_as_it_can_be_seen(
+    store: Store, clock: VirtualClock, worker: Hands, make_janitor: Callable[..., Janitor]
+) -> None:
+    """Or it would be on the dead-letter list again."""
+    execution_id = await enqueue(store, max_retries=0)
+    (claimed,) = await worker.claim()
+    await record(store, [found(claimed, Failed(FAILURE), started_at=clock.now(), finished_at=clock.now())])
+    await put_row(store, "settled", execution_id=execution_id, how="retried", settled_at=clock.now())
+
+    for number in range(25, 45):
+        clock.advance_to(START + number * DAY)
+        await make_janitor().tick()
+        settled, seen = await table(store, "settled"), await store.history.find(execution_id)
+        assert len(settled) >= (seen is not None), f"after {number} days"
+
+    assert (settled, seen) == ([], None)
+
+
+async def test_skips_are_forgotten_once_the_history_begins_behind_them(
+    store: Store, clock: VirtualClock, make_janitor: Callable[..., Janitor]
+) -> None:
+    worker, begun = await start_worker(store), clock.now()
+    await make_janitor(keep_days=2).tick()
+    job = await create(store, interval_seconds=3600, misfire="skip")
+    clock.advance("1d")
+
+    async def work() -> None:
+        await worker.work()
+        await make_janitor(keep_days=2).tick()
+
+    node = await start_scheduler(store)
+    await node.run_for(60, work)
+    assert len(await table(store, "skip_range")) == 1
+    await node.run_until(begun + 3 * DAY, work)
+    assert len(await table(store, "skip_range")) == 1, "the job's ledger still needs it"
+    await check_promises(store)
+    await node.run_until(begun + 5 * DAY, work)
+
+    assert await table(store, "skip_range") == []
+    assert (await table(store, "job"))[0]["id"] == job.id
+    await check_promises(store)
+
+
+async def test_the_audit_is_kept_for_a_year(
+    store: Store, env: Env, clock: VirtualClock, make_janitor: Callable[..., Janitor]
+) -> None:
+    await Commands(store, env).pause_queue("old")
+    clock.advance("2d")
+    await Commands(store, env).pause_queue("young")
+
+    clock.advance_to(START + 364 * DAY)
+    await make_janitor().tick()
+    assert len(await table(store, "audit")) == 2
+
+    clock.advance("3d")
+    await make_janitor().tick()
+    assert [row["subject"] for row in await table(store, "audit")] == ["queue:young"]
+
+
+async def test_answers_to_requests_are_forgotten_when_their_keys_have_run_out(
+    store: Store, clock: VirtualClock, make_janitor: Callable[..., Janitor]
+) -> None:
+    for number, age in enumerate((timedelta(hours=50), timedelta(hours=5))):
+        made = {"caller": "c", "key": str(number), "request_hash": b"", "created_at": clock.now() - age}
+        await put_row(store, "idempotency_key", **made)
+
+    await make_janitor().tick()
+
+    assert [row["key"] for row in await table(store, "idempotency_key")] == ["1"]
+
+
+async def test_a_deleted_job_goes_with_the_last_of_its_history(
+    store: Store, env: Env, clock: VirtualClock, worker: Hands, make_janitor: Callable[..., Janitor]
+) -> None:
+    job = await create(store, max_running=3)
+    kept = await create(store, max_running=3)
+    await Commands(store, env).trigger(job.id)
+    await worker.work()
+    clock.advance("1d")
+    await Commands(store, env).delete(job.id)
+
+    clock.advance_to(START + 31 * DAY)
+    await make_janitor().tick()
+    assert len(await table(store, "job")) == 2
+
+    clock.advance("2d")
+    await make_janitor().tick()
+    for name, column in (("job", "id"), ("job_version", "job_id")):
+        assert {row[column] for row in await table(store, name)} == {kept.id}
+    assert [row["key"] for row in await table(store, "running_limit")] == [f"job:{kept.id}"]
+    await check_promises(store)
+
+
+async def test_a_deleted_job_of_which_something_still_runs_stays(
+    store: Store, env: Env, clock: VirtualClock, worker: Hands, make_janitor: Callable[..., Janitor]
+) -> None:
+    job = await create(store)
+    await Commands(store, env).trigger(job.id)
+    await worker.claim()
+    await Commands(store, env).delete(job.id)
+    clock.advance_to(START + 40 * DAY)
+
+    await make_janitor().tick()
+
+    assert [row["id"] for row in await table(store, "job")] == [job.id]
+
+
+async def test_it_forgets_once_a_day(
+    store: Store, env: Env, clock: VirtualClock, make_janitor: Callable[..., Janitor]
+) -> None:
+    janitor, asked = make_janitor(), Counter[str]()
+    env.fault = lambda point: asked.update([point])
+
+    for _ in range(24):  # two days, of three dates
+        await janitor.tick()
+        clock.advance("2h")
+
+    assert asked["trim_settled.before"] == 3
+
+
 # whose business it is
 
 
 async def test_only_the_housekeeper_cleans(store: Store, env: Env, heard: Heard) -> None:
-    janitor = Janitor(env, heard, store.history, HousekeepingSettings(), lambda: False)
+    janitor = Janitor(env, heard, store.history, store.retention, HousekeepingSettings(), lambda: False)
 
     await janitor.tick()
 

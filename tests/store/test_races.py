@@ -47,7 +47,7 @@ from timeball.domain.job import Job
 from timeball.domain.node import NodeKind
 from timeball.domain.occurrences import DueRow, Hoist
 from timeball.env import Env
-from timeball.errors import Conflict
+from timeball.errors import Conflict, NotFound
 from timeball.store.jobs import Created, Request
 from timeball.store.postgres import Store
 from timeball.store.rooms import PARKED_AT, ClaimWish, Ownership
@@ -715,7 +715,7 @@ async def ask_for(store: Store, job_id: JobId) -> list[ExecutionId] | None:
     wanted = Request(id=ExecutionId(store.env.new_id()), job_id=job_id, origin=Origin.TRIGGER)
     try:
         return await store.jobs.request([wanted], SOMEBODY, "job.trigger")
-    except Conflict:
+    except (Conflict, NotFound):
         return None
 
 
@@ -778,3 +778,46 @@ def _columns(claimed: Claimed) -> dict[str, Any]:
         "finished": [finding.finished_at],
         "results": [None],
     }
+
+
+# an execution asked for, and the janitor
+
+
+async def spent_one_off(store: Store) -> tuple[JobId, int]:
+    """A one-off whose only execution lies in a partition that is about to be dropped."""
+    job_id = JobId(await enqueue(store))
+    await store.rooms.finish_succeeded([found(claimed) for claimed in await claim_all(store)])
+    async with store.database.connection() as connection:
+        return job_id, await connection.fetchval("SELECT 'timeball.finished_default'::regclass::oid")
+
+
+@both_endings
+async def test_the_janitor_comes_after_a_retry_of_what_it_means_to_remove(
+    race: Race, store: Store, *, commits: bool
+) -> None:
+    job_id, partition = await spent_one_off(store)
+
+    result = await race.run(
+        ask_for(race.ahead, job_id),
+        race.behind.retention.one_offs([job_id], partition, own_is_there=True),
+        commits=commits,
+    )
+
+    assert result.second_waited
+    assert result.second == (0 if commits else 1)
+    assert len(await table(store, "job")) == len(await table(store, "ready")) == (1 if commits else 0)
+
+
+@both_endings
+async def test_a_retry_comes_after_the_janitor_has_removed_its_job(race: Race, store: Store, *, commits: bool) -> None:
+    job_id, partition = await spent_one_off(store)
+
+    result = await race.run(
+        race.ahead.retention.one_offs([job_id], partition, own_is_there=True),
+        ask_for(race.behind, job_id),
+        commits=commits,
+    )
+
+    assert result.second_waited
+    assert (result.second is None) == commits
+    assert len(await table(store, "job")) == len(await table(store, "ready")) == (0 if commits else 1)

@@ -160,6 +160,14 @@ class HistoryTrimmed:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordsForgotten:
+    """What stands beside the history was trimmed."""
+
+    what: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Draining:
     """A worker takes no more work, and finishes what it has."""
 
@@ -185,6 +193,7 @@ Event = (
     | ListenerChanged
     | LoopBlocked
     | HistoryTrimmed
+    | RecordsForgotten
     | Draining
 )
 

@@ -35,8 +35,10 @@ class SchedulerLife(Life):
         self.keeper = ShardKeeper(env, emit, store.nodes, node.incarnation, self._on_shards)
         self.scheduler = Scheduler(env, emit, store.rooms, store.jobs, self.keeper, settings)
         self.reaper = Reaper(env, emit, store.nodes, store.rooms, housekeeping, lambda: self.keeper.is_housekeeper)
-        self.janitor = Janitor(env, emit, store.history, housekeeping, lambda: self.keeper.is_housekeeper)
         self.bookkeeper = Bookkeeper(env, emit, store.rollups, housekeeping, lambda: self.keeper.is_housekeeper)
+        self.janitor = Janitor(
+            env, emit, store.history, store.retention, housekeeping, lambda: self.keeper.is_housekeeper
+        )
 
     def services(self) -> Sequence[Service]:
         return (self.keeper, self.scheduler, self.reaper, self.janitor, self.bookkeeper)

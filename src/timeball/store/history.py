@@ -11,10 +11,14 @@ from uuid import UUID
 from timeball.domain.execution import Attempt, Execution
 from timeball.domain.ids import ExecutionId, JobId
 from timeball.store.database import Database
+from timeball.store.retention import Retention
 from timeball.store.rows import attempt_from, execution_from
 
 _PARTITION_LOCK = int.from_bytes(b"timebal2", "big") >> 1
 _LAST_ID = UUID(int=2**128 - 1)
+# By two indexes: an enqueued execution bears its job's id, a trigger or a retry of it does not.
+_ENQUEUED = "SELECT id FROM {partition} WHERE id = job_id AND id > $1 ORDER BY id LIMIT $2"
+_ASKED_FOR = "SELECT DISTINCT job_id AS id FROM {partition} WHERE job_id <> id AND job_id > $1 ORDER BY id LIMIT $2"
 _PARTITIONED = {"finished": "finished_at", "attempt": "finished_at", "log_line": "at"}
 
 
@@ -33,8 +37,9 @@ class LogLine:
 class History:
     """Executions as people read them; partitions as the janitor keeps them."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, retention: Retention) -> None:
         self._database = database
+        self._retention = retention
 
     async def find(self, execution_id: ExecutionId) -> Execution | None:
         """One execution, whatever its room."""
@@ -142,28 +147,18 @@ class History:
         return int(gone)
 
     async def _drop_jobs(self, partition: str, batch: int) -> None:
-        """Delete the enqueued jobs of a partition in small steps; a job that has another execution stays."""
+        """Remove the one-off jobs that ran on a day, and have nothing else left; in small steps."""
+        async with self._database.connection() as connection:
+            oid = await connection.fetchval("SELECT $1::text::regclass::oid", partition)
+        await self._drop_jobs_found(_ENQUEUED.format(partition=partition), oid, batch, own_is_there=True)
+        await self._drop_jobs_found(_ASKED_FOR.format(partition=partition), oid, batch, own_is_there=False)
+
+    async def _drop_jobs_found(self, query: str, oid: int, batch: int, *, own_is_there: bool) -> None:
         last = UUID(int=0)
         while True:
             async with self._database.connection() as connection:
-                ids = await connection.fetch(
-                    f"SELECT id FROM {partition} WHERE id = job_id AND id > $1 ORDER BY id LIMIT $2",  # noqa: S608
-                    last,
-                    batch,
-                )
-                if not ids:
-                    return
-                last = ids[-1]["id"]
-                await connection.execute(
-                    """
-                    DELETE FROM timeball.job
-                    WHERE id = ANY ($1)
-                      AND name IS NULL
-                      AND NOT EXISTS (SELECT 1 FROM timeball.finished WHERE finished.job_id = job.id AND finished.job_id <> finished.id)
-                      AND NOT EXISTS (SELECT 1 FROM timeball.due WHERE due.job_id = job.id AND due.job_id <> due.id)
-                      AND NOT EXISTS (SELECT 1 FROM timeball.ready WHERE ready.job_id = job.id AND ready.job_id <> ready.id)
-                      AND NOT EXISTS (SELECT 1 FROM timeball.blocked WHERE blocked.job_id = job.id)
-                      AND NOT EXISTS (SELECT 1 FROM timeball.running WHERE running.job_id = job.id AND running.job_id <> running.id)
-                    """,
-                    [row["id"] for row in ids],
-                )
+                ids = [row["id"] for row in await connection.fetch(query, last, batch)]
+            if not ids:
+                return
+            last = ids[-1]
+            await self._retention.one_offs(ids, oid, own_is_there=own_is_there)

@@ -12,6 +12,7 @@ from timeball.store.jobs import Jobs as JobStore
 from timeball.store.nodes import Nodes as NodeStore
 from timeball.store.nodes import Renewal, ShardRow
 from timeball.store.postgres import Store
+from timeball.store.retention import Retention as RetentionStore
 from timeball.store.rollups import Rollups as RollupStore
 from timeball.store.rooms import PARKED_AT, Claims, ClaimWish, Orphan, Ownership
 from timeball.store.rooms import Rooms as RoomStore
@@ -31,6 +32,7 @@ __all__ = [
     "Ownership",
     "Renewal",
     "Request",
+    "RetentionStore",
     "RollupStore",
     "RoomStore",
     "ShardRow",

@@ -12,6 +12,7 @@ from timeball.store.history import History
 from timeball.store.jobs import Jobs
 from timeball.store.migrate import check, migrate
 from timeball.store.nodes import Nodes
+from timeball.store.retention import Retention
 from timeball.store.rollups import Rollups
 from timeball.store.rooms import Rooms
 
@@ -29,6 +30,7 @@ class Store:
     nodes: Nodes
     history: History
     rollups: Rollups
+    retention: Retention
     shards: int
 
     def __init__(
@@ -57,8 +59,9 @@ class Store:
         self.rooms = Rooms(self.database, self.hinter, self.shards)
         self.jobs = Jobs(self.database, self.hinter, self.rooms, self.hoist_window)
         self.nodes = Nodes(self.database, self.hinter)
-        self.history = History(self.database)
         self.rollups = Rollups(self.database)
+        self.retention = Retention(self.database)
+        self.history = History(self.database, self.retention)
         if migrates:
             await self._make_first_days()
         await self.learn_clock()

@@ -27,6 +27,7 @@ from timeball.domain.events import (
     OccurrencesSkipped,
     OutcomeRefused,
     Reaped,
+    RecordsForgotten,
     ServiceFailed,
     ServiceRecovered,
     ShardsChanged,
@@ -53,6 +54,7 @@ _LEVELS: dict[type[Event], tuple[int, str]] = {
     ListenerChanged: (logging.INFO, "listener.changed"),
     LoopBlocked: (logging.WARNING, "loop.blocked"),
     HistoryTrimmed: (logging.INFO, "history.trimmed"),
+    RecordsForgotten: (logging.INFO, "records.forgotten"),
     Draining: (logging.INFO, "worker.draining"),
 }
 _PREFIXES = {"execution_id": "exe", "job_id": "job", "incarnation": "nod"}

@@ -1,0 +1,91 @@
+-- What has outlived its use goes, in small steps: each statement takes at most :limit rows, and is repeated while it finds as many.
+
+-- name: days_outside
+-- The days up to today whose records lie in the default partitions, because their own were not made in time.
+SELECT DISTINCT (at AT TIME ZONE 'UTC')::date AS day
+FROM (
+    SELECT finished_at AS at FROM timeball.finished_default
+    UNION ALL
+    SELECT finished_at FROM timeball.attempt_default
+    UNION ALL
+    SELECT at FROM timeball.log_line_default
+) AS outside
+WHERE at < coalesce(:now, now())
+ORDER BY day
+LIMIT :limit;
+
+-- name: trim_settled
+-- Who was dealt with: a dead execution ended before it was settled, so its history has gone already.
+DELETE FROM timeball.settled
+WHERE execution_id IN (SELECT execution_id FROM timeball.settled WHERE settled_at < :before LIMIT :limit)
+RETURNING execution_id;
+
+-- name: trim_skip_range
+-- What was skipped, once the history begins behind it: `verify` asks for everything from there on.
+DELETE FROM timeball.skip_range
+WHERE id IN (
+    SELECT id
+    FROM timeball.skip_range
+    WHERE recorded_at < :before
+      AND last_at <= (SELECT value::timestamptz FROM timeball.fact WHERE key = 'history_from')
+    LIMIT :limit
+)
+RETURNING id;
+
+-- name: trim_audit
+DELETE FROM timeball.audit
+WHERE id IN (SELECT id FROM timeball.audit WHERE at < :before LIMIT :limit)
+RETURNING id;
+
+-- name: trim_idempotency_key
+DELETE FROM timeball.idempotency_key
+WHERE (caller, key) IN (SELECT caller, key FROM timeball.idempotency_key WHERE created_at < :before LIMIT :limit)
+RETURNING key;
+
+-- name: deleted_jobs
+-- Jobs that were deleted long ago, in the order of their ids.
+SELECT id
+FROM timeball.job
+WHERE deleted_at < :before
+  AND id > :after
+ORDER BY id
+LIMIT :limit;
+
+-- name: lock_jobs
+-- Lock jobs that may have nothing left; that is asked in the next statement, with a fresh snapshot. Whoever adds an execution locks its job as well.
+SELECT id
+FROM timeball.job
+WHERE id = ANY (:ids::uuid[])
+  AND (deleted_at < :before OR (name IS NULL AND kind = 'once'))
+ORDER BY id
+FOR UPDATE;
+
+-- name: delete_spent_jobs
+-- Remove those of the jobs that have no execution left, but for those in the partition that is about to be dropped.
+WITH gone AS (
+    DELETE FROM timeball.job
+    WHERE id = ANY (:ids::uuid[])
+      AND NOT EXISTS (SELECT 1 FROM timeball.finished WHERE finished.job_id = job.id AND finished.job_id <> finished.id AND finished.tableoid <> :partition::oid)
+      AND NOT EXISTS (SELECT 1 FROM timeball.due WHERE due.job_id = job.id AND due.job_id <> due.id)
+      AND NOT EXISTS (SELECT 1 FROM timeball.ready WHERE ready.job_id = job.id AND ready.job_id <> ready.id)
+      AND NOT EXISTS (SELECT 1 FROM timeball.running WHERE running.job_id = job.id AND running.job_id <> running.id)
+      AND NOT EXISTS (SELECT 1 FROM timeball.blocked WHERE blocked.job_id = job.id)
+      AND (:own_is_there::boolean OR NOT EXISTS (SELECT 1 FROM timeball.execution WHERE execution.id = job.id))
+    RETURNING id
+),
+unversioned AS (
+    DELETE FROM timeball.job_version
+    USING gone
+    WHERE job_version.job_id = gone.id
+),
+unskipped AS (
+    DELETE FROM timeball.skip_range
+    USING gone
+    WHERE skip_range.job_id = gone.id
+),
+unlimited AS (
+    DELETE FROM timeball.running_limit
+    USING gone
+    WHERE running_limit.key = 'job:' || gone.id
+)
+SELECT id FROM gone;
