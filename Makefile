@@ -32,8 +32,8 @@ types: dev-packages ## strict type checking (pyright checks the public face, in 
 audit: dev-packages ## known vulnerabilities in the locked packages
 	@$(BIN)/pip-audit --progress-spinner off --disable-pip --require-hashes -r requirements/run.lock
 
-bench: dev-packages services ## the benchmarks (ARGS="drain" for one)
-	@$(BIN)/python -m bench $(ARGS)
+bench: dev-packages services ## the benchmarks (ONLY=lateness for one, FULL=1 for the long versions)
+	@FULL=$(FULL) $(BIN)/python -m bench $(ONLY)
 
 soak: dev-packages services ## the system tests with random faults, for long (MINUTES=60)
 	@SOAK_MINUTES=$(or $(MINUTES),60) $(BIN)/python -m pytest --timeout 0 tests/system $(ARGS)

@@ -1,22 +1,59 @@
-"""`python -m bench [question ...]`: one line of figures each."""
+"""`python -m bench [question ...]`: a table for each, and all of them in `bench/results/`.
+
+Without a name all questions are asked, in under ten minutes on a quiet machine. FULL=1 asks the long versions.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import importlib
 import sys
+import time
 
-QUESTIONS = ("drain", "latency", "lateness", "backlog", "bulk", "webhooks")
+from bench.lab import Lab, open_lab
+from bench.notebook import Notebook
+from bench.report import table, write
+
+QUESTIONS = (
+    "drain",
+    "enqueue",
+    "latency",
+    "lateness",
+    "recurring",
+    "minute_zero",
+    "backlog",
+    "snapshot",
+    "recovery",
+    "footprint",
+    "startup",
+    "webhooks",
+)
+
+
+async def _ask(lab: Lab, name: str) -> Notebook:
+    question = importlib.import_module(f"bench.{name}")
+    lab.notebook = Notebook(name, question.TITLE, getattr(question, "LIMIT", None), getattr(question, "TARGETS", {}))
+    await question.ask(lab)
+    return lab.notebook
+
+
+async def _ask_all(names: tuple[str, ...]) -> list[Notebook]:
+    notebooks: list[Notebook] = []
+    async with open_lab() as lab:
+        for name in names:
+            begun = time.monotonic()
+            notebooks.append(await _ask(lab, name))
+            print(table(notebooks[-1]), f"\n  asked in {time.monotonic() - begun:.0f} s", flush=True)
+    return notebooks
 
 
 def main() -> None:
-    asked = sys.argv[1:] or QUESTIONS
+    asked = tuple(sys.argv[1:]) or QUESTIONS
     unknown = sorted(set(asked) - set(QUESTIONS))
     if unknown:
         raise SystemExit(f"no such question: {', '.join(unknown)}; there are {', '.join(QUESTIONS)}")
-    for name in asked:
-        answer = asyncio.run(importlib.import_module(f"bench.{name}").ask())
-        print(f"{name:10} {answer}", flush=True)
+    notebooks = asyncio.run(_ask_all(asked))
+    write(notebooks, "all" if asked == QUESTIONS else "-".join(asked))
 
 
 if __name__ == "__main__":

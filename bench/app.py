@@ -1,5 +1,7 @@
 """The program the benchmarks run."""
 
+import asyncio
+
 from timeball import Timeball
 
 tb = Timeball()
@@ -8,3 +10,14 @@ tb = Timeball()
 @tb.handler(name="bench.noop")
 async def noop() -> None:
     """Do nothing."""
+
+
+@tb.handler(name="bench.sleep")
+async def sleep(seconds: float = 0.001) -> None:
+    """Wait for something, as most handlers do."""
+    await asyncio.sleep(seconds)
+
+
+@tb.handler(name="bench.thread")
+def thread() -> None:
+    """Do nothing, in a thread."""

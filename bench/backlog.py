@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from datetime import timedelta
+from functools import partial
 
-from bench.drain import _engine_rate
-from bench.raw import fill, raw_drain_rate
-from bench.system import system
+from bench.lab import Lab
+from bench.load import drain_rate, fill
 
-_BACKLOGS = (0, 100_000, 1_000_000)
+TITLE = "draining with jobs waiting for tomorrow"
+LIMIT = "none waiting"
+TARGETS = {("1,000,000 waiting", "rate"): "within 10 % of none waiting"}
+_BACKLOGS = (100_000, 1_000_000)
+_TEN_MILLION = 10_000_000
+_NUMBER = 40_000
 
 
-async def ask() -> str:
-    """The same drain with nothing, a hundred thousand and a million jobs waiting for tomorrow."""
-    rates: list[float] = []
-    async with system() as bench:
-        waiting = 0
-        for backlog in _BACKLOGS:
-            await fill(bench, backlog - waiting, at=bench.parts.env.clock.now() + timedelta(days=1))
-            waiting = backlog
-            raw = await raw_drain_rate(bench, 30_000)
-            rates.append(await _engine_rate(bench, 1) / raw)
-        bench.verify()
-    figures = ", ".join(f"{backlog:,}: {rate:.2f}" for backlog, rate in zip(_BACKLOGS, rates, strict=True))
-    return f"rate as a ratio to raw statements in the same state, by backlog: {figures}; million to none {rates[-1] / rates[0]:.2f}"
+async def ask(lab: Lab) -> None:
+    """One database for each backlog, drained in turn."""
+    backlogs = (*_BACKLOGS, _TEN_MILLION) if lab.is_full else _BACKLOGS
+    async with AsyncExitStack() as stack:
+        systems = {LIMIT: await stack.enter_async_context(lab.system())}
+        for backlog in backlogs:
+            system = await stack.enter_async_context(lab.system())
+            await fill(system, backlog, at=system.parts.env.clock.now() + timedelta(days=1))
+            systems[f"{backlog:,} waiting"] = system
+        variants = {name: partial(drain_rate, system, _NUMBER) for name, system in systems.items()}
+        await lab.interleave(variants, "rate", rounds=3)

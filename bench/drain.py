@@ -1,43 +1,48 @@
-"""How fast does one worker process drain no-op jobs? And two?"""
+"""How fast are no-op jobs drained, by one worker process and by two?"""
 
 from __future__ import annotations
 
-from statistics import median
+from functools import partial
 
-from bench.raw import fill, raw_drain_rate
-from bench.system import System, system
+from bench.lab import Lab
+from bench.load import drain_rate, fill, raw_drain_rate
+from bench.notebook import MICROSECONDS
+from bench.system import System
 
-_NUMBER = 60_000
-_ROUNDS = 3
-_RATE = """
-SELECT count(*) / extract(epoch FROM max(finished_at) - min(started_at))
-FROM timeball.finished
-WHERE started_at >= $1 AND worker IS NOT NULL
-"""
-
-
-async def _engine_rate(bench: System, processes: int) -> float:
-    begun = await bench.value("SELECT clock_timestamp()")
-    before = await bench.value("SELECT count(*) FROM timeball.finished")
-    await fill(bench, _NUMBER)
-    bench.start("worker", "bench.app:tb", "--processes", str(processes))
-    await bench.wait_for_finished(before + _NUMBER)
-    bench.stop()
-    return float(await bench.value(_RATE, begun))
+TITLE = "draining jobs that do nothing"
+LIMIT = "raw statements"
+TARGETS = {
+    ("one worker", "rate"): "25,000/s, 0.6 of the limit",
+    ("two processes", "rate"): "35,000/s",
+}
+_NUMBER = 40_000
 
 
-async def ask() -> str:
-    """Interleaved rounds; the raw loop runs before each."""
-    raw: list[float] = []
-    one: list[float] = []
-    two: list[float] = []
-    async with system() as bench:
-        for _ in range(_ROUNDS):
-            raw.append(await raw_drain_rate(bench, _NUMBER))
-            one.append(await _engine_rate(bench, 1))
-            two.append(await _engine_rate(bench, 2))
-        bench.verify()
-    return (
-        f"one worker {median(one):,.0f}/s, two processes {median(two):,.0f}/s, raw statements {median(raw):,.0f}/s; "
-        f"ratio to raw {median(one) / median(raw):.2f} and {median(two) / median(raw):.2f}"
-    )
+async def ask(lab: Lab) -> None:
+    """Interleaved rounds; what waits a millisecond has 200 slots, and threads the default."""
+    async with lab.system() as system:
+        await lab.interleave(
+            {
+                LIMIT: partial(raw_drain_rate, system, _NUMBER),
+                "one worker": partial(drain_rate, system, _NUMBER),
+                "two processes": partial(drain_rate, system, _NUMBER, "--processes", "2"),
+                "1 ms waits, 200 slots": partial(
+                    drain_rate, system, _NUMBER // 2, "--slots", "200", handler="bench.sleep"
+                ),
+                "threads": partial(drain_rate, system, _NUMBER // 4, handler="bench.thread"),
+            },
+            "rate",
+            rounds=3,
+        )
+        await _cost(lab, system)
+
+
+async def _cost(lab: Lab, system: System) -> None:
+    """CPU time of an execution, which a busy neighbour cannot change."""
+    before = await system.value("SELECT count(*) FROM timeball.finished")
+    await system.start_nodes(workers=1)
+    with system.cpu() as used:
+        await fill(system, _NUMBER)
+        await system.wait_for_finished(before + _NUMBER)
+    lab.note("one worker", "CPU per execution, worker", used.nodes / _NUMBER * 1e6, MICROSECONDS)
+    lab.note("one worker", "CPU per execution, database", used.server / _NUMBER * 1e6, MICROSECONDS)

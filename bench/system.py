@@ -1,4 +1,4 @@
-"""A private system for one question: the embedded PostgreSQL (durable, as shipped) and nodes started by the documented commands."""
+"""A system to measure: an open store, and nodes started by the documented commands with default settings, logs on."""
 
 from __future__ import annotations
 
@@ -7,18 +7,24 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from timeball.settings import load_settings
-from timeball.store.embedded import EmbeddedServer
-from timeball.wiring import Parts, opened
+from bench.processes import family_cpu_seconds
+from timeball.wiring import Parts
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass
+class Cpu:
+    """CPU seconds that were used between two moments: by the nodes, and by the database."""
+
+    nodes: float = 0.0
+    server: float = 0.0
 
 
 @dataclass
@@ -28,18 +34,30 @@ class System:
     parts: Parts
     dsn: str
     folder: Path
+    server_pid: int
     nodes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start `timeball ...` with default settings, its log in a file."""
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("TIMEBALL_")}
-        environment["TIMEBALL_DATABASE_URL"] = self.dsn
-        log = (self.folder / f"node-{len(self.nodes)}.log").open("wb")
-        node = subprocess.Popen(
-            [sys.executable, "-m", "timeball", *arguments], cwd=ROOT, env=environment, stderr=log, stdout=log
-        )
+    def start(self, *arguments: str, **settings: str) -> subprocess.Popen[bytes]:
+        """Start `timeball ...`, its log in a file."""
+        log = (self.folder / f"node-{len(list(self.folder.iterdir()))}.log").open("wb")
+        command = [sys.executable, "-m", "timeball", *arguments]
+        node = subprocess.Popen(command, cwd=ROOT, env=self.environment(**settings), stderr=log, stdout=log)
         self.nodes.append(node)
         return node
+
+    def environment(self, **settings: str) -> dict[str, str]:
+        """The environment of a node: nothing of ours but the database and what is given."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("TIMEBALL_")}
+        return kept | {"TIMEBALL_DATABASE_URL": self.dsn} | settings
+
+    async def start_nodes(self, schedulers: int = 0, workers: int = 0, **settings: str) -> None:
+        """Start nodes, and wait until they have registered."""
+        for _ in range(schedulers):
+            self.start("scheduler", **settings)
+        for _ in range(workers):
+            self.start("worker", "bench.app:tb", **settings)
+        await self.wait_for_nodes("scheduler", schedulers)
+        await self.wait_for_nodes("worker", workers)
 
     async def wait_for_nodes(self, kind: str, number: int) -> None:
         """Wait until so many nodes of a kind have registered."""
@@ -61,6 +79,15 @@ class System:
         while await self.value("SELECT count(*) FROM timeball.finished") < number:
             await asyncio.sleep(0.5)
 
+    @contextmanager
+    def cpu(self) -> Iterator[Cpu]:
+        """What CPU time the present nodes and the database use meanwhile."""
+        used, nodes = Cpu(), list(self.nodes)
+        before = sum(family_cpu_seconds(node.pid) for node in nodes), family_cpu_seconds(self.server_pid)
+        yield used
+        used.nodes = sum(family_cpu_seconds(node.pid) for node in nodes) - before[0]
+        used.server = family_cpu_seconds(self.server_pid) - before[1]
+
     def stop(self) -> None:
         """Let all nodes leave."""
         for node in self.nodes:
@@ -71,32 +98,7 @@ class System:
 
     def verify(self) -> None:
         """A number without a proof is worth nothing."""
-        environment = dict(os.environ, TIMEBALL_DATABASE_URL=self.dsn)
-        done = subprocess.run(
-            [sys.executable, "-m", "timeball", "verify"],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = [sys.executable, "-m", "timeball", "verify"]
+        done = subprocess.run(command, cwd=ROOT, env=self.environment(), capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise SystemExit(f"verify does not hold:\n{done.stdout}{done.stderr}")
-
-
-@asynccontextmanager
-async def system() -> AsyncIterator[System]:
-    """A fresh system, thrown away afterwards."""
-    with tempfile.TemporaryDirectory(prefix="timeball-bench-") as name:
-        folder = Path(name)
-        server = EmbeddedServer(folder / "data")
-        dsn = await asyncio.to_thread(server.start)
-        try:
-            async with opened(load_settings(database_url=dsn)) as parts:
-                made = System(parts, dsn, folder)
-                try:
-                    yield made
-                finally:
-                    made.stop()
-        finally:
-            await asyncio.to_thread(server.leave)

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from statistics import median
+from functools import partial
 
 import aiohttp
 
-from bench.system import ROOT, System, system
+from bench.lab import Lab
+from bench.system import ROOT, System
 from timeball.domain.job import JobSpec
 
+TITLE = "5,000 webhooks to a server on loopback, a hundred at a time"
+LIMIT = "a bare aiohttp loop"
 _NUMBER = 5_000
-_ROUNDS = 3
 # So many at a time, in the worker and in the bare loop: sending is waiting, and a worker that waits has slots to spare.
 _TOGETHER = 100
 _BODY = {"order": 42, "note": "x" * 200}
@@ -87,15 +88,7 @@ async def _worker_rate(bench: System, url: str, port: int) -> float:
     before = await bench.value("SELECT count(*) FROM timeball.finished")
     payload = json.dumps({"url": url, "json": _BODY})
     await bench.parts.commands.enqueue_many(JobSpec(handler="http.webhook"), [payload] * _NUMBER)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TIMEBALL_")}
-    environment |= {
-        "TIMEBALL_DATABASE_URL": bench.dsn,
-        "TIMEBALL_WEBHOOK_ALLOW": f"127.0.0.1:{port}",
-        "TIMEBALL_WORKER__SLOTS": str(_TOGETHER),
-    }
-    with (bench.folder / "worker.log").open("wb") as log:
-        command = [sys.executable, "-m", "timeball", "worker"]
-        bench.nodes.append(subprocess.Popen(command, cwd=ROOT, env=environment, stderr=log, stdout=log))
+    bench.start("worker", "--slots", str(_TOGETHER), TIMEBALL_WEBHOOK_ALLOW=f"127.0.0.1:{port}")
     await bench.wait_for_finished(before + _NUMBER)
     bench.stop()
     succeeded = await bench.value(
@@ -106,21 +99,13 @@ async def _worker_rate(bench: System, url: str, port: int) -> float:
     return float(await bench.value(_RATE, begun))
 
 
-async def ask() -> str:
-    """Interleaved rounds; the bare loop runs before each."""
-    bare: list[float] = []
-    worker: list[float] = []
+async def ask(lab: Lab) -> None:
+    """Interleaved rounds."""
     with _receiver() as port:
         url = f"http://127.0.0.1:{port}/hook"
-        async with system() as bench:
-            for _ in range(_ROUNDS):
-                bare.append(await _bare_rate(url))
-                worker.append(await _worker_rate(bench, url, port))
-            bench.verify()
-    return (
-        f"one worker {median(worker):,.0f}/s, a bare aiohttp loop {median(bare):,.0f}/s; "
-        f"ratio {median(worker) / median(bare):.2f}"
-    )
+        async with lab.system() as system:
+            variants = {LIMIT: partial(_bare_rate, url), "one worker": partial(_worker_rate, system, url, port)}
+            await lab.interleave(variants, "rate", rounds=3)
 
 
 if __name__ == "__main__":

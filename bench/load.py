@@ -1,4 +1,4 @@
-"""The limit: the same statements in a bare loop, without an engine around them."""
+"""Work to do, and the limit: the same statements in a bare loop, without an engine around them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,31 @@ from timeball.domain.job import JobSpec
 from timeball.store.interface import ClaimWish
 
 _BATCH = 500
+_DRAINED = """
+SELECT count(*) / extract(epoch FROM max(finished_at) - min(started_at))
+FROM timeball.finished
+WHERE started_at >= $1 AND worker IS NOT NULL
+"""
 
 
-async def fill(system: System, number: int, at: datetime | None = None) -> None:
-    """Enqueue so many no-ops, in portions."""
+async def fill(
+    system: System, number: int, at: datetime | None = None, handler: str = "bench.noop", priority: int = 50
+) -> None:
+    """Enqueue so many, in portions."""
+    spec = JobSpec(handler=handler, scheduled_at=at, priority=priority)
     for start in range(0, number, 50_000):
-        portion = min(50_000, number - start)
-        await system.parts.commands.enqueue_many(JobSpec(handler="bench.noop", scheduled_at=at), ["{}"] * portion)
+        await system.parts.commands.enqueue_many(spec, ["{}"] * min(50_000, number - start))
+
+
+async def drain_rate(system: System, number: int, *worker: str, handler: str = "bench.noop") -> float:
+    """Start a worker on so many ready jobs: executions a second, from the first start to the last end."""
+    begun = await system.value("SELECT clock_timestamp()")
+    before = await system.value("SELECT count(*) FROM timeball.finished")
+    await fill(system, number, handler=handler)
+    system.start("worker", "bench.app:tb", *worker)
+    await system.wait_for_finished(before + number)
+    system.stop()
+    return float(await system.value(_DRAINED, begun))
 
 
 async def raw_drain_rate(system: System, number: int) -> float:
