@@ -299,8 +299,12 @@ async def _snapshot(database: Database, now: datetime | None) -> AsyncIterator[_
         await connection.close()
 
 
+# Whole tables are compared with one another, maybe before anybody has counted their rows: a plan that believes them empty
+# would look each row up in all the others. And a proof that nobody waits for any more ends.
 _PLANS = """
 SET LOCAL enable_seqscan = on;
+SET LOCAL enable_nestloop = off;
+SET LOCAL client_connection_check_interval = '10s';
 SET LOCAL jit = off;
 SET LOCAL timezone = 'UTC';
 SET LOCAL work_mem = '64MB';
