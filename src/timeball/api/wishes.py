@@ -7,8 +7,9 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import orjson
-from fastapi import Query
+from fastapi import Depends, Query
 
+from timeball.api.auth import Caller, Role, TheCaller
 from timeball.api.problems import Refusal
 from timeball.api.redaction import refuse_redacted
 from timeball.api.schemas.common import Words
@@ -17,6 +18,7 @@ from timeball.domain.civil_time import read_moment
 from timeball.domain.execution import Origin
 from timeball.domain.ids import JobId
 from timeball.domain.job import Job, JobSpec, JobStatus, redefine, spec_of
+from timeball.domain.query import EXECUTION_FIELDS, JOB_FIELDS, LONGEST, parse_query
 from timeball.domain.schedule import ScheduleKind
 from timeball.domain.search import ExecutionFilter, JobFilter, PageRequest, parse_states
 
@@ -78,6 +80,16 @@ Since = Annotated[str | None, Query(max_length=64, description="From this instan
 Until = Annotated[str | None, Query(max_length=64, description="Up to and with this instant (ISO 8601, UTC).")]
 
 
+Search = Annotated[
+    str | None,
+    Query(
+        max_length=LONGEST,
+        description="A search in words: `status:dead queue:mail handler:app.mail.* payload.user.id:42 after:-2h late:>30s "
+        "-tag:test`; bare words are looked for in names and ids. Searching payloads needs the role editor.",
+    ),
+]
+
+
 def page_request(
     limit: Annotated[int | None, Query(ge=1, le=200, description="How many; 50, or 20 with `page`.")] = None,
     cursor: Annotated[str | None, Query(max_length=1_000, description="`next_cursor` of the page before.")] = None,
@@ -100,6 +112,7 @@ def execution_filter(
     origin: Annotated[Origin | None, Query()] = None,
     start_date: Since = None,
     end_date: Until = None,
+    q: Search = None,
 ) -> ExecutionFilter:
     """Which executions are asked for. Dates are those of the id: the scheduled instant of an occurrence, else its creation."""
     return ExecutionFilter(
@@ -109,6 +122,7 @@ def execution_filter(
         origin=origin,
         since=moment_from(start_date, "start_date"),
         until=moment_from(end_date, "end_date"),
+        terms=parse_query(q or "", EXECUTION_FIELDS),
     )
 
 
@@ -124,6 +138,7 @@ def job_filter(
     end_date: Until = None,
     due_from: Since = None,
     due_until: Until = None,
+    q: Search = None,
 ) -> JobFilter:
     """Which jobs are asked for. `status` is the job's (active, paused, finished) or the state of its latest execution."""
     words = _words(status)
@@ -143,7 +158,29 @@ def job_filter(
         created_until=moment_from(end_date, "end_date"),
         due_from=moment_from(due_from, "due_from"),
         due_until=moment_from(due_until, "due_until"),
+        terms=parse_query(q or "", JOB_FIELDS),
     )
+
+
+def check_search(wanted: JobFilter | ExecutionFilter, caller: Caller) -> None:
+    """Searching payloads needs the role editor: it would tell a viewer what is hidden from them."""
+    by_words = any(term.field == "payload" for term in wanted.terms)
+    if by_words or (isinstance(wanted, JobFilter) and wanted.payload is not None):
+        caller.needs(Role.EDITOR, "searching payloads")
+
+
+async def searched_executions(
+    wanted: Annotated[ExecutionFilter, Depends(execution_filter)], caller: TheCaller
+) -> ExecutionFilter:
+    """Which executions are asked for, if the caller may ask so."""
+    check_search(wanted, caller)
+    return wanted
+
+
+async def searched_jobs(wanted: Annotated[JobFilter, Depends(job_filter)], caller: TheCaller) -> JobFilter:
+    """Which jobs are asked for, if the caller may ask so."""
+    check_search(wanted, caller)
+    return wanted
 
 
 def of_job(wanted: ExecutionFilter, job_id: JobId) -> ExecutionFilter:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 from uuid import UUID
 
 import orjson
@@ -17,6 +17,9 @@ from timeball.domain.ids import JobId
 from timeball.domain.job import JobStatus
 from timeball.domain.schedule import ScheduleKind
 from timeball.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from timeball.domain.query import Term
 
 LARGEST_PAGE = 200
 # How far totals are exact, and how deep pages can be numbered.
@@ -54,6 +57,8 @@ class JobFilter:
     created_until: datetime | None = None
     due_from: datetime | None = None
     due_until: datetime | None = None
+    # What a search in words asks for besides.
+    terms: tuple[Term, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +75,16 @@ class ExecutionFilter:
     until: datetime | None = None
     # Only the dead that nobody has retried from the dead-letter list, or discarded.
     is_unsettled: bool = False
+    # What a search in words asks for besides.
+    terms: tuple[Term, ...] = ()
+
+    def possible_states(self) -> tuple[ExecutionState, ...]:
+        """The states that the filter and the terms of its search leave; none if they contradict each other."""
+        left = set(self.states or ExecutionState)
+        for term in self.terms:
+            if term.field == "status":
+                left = left - set(term.values) if term.is_negated else left & set(term.values)
+        return tuple(state for state in ExecutionState if state in left)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from timeball.domain.civil_time import changes_between
 from timeball.domain.execution import Execution, ExecutionState
 from timeball.domain.explanation import Explanation
 from timeball.domain.ids import ExecutionId, JobId, parse_id
@@ -26,6 +27,7 @@ from timeball.store.migrate import newest_known
 from timeball.store.survey import Survey
 
 _HEALTH_SECONDS = 3.0
+_YEAR, _NEAR = timedelta(days=370), timedelta(hours=2)
 _UNFINISHED = (ExecutionState.RUNNING, ExecutionState.QUEUED, ExecutionState.RETRYING, ExecutionState.SCHEDULED)
 _ENDED = tuple(state for state in ExecutionState if state.is_final)
 
@@ -84,6 +86,26 @@ class Insights:
         """A page of jobs."""
         page = await self._listing.jobs(wanted, order, request)
         return Page(await self.view_jobs(page.items), page.next_cursor, page.total)
+
+    async def job_names(self, ids: Sequence[JobId]) -> dict[JobId, str | None]:
+        """What these jobs are called."""
+        return await self._listing.job_names(list(dict.fromkeys(ids)))
+
+    async def recent_runs(self, ids: Sequence[JobId], count: int) -> dict[JobId, list[dict[str, Any]]]:
+        """How the latest executions of each of these jobs ended, the oldest first."""
+        return await self._listing.recent_runs(ids, count)
+
+    def clock_changes(self, rule: Schedule, after: datetime, count: int) -> list[FireTime]:
+        """What the next changes of the clock do to a schedule, within about a year; nothing if it reads no clock."""
+        if not isinstance(rule, Cron):
+            return []
+        zone = ZoneInfo(rule.timezone)
+        found: list[FireTime] = []
+        for change in changes_between(zone, after, after + _YEAR):
+            near = rule.occurrences(max(after, change.at - _NEAR), change.at + _NEAR, with_skipped=True)
+            # An every-second schedule has a great many of them around a change.
+            found += [FireTime(one, one.at.astimezone(zone)) for one in islice(near, 50) if one.note is not None]
+        return found[:count]
 
     def next_times(self, rule: Schedule, timezone: str, after: datetime, count: int) -> list[FireTime]:
         """The next instants of a schedule, and what its clock changes leave out on the way."""

@@ -33,6 +33,7 @@ from timeball.domain.search import (
 from timeball.store.database import Database
 from timeball.store.jobs import AuditEntry, Jobs
 from timeball.store.rows import execution_from, job_from
+from timeball.store.searching import execution_condition, job_condition
 
 # A list that takes longer is given up: its filter matches too little of too much.
 _PATIENCE_SECONDS = 10
@@ -99,11 +100,15 @@ class Listing:
         # Only tests move the time; a parameter that some branches do not use would have no type.
         now = "now()" if moment is None else _literal(moment)
         order = "id DESC" if wanted.job_id is None else "job_id DESC, id DESC"
-        branches = [
-            _cut(f"{select} {' AND '.join([*extra, *conditions, *own]) or 'true'}", order, limit)
-            for select, extra in _branches(wanted, now)
-            for own in _ownership(wanted, values)
-        ]
+        terms = [term for term in wanted.terms if term.field != "status"]
+        instant = self._database.env.clock.now()
+        branches = []
+        for room, select, extra in _branches(wanted, now):
+            for own in _ownership(wanted, values):
+                asked = [execution_condition(term, room, values.add, now, instant) for term in terms]
+                branches.append(
+                    _cut(f"{select} {' AND '.join([*extra, *conditions, *own, *asked]) or 'true'}", order, limit)
+                )
         return f"SELECT * FROM ({' UNION ALL '.join(branches)}) AS found"  # noqa: S608
 
     async def explain_executions(self, wanted: ExecutionFilter, request: PageRequest) -> str:
@@ -126,7 +131,7 @@ class Listing:
         values = _Values()
         column = "name" if order in (JobOrder.NAME, JobOrder.NAME_BACKWARDS) else "id"
         is_descending = order in (JobOrder.NEWEST, JobOrder.NAME_BACKWARDS)
-        conditions = _job_conditions(wanted, values)
+        conditions = _job_conditions(wanted, values, self._database.env.clock.now())
         if column == "name":
             conditions.append("job.name IS NOT NULL")
         if request.cursor is not None:
@@ -145,13 +150,26 @@ class Listing:
 
     async def _total_of_jobs(self, wanted: JobFilter) -> Total:
         values = _Values()
-        text = f"SELECT job.id FROM timeball.job WHERE {' AND '.join(_job_conditions(wanted, values))}"  # noqa: S608
+        conditions = _job_conditions(wanted, values, self._database.env.clock.now())
+        text = f"SELECT job.id FROM timeball.job WHERE {' AND '.join(conditions)}"  # noqa: S608
         return await self._total(f"{text} LIMIT {EXACT_UP_TO + 1}", values, text, values)
 
     async def standings(self, ids: Sequence[JobId]) -> dict[JobId, Standing]:
         """How these jobs stand."""
         rows = await self._database.fetch("standing_of_jobs", ids=list(ids))
         return {JobId(row["id"]): _standing_from(row) for row in rows}
+
+    async def job_names(self, ids: Sequence[JobId]) -> dict[JobId, str | None]:
+        """What these jobs are called; a deleted one keeps its name here."""
+        rows = await self._database.fetch("names_of_jobs", ids=list(ids))
+        return {JobId(row["id"]): row["name"] for row in rows}
+
+    async def recent_runs(self, ids: Sequence[JobId], count: int) -> dict[JobId, list[dict[str, Any]]]:
+        """How the latest executions of each of these jobs ended, the oldest first."""
+        found: dict[JobId, list[dict[str, Any]]] = {job_id: [] for job_id in ids}
+        for row in await self._database.fetch("recent_runs_of_jobs", ids=list(ids), count=count):
+            found[JobId(row["job_id"])].insert(0, dict(row))
+        return found
 
     # dead letters
 
@@ -250,11 +268,14 @@ class _Values:
         return f"${len(self.given)}::{kind}"
 
 
-def _branches(wanted: ExecutionFilter, now: str) -> list[tuple[str, list[str]]]:
-    """For each room that can hold what is wanted: what to select, and the conditions that make the state."""
+_Branch = tuple[str, str, list[str]]
 
-    def branch(room: str, state: str, columns: str, *conditions: str) -> tuple[str, list[str]]:
-        return f"SELECT {_COMMON}, {state} AS state, {columns} FROM timeball.{room} WHERE", list(conditions)  # noqa: S608
+
+def _branches(wanted: ExecutionFilter, now: str) -> list[_Branch]:
+    """For each room that can hold what is wanted: its name, what to select, and the conditions that make the state."""
+
+    def branch(room: str, state: str, columns: str, *conditions: str) -> _Branch:
+        return room, f"SELECT {_COMMON}, {state} AS state, {columns} FROM timeball.{room} WHERE", list(conditions)  # noqa: S608
 
     running = _RUNNING.format(now=now)
     waits = {
@@ -267,10 +288,13 @@ def _branches(wanted: ExecutionFilter, now: str) -> list[tuple[str, list[str]]]:
         ],
         ExecutionState.RUNNING: [branch("running", "'running'", running, f"run_at <= {now}")],
     }
-    if not wanted.states:
+    states = wanted.possible_states()
+    if len(states) == len(ExecutionState):
         return [*(one for some in waits.values() for one in some), branch("finished", "state", _FINISHED)]
-    chosen: list[tuple[str, list[str]]] = []
-    for state in wanted.states:
+    if not states:
+        return [branch("finished", "state", _FINISHED, "false")]
+    chosen: list[_Branch] = []
+    for state in states:
         if state.is_final:
             chosen.append(branch("finished", "state", _FINISHED, f"state = '{state.value}'"))
         else:
@@ -367,8 +391,14 @@ _HAS_ONE = {
 }
 
 
-def _job_conditions(wanted: JobFilter, values: _Values) -> list[str]:
+def _job_conditions(wanted: JobFilter, values: _Values, moment: datetime) -> list[str]:
     conditions = ["job.deleted_at IS NULL"]
+    for term in wanted.terms:
+        conditions.append(
+            job_condition(
+                term, values.add, moment, status=_STATUS.__getitem__, states=lambda some: _state_condition(some, values)
+            )
+        )
     if wanted.status is not None:
         conditions.append(_STATUS[wanted.status])
     if wanted.states:
@@ -399,7 +429,7 @@ def _job_conditions(wanted: JobFilter, values: _Values) -> list[str]:
     return conditions
 
 
-def _state_condition(states: tuple[ExecutionState, ...], values: _Values) -> str:
+def _state_condition(states: Sequence[ExecutionState], values: _Values) -> str:
     """Something of the job waits or runs in one of these states, or its latest ended execution ended so."""
     parts = [_HAS_ONE[state] for state in states if not state.is_final]
     ended = [state.value for state in states if state.is_final]

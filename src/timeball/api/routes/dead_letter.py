@@ -22,7 +22,7 @@ from timeball.api.schemas.bulk import BulkOut, DeadChoice
 from timeball.api.schemas.common import ListOut, Many, Words
 from timeball.api.schemas.executions import DeadGroup, ExecutionOut
 from timeball.api.views import Document, answer, dead_group_document, execution_document, page_document
-from timeball.api.wishes import execution_filter
+from timeball.api.wishes import searched_executions
 from timeball.domain.execution import ExecutionState
 from timeball.domain.ids import ExecutionId, parse_id, show_execution
 from timeball.domain.search import ExecutionFilter
@@ -47,7 +47,7 @@ _GROUP_EXAMPLE = {
 @router.get("", response_model=ListOut[ExecutionOut], **described(Role.VIEWER, listed(_DEAD_EXAMPLE)))
 async def list_dead(
     desk: TheDesk,
-    wanted: Annotated[ExecutionFilter, Depends(execution_filter)],
+    wanted: Annotated[ExecutionFilter, Depends(searched_executions)],
     page: ThePage,
     fingerprint: Annotated[Words | None, Query(description="Only those with this cause.")] = None,
 ) -> Response:

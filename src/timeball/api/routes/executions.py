@@ -19,7 +19,7 @@ from timeball.api.schemas.common import ListOut, Reason
 from timeball.api.schemas.executions import ExecutionFull, ExecutionOut, LogLineOut
 from timeball.api.schemas.jobs import RunIn
 from timeball.api.views import Document, answer, execution_document, full_execution_document, page_document
-from timeball.api.wishes import execution_filter
+from timeball.api.wishes import check_search, execution_filter, searched_executions
 from timeball.domain.ids import ExecutionId, parse_id, show_execution
 from timeball.domain.search import ExecutionFilter, Page, PageRequest, read_cursor, write_cursor
 from timeball.errors import Conflict, InvalidInput, NotFound, TimeballError
@@ -27,7 +27,7 @@ from timeball.errors import Conflict, InvalidInput, NotFound, TimeballError
 router = APIRouter(prefix="/executions", tags=["executions"])
 
 ExecutionRef = Annotated[str, Path(max_length=200, description="An execution's id.")]
-TheFilter = Annotated[ExecutionFilter, Depends(execution_filter)]
+TheFilter = Annotated[ExecutionFilter, Depends(searched_executions)]
 
 MOST_AT_ONCE = 500
 _COLUMNS = list(EXECUTION_EXAMPLE)
@@ -161,7 +161,7 @@ async def change_executions(
     body: ExecutionBulkIn, desk: TheDesk, caller: TheCaller, idempotency_key: IdempotencyKey = None
 ) -> Response:
     """Cancel or retry up to 500 executions, named or found by a filter; the answer tells of each, and whether there are more."""
-    ids, has_more = await _chosen(desk, body)
+    ids, has_more = await _chosen(desk, caller, body)
     if body.expected_count is not None and body.expected_count != len(ids):
         raise Conflict(f"{len(ids)} executions would be touched, expected were {body.expected_count}")
     if body.dry_run:
@@ -173,14 +173,16 @@ async def change_executions(
     return answer(summed_up(results, has_more=has_more))
 
 
-async def _chosen(desk: Desk, body: ExecutionBulkIn) -> tuple[list[ExecutionId], bool]:
+async def _chosen(desk: Desk, caller: Caller, body: ExecutionBulkIn) -> tuple[list[ExecutionId], bool]:
     if (body.ids is None) == (body.filter is None):
         raise Refusal(422, "invalid_input", "give either ids or a filter", hint="a filter may be empty: {}")
     if body.ids is not None:
         return [ExecutionId(parse_id("exe", one)) for one in body.ids], False
     assert body.filter is not None
     chosen = body.filter
-    wanted = execution_filter(chosen.status, chosen.handler, chosen.queue, None, chosen.start_date, chosen.end_date)
+    dates = chosen.start_date, chosen.end_date
+    wanted = execution_filter(chosen.status, chosen.handler, chosen.queue, None, *dates, chosen.q)
+    check_search(wanted, caller)
     return await first_ids(desk, wanted)
 
 

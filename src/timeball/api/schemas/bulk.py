@@ -29,6 +29,7 @@ class ExecutionChoice(In):
     status: list[Label] = Field(default_factory=list, max_length=12)
     handler: Words | None = None
     queue: Words | None = None
+    q: Annotated[str, Field(max_length=1_000)] | None = None
     start_date: Moment | None = None
     end_date: Moment | None = None
 

@@ -37,6 +37,26 @@ LEFT JOIN LATERAL (
     LIMIT 1
 ) AS latest ON true;
 
+-- name: names_of_jobs
+SELECT id, name
+FROM timeball.job
+WHERE id = ANY (:ids::uuid[]);
+
+-- name: recent_runs_of_jobs
+-- The latest finished executions of each of these jobs, the latest first; one-offs that bear their job's id have no row here.
+-- Rows are compared, not job_id alone: see standing_of_jobs.
+SELECT recent.job_id, recent.id, recent.state, recent.started_at, recent.finished_at
+FROM unnest(:ids::uuid[]) AS given (id)
+CROSS JOIN LATERAL (
+    SELECT job_id, id, state, started_at, finished_at
+    FROM timeball.finished
+    WHERE (finished.job_id, finished.id) >= (given.id, '00000000-0000-0000-0000-000000000000'::uuid)
+      AND (finished.job_id, finished.id) <= (given.id, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid)
+      AND finished.job_id <> finished.id
+    ORDER BY job_id DESC, id DESC
+    LIMIT :count
+) AS recent;
+
 -- name: execution_extras
 -- What the time line of an execution needs beside the execution itself.
 SELECT payload::text AS payload_text, fingerprint, stop

@@ -1,0 +1,171 @@
+"""Terms of a search as conditions. Only texts written here are glued together; every value from outside is a parameter.
+
+Executions live in rooms with different columns, so each room says what it has; what it has not, holds for none of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from timeball.domain.execution import ExecutionState
+from timeball.domain.ids import parse_id
+from timeball.domain.job import JobStatus
+from timeball.domain.query import Relation, Term
+from timeball.domain.search import first_id_at
+from timeball.errors import InvalidInput
+
+Place = Callable[[Any, str], str]
+
+_NOTHING = "NULL::text"
+_STARTED = {"finished": "started_at", "running": "greatest(claimed_at, run_at)"}
+_ERRORS = {"finished": ("error_type", "error")}
+_WORKERS = {"finished": "worker", "running": "holder"}
+_OPERATORS = {Relation.IS: "=", Relation.MORE: ">", Relation.LESS: "<"}
+# How many jobs a bare word may mean: a search for one letter must not read all of them.
+_MOST_JOBS = 500
+
+
+def execution_condition(term: Term, room: str, place: Place, now: str, moment: datetime) -> str:
+    """What must hold of a row in this room; states are chosen by room before."""
+    return _negated(term, _in_room(term, room, place, now, moment))
+
+
+def _in_room(term: Term, room: str, place: Place, now: str, moment: datetime) -> str:
+    match term.field:
+        case "":
+            named = f"job.name IS NOT NULL AND {_like('job.name', term, place)}"
+            return f"({_id_is(term, 'exe', place)} OR {_of_job(named)})"
+        case "job":
+            return f"({_id_is(term, 'job', place, 'job_id')} OR {_of_job(_texts('job.name', term, place))})"
+        case "tag":
+            return _of_job(_any_tag(term, place))
+        case "queue" | "handler" | "origin":
+            return _texts(term.field, term, place)
+        case "priority" | "attempts":
+            return _compared(term.field, term, place, "integer")
+        case "worker":
+            return _id_is(term, "wrk", place, _WORKERS.get(room, "NULL::uuid"))
+        case "error":
+            return _any(_texts(column, term, place) for column in _ERRORS.get(room, (_NOTHING,)))
+        case "fingerprint":
+            return _texts("fingerprint" if room == "finished" else _NOTHING, term, place)
+        case "late":
+            return _compared(f"{_STARTED.get(room, now)} - scheduled_for", term, place, "interval")
+        case "took":
+            return _compared(_took(room, now), term, place, "interval")
+        case "payload":
+            whole = "coalesce(payload, (SELECT job.payload FROM timeball.job WHERE job.id = job_id))"
+            return _texts(f"({whole} #>> {place(list(term.path), 'text[]')})", term, place)
+        case "after":
+            return _any(f"id >= {place(first_id_at(_at(value, moment)), 'uuid')}" for value in term.values)
+        case "before":
+            return _any(f"id < {place(first_id_at(_at(value, moment)), 'uuid')}" for value in term.values)
+    raise AssertionError(term.field)
+
+
+def job_condition(
+    term: Term,
+    place: Place,
+    moment: datetime,
+    *,
+    status: Callable[[JobStatus], str],
+    states: Callable[[Sequence[ExecutionState]], str],
+) -> str:
+    """What must hold of a job; how it stands is asked elsewhere."""
+    return _negated(term, _of_definition(term, place, moment, status, states))
+
+
+def _of_definition(
+    term: Term,
+    place: Place,
+    moment: datetime,
+    status: Callable[[JobStatus], str],
+    states: Callable[[Sequence[ExecutionState]], str],
+) -> str:
+    match term.field:
+        case "":
+            return f"({_id_is(term, 'job', place, 'job.id')} OR (job.name IS NOT NULL AND {_like('job.name', term, place)}))"
+        case "status":
+            own = [status(JobStatus(str(value))) for value in term.values if value in list(JobStatus)]
+            ended = [ExecutionState(str(value)) for value in term.values if value not in list(JobStatus)]
+            return _any([*own, *([states(ended)] if ended else [])])
+        case "name" | "queue" | "handler" | "kind":
+            return _texts(f"job.{term.field}", term, place)
+        case "zone":
+            return _texts("job.timezone", term, place)
+        case "tag":
+            return _any_tag(term, place)
+        case "priority":
+            return _compared("job.priority", term, place, "integer")
+        case "payload":
+            return _texts(f"(job.payload #>> {place(list(term.path), 'text[]')})", term, place)
+        case "after":
+            return _any(f"job.created_at >= {place(_at(value, moment), 'timestamptz')}" for value in term.values)
+        case "before":
+            return _any(f"job.created_at < {place(_at(value, moment), 'timestamptz')}" for value in term.values)
+    raise AssertionError(term.field)
+
+
+def _negated(term: Term, condition: str) -> str:
+    return f"({condition}) IS NOT TRUE" if term.is_negated else condition
+
+
+def _any(conditions: Any) -> str:
+    return f"({' OR '.join(conditions)})"
+
+
+def _texts(column: str, term: Term, place: Place) -> str:
+    if term.relation is Relation.LIKE:
+        return f"{column} ILIKE ANY ({place([_pattern(str(value)) for value in term.values], 'text[]')})"
+    return f"{column} = ANY ({place([str(value) for value in term.values], 'text[]')})"
+
+
+def _like(column: str, term: Term, place: Place) -> str:
+    """A bare word may stand anywhere."""
+    patterns = [_pattern(f"*{value}*") for value in term.values]
+    return f"{column} ILIKE ANY ({place(patterns, 'text[]')})"
+
+
+def _pattern(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    return escaped.replace("*", "%")
+
+
+def _compared(expression: str, term: Term, place: Place, kind: str) -> str:
+    operator = _OPERATORS[term.relation]
+    return _any(f"({expression}) {operator} {place(value, kind)}" for value in term.values)
+
+
+def _took(room: str, now: str) -> str:
+    if room == "finished":
+        return "finished_at - started_at"
+    return f"{now} - {_STARTED[room]}" if room == "running" else "NULL::interval"
+
+
+def _id_is(term: Term, prefix: str, place: Place, column: str = "id") -> str:
+    ids = [found for value in term.values if (found := _parsed(prefix, str(value))) is not None]
+    return f"{column} = ANY ({place(ids, 'uuid[]')})" if ids else "false"
+
+
+def _parsed(prefix: str, text: str) -> UUID | None:
+    try:
+        return parse_id(prefix, text)
+    except InvalidInput:
+        return None
+
+
+def _of_job(condition: str) -> str:
+    return f"job_id IN (SELECT job.id FROM timeball.job WHERE {condition} LIMIT {_MOST_JOBS})"  # noqa: S608
+
+
+def _any_tag(term: Term, place: Place) -> str:
+    if term.relation is Relation.LIKE:
+        return f"EXISTS (SELECT 1 FROM unnest(job.tags) AS tag WHERE {_texts('tag', term, place)})"  # noqa: S608
+    return f"job.tags && {place([str(value) for value in term.values], 'text[]')}"
+
+
+def _at(value: Any, moment: datetime) -> datetime:
+    return moment + value if isinstance(value, timedelta) else value

@@ -1,0 +1,164 @@
+"""`q=`: one search language for jobs and executions."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.factories import FAILURE, claim_all, found, make_job, record
+from timeball.commands import Commands
+from timeball.domain.execution import Failed
+from timeball.domain.ids import show_job
+from timeball.store.postgres import Store
+from timeball.testing import VirtualClock
+
+Names = set[str | None]
+
+
+async def names(client: httpx.AsyncClient, q: str) -> Names:
+    answer = await client.get("/jobs", params={"q": q})
+    assert answer.status_code == 200, answer.text
+    return {job["name"] for job in answer.json()["data"]}
+
+
+@pytest.fixture
+async def some_jobs(client: httpx.AsyncClient) -> None:
+    """Jobs that differ in everything that can be asked for."""
+    for job in (
+        {"name": "daily_report", "schedule": "0 9 * * *", "queue": "reports", "tags": ["billing"], "priority": 80},
+        {"name": "Receipts", "handler": "app.mail:send", "queue": "mail", "payload": {"user": {"id": 42}}},
+        {"name": "sync%crm", "interval_seconds": 60, "queue": "mail", "tags": ["test", "crm"]},
+    ):
+        answer = await client.post("/jobs", json={"handler": "test.echo", **job})
+        assert answer.status_code == 201, answer.text
+
+
+JOB_SEARCHES: list[tuple[str, Names]] = [
+    ("", {"daily_report", "Receipts", "sync%crm"}),
+    ("queue:mail", {"Receipts", "sync%crm"}),
+    ("queue:mail,reports -tag:test", {"Receipts", "daily_report"}),
+    ("queue:m*", {"Receipts", "sync%crm"}),
+    ("handler:app.mail:*", {"Receipts"}),
+    ("receipt", {"Receipts"}),
+    ("y_r", {"daily_report"}),
+    ("c%c", {"sync%crm"}),
+    ("tag:crm", {"sync%crm"}),
+    ("tag:b*", {"daily_report"}),
+    ("kind:cron,every", {"daily_report", "sync%crm"}),
+    ("priority:>60", {"daily_report"}),
+    ("payload.user.id:42", {"Receipts"}),
+    ("-payload.user.id:42", {"daily_report", "sync%crm"}),
+    ("status:active", {"daily_report", "Receipts", "sync%crm"}),
+    ("status:paused", set()),
+    ("status:scheduled name:daily*", {"daily_report"}),
+    ("after:-1h", {"daily_report", "Receipts", "sync%crm"}),
+    ("before:-1h", set()),
+    ("name:RECEIPTS", set()),
+    ("name:receipt*", {"Receipts"}),
+]
+
+
+async def test_jobs_are_found_by_what_they_are(client: httpx.AsyncClient, some_jobs: None) -> None:
+    assert [(q, await names(client, q)) for q, _ in JOB_SEARCHES] == JOB_SEARCHES
+
+
+@pytest.fixture
+async def some_executions(store: Store, clock: VirtualClock) -> dict[str, Any]:
+    """One that succeeded, one that died, one that waits."""
+    jobs = {
+        "good": await make_job(store, name="good", queue="mail", tags=("a",), payload={"n": 1}),
+        "bad": await make_job(store, name="bad", queue="mail", max_retries=0),
+        "waits": await make_job(store, name="waits", schedule="0 0 1 1 *"),
+    }
+    commands = Commands(store, store.env)
+    for name in ("good", "bad"):
+        await commands.trigger(jobs[name].id)
+    claimed = {one.job_id: one for one in await claim_all(store)}
+    started, ended = clock.now(), clock.advance("5s")
+    await record(
+        store,
+        [
+            found(claimed[jobs["good"].id], started_at=started, finished_at=ended),
+            found(claimed[jobs["bad"].id], Failed(error=FAILURE), started_at=started, finished_at=ended),
+        ],
+    )
+    return jobs
+
+
+EXECUTION_SEARCHES: list[tuple[str, Names]] = [
+    ("", {"good", "bad", "waits"}),
+    ("status:dead", {"bad"}),
+    ("-status:dead", {"good", "waits"}),
+    ("status:dead status:running", set()),
+    ("status:scheduled", {"waits"}),
+    ("error:Value*", {"bad"}),
+    ("-error:Value*", {"good", "waits"}),
+    ("fingerprint:abc", {"bad"}),
+    ("queue:mail", {"good", "bad"}),
+    ("job:good", {"good"}),
+    ("goo", {"good"}),
+    ("tag:a", {"good"}),
+    ("payload.n:1", {"good"}),
+    ("took:>1s", {"good", "bad"}),
+    ("took:>1m", set()),
+    ("late:>1h", set()),
+    ("origin:trigger", {"good", "bad"}),
+    ("attempts:>0", {"good", "bad"}),
+    ("after:-1h before:+1m", {"good", "bad"}),
+]
+
+
+async def test_executions_are_found_in_whatever_room_they_are(
+    client: httpx.AsyncClient, some_executions: dict[str, Any]
+) -> None:
+    ids = {show_job(job.id): name for name, job in some_executions.items()}
+
+    async def jobs_of(q: str) -> Names:
+        answer = await client.get("/executions", params={"q": q})
+        assert answer.status_code == 200, answer.text
+        return {ids[one["job_id"]] for one in answer.json()["data"]}
+
+    assert [(q, await jobs_of(q)) for q, _ in EXECUTION_SEARCHES] == EXECUTION_SEARCHES
+
+
+async def test_an_execution_is_found_by_its_id(client: httpx.AsyncClient, some_executions: dict[str, Any]) -> None:
+    first = (await client.get("/executions", params={"q": "status:dead"})).json()["data"][0]["id"]
+
+    again = (await client.get("/executions", params={"q": first})).json()["data"]
+
+    assert [one["id"] for one in again] == [first]
+
+
+async def test_a_search_that_does_not_fit_says_why(client: httpx.AsyncClient) -> None:
+    answer = await client.get("/executions", params={"q": "stauts:dead"})
+
+    assert answer.status_code == 422
+    assert "did you mean status" in answer.json()["hint"]
+
+
+async def test_what_is_hidden_cannot_be_guessed_by_searching(
+    client: httpx.AsyncClient, make_key: Callable[[str], Awaitable[dict[str, str]]]
+) -> None:
+    operator, editor = await make_key("operator"), await make_key("editor")
+    asked = {"q": "payload.password:a*"}
+
+    for path in ("/jobs", "/executions", "/jobs/export", "/executions/export", "/dead-letter"):
+        assert (await client.get(path, params=asked, headers=operator)).status_code == 403, path
+        assert (await client.get(path, params=asked, headers=editor)).status_code == 200, path
+
+
+async def test_a_bulk_action_cannot_guess_either(
+    client: httpx.AsyncClient, make_key: Callable[[str], Awaitable[dict[str, str]]]
+) -> None:
+    body = {"action": "cancel", "filter": {"q": "payload.password:a*"}, "dry_run": True}
+
+    assert (await client.post("/executions/bulk", json=body, headers=await make_key("operator"))).status_code == 403
+
+
+async def test_a_bulk_action_finds_by_words(client: httpx.AsyncClient, some_executions: dict[str, Any]) -> None:
+    body = {"action": "retry", "filter": {"q": "status:dead queue:mail"}, "dry_run": True}
+
+    assert (await client.post("/executions/bulk", json=body)).json()["done"] == 1
