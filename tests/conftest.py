@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.queues import Rabbitmq, running_rabbitmq, running_redis
 from tests.servers import PgBouncer, PostgresServer, Servers, ServiceMissing, give_up_on, running_servers
 from timeball.env import Env
 from timeball.store.database import Database
@@ -30,6 +31,26 @@ def servers() -> Iterator[Servers]:
     """The real servers of this test process, each started when first asked for."""
     with running_servers() as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def redis_port() -> Iterator[int]:
+    """The port of a running Redis, shared by all tests of this process: they keep to keys of their own."""
+    try:
+        with running_redis() as port:
+            yield port
+    except ServiceMissing as error:
+        give_up_on(error)
+
+
+@pytest.fixture(scope="session")
+def rabbitmq() -> Iterator[Rabbitmq]:
+    """A running RabbitMQ, shared by all tests of this process: they keep to queues of their own."""
+    try:
+        with running_rabbitmq() as server:
+            yield server
+    except ServiceMissing as error:
+        give_up_on(error)
 
 
 @pytest.fixture(params=["pg15", "pg18"])

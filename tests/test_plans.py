@@ -152,6 +152,7 @@ _CLAIM = {
     "priorities": [priority for _, priority in LANES],
     "bounds": [ALWAYS] * len(LANES),
     "is_limited": False,
+    "unclaimed_for": timedelta(0),
     "handlers": ["tests:noop"],
     "slots": BATCH,
     "holds": BATCH,
@@ -174,6 +175,23 @@ _JOB_COLUMNS = {"job_id": job(odd(_DUE)[0]), "parked_at": PARKED_AT, "reason": "
 HOT: dict[str, tuple[dict[str, Any], int]] = {
     # Each lane is read twice a batch deep, and each row that may be taken is locked and taken once.
     "claim": (_CLAIM, 2 * len(LANES) * 3 * BATCH + 4 * BATCH),
+    # Each row is looked up, locked and taken once; and each of its queues is looked at.
+    "claim_tickets": (
+        {
+            "ids": [id_(number) for number in odd(_READY)],
+            "handlers": ["tests:noop"],
+            "queues": None,
+            "slots": BATCH,
+            "holds": BATCH,
+            "incarnation": id_(1),
+            "claim_id": id_(2),
+        },
+        5 * BATCH,
+    ),
+    "read_tickets": (
+        {name: _CLAIM[name] for name in ("queues", "priorities", "bounds", "handlers")} | {"limit": BATCH},
+        2 * len(LANES) * BATCH,
+    ),
     "lanes": ({}, 3 * len(LANES)),
     "look_ahead": (
         {"shards": list(range(64)), "bounds": [ALWAYS] * 64, "horizon": timedelta(days=1), "limit": 10},

@@ -17,6 +17,7 @@ TimeballError
 ├── StoreError               the database said no
 │   ├── StoreUnavailable     it cannot be reached just now; trying again makes sense
 │   └── SchemaMismatch       the schema is older or newer than this program
+├── BrokerUnavailable        Redis or RabbitMQ cannot carry tickets just now; work goes on through PostgreSQL
 ├── EmbeddedServerError      the embedded PostgreSQL could not be started or reached
 ├── LeaseLost                this node was given up for dead, or ran out of lease
 ├── ExecutionFailed          raised by `Run.result()`: the awaited execution did not succeed
@@ -181,6 +182,12 @@ class SchemaMismatch(StoreError):
     """The database's schema is not the one this program was made for."""
 
     code = "schema_mismatch"
+
+
+class BrokerUnavailable(TimeballError):
+    """The broker cannot be reached, or takes nothing just now; nothing is lost, and trying again makes sense."""
+
+    code = "broker_unavailable"
 
 
 class EmbeddedServerError(TimeballError):

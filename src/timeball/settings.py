@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 from pydantic_settings import (
@@ -20,6 +21,8 @@ from pydantic_settings import (
 
 from timeball.domain.node import Lease
 from timeball.errors import SettingsError
+
+BROKER_SCHEMES = {"redis": "redis", "rediss": "redis", "amqp": "rabbitmq", "amqps": "rabbitmq"}
 
 
 class _Section(BaseModel):
@@ -157,7 +160,10 @@ class Settings(HandlerSettings, BaseSettings):
     )
     data_dir: Path = Field(default=Path(".timeball"), description="Where the embedded PostgreSQL and files live.")
     database_url: str | None = Field(default=None, description="PostgreSQL to use; none means the embedded one.")
-    broker_url: str | None = Field(default=None, description="A broker for due work; not supported by this release.")
+    broker_url: SecretStr | None = Field(
+        default=None,
+        description="A broker that carries due work: redis:// or rediss://, amqp:// or amqps://; none means PostgreSQL.",
+    )
     database_pool: int = Field(
         default=8, ge=2, le=200, description="The most connections a process opens, besides three of its own."
     )
@@ -195,10 +201,8 @@ def load_settings(**given: Any) -> Settings:
     except ValidationError as error:
         raise SettingsError([_problem(item) for item in error.errors()]) from None
     problems: list[str] = []
-    if settings.broker_url is not None:
-        problems.append(
-            "TIMEBALL_BROKER_URL is set, but this release carries due work through PostgreSQL only: unset it"
-        )
+    if settings.broker_url is not None and (problem := _broker_problem(settings.broker_url.get_secret_value())):
+        problems.append(problem)
     for section in (settings.scheduler, settings.worker):
         try:
             _ = section.lease
@@ -207,6 +211,19 @@ def load_settings(**given: Any) -> Settings:
     if problems:
         raise SettingsError(problems)
     return settings
+
+
+def _broker_problem(url: str) -> str | None:
+    """What is wrong with the address of a broker; never repeats it, because it may hold a password."""
+    try:
+        parts = urlsplit(url)
+        is_usable = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return "TIMEBALL_BROKER_URL cannot be read as a URL: expected one like redis://host:6379/0 or amqp://host:5672/"
+    if parts.scheme not in BROKER_SCHEMES:
+        wanted = ", ".join(f"{scheme}://" for scheme in BROKER_SCHEMES)
+        return f"TIMEBALL_BROKER_URL begins with {parts.scheme[:20]!r}: expected {wanted}, or nothing for PostgreSQL"
+    return None if is_usable else "TIMEBALL_BROKER_URL names no host: expected one like redis://host:6379/0"
 
 
 def _problem(item: Any) -> str:

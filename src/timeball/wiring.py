@@ -9,6 +9,9 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
+from timeball.broker.interface import Broker
+from timeball.broker.opening import make_broker
+from timeball.broker.postgres import PostgresBroker
 from timeball.commands import Commands
 from timeball.domain.events import Emit
 from timeball.domain.handler import Handler, RunStyle
@@ -47,6 +50,7 @@ class Parts:
     store: Store
     commands: Commands
     box: Box
+    broker: Broker
 
 
 def built_in_handlers(parts: Parts) -> tuple[Handler, ...]:
@@ -75,7 +79,16 @@ async def opened(settings: Settings, env: Env | None = None) -> AsyncIterator[Pa
         stack.push_async_callback(store.close)
         box = Box(settings, env.clock, settings.data_dir, store.history)
         stack.push_async_callback(box.close)
-        yield Parts(settings, env, store, Commands(store, env), box)
+        broker = await _make_broker(settings, store)
+        stack.push_async_callback(broker.close)
+        yield Parts(settings, env, store, Commands(store, env), box, broker)
+
+
+async def _make_broker(settings: Settings, store: Store) -> Broker:
+    url = settings.broker_url
+    if url is None:
+        return PostgresBroker()
+    return make_broker(url.get_secret_value(), await store.tickets.namespace(), store.env.clock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +154,22 @@ class _Nodes:
         parts = self._parts
         node = self._node(NodeKind.SCHEDULER)
         return SchedulerLife(
-            parts.env, self._emit, parts.store, node, parts.settings.scheduler, parts.settings.housekeeping
+            parts.env,
+            self._emit,
+            parts.store,
+            node,
+            parts.settings.scheduler,
+            parts.settings.housekeeping,
+            parts.broker,
         )
 
     def worker(self) -> Life:
         parts, settings = self._parts, self._parts.settings.worker
         self._handlers.prepare()
         node = self._node(NodeKind.WORKER)
-        return WorkerLife(parts.env, self._emit, parts.store, node, settings, self._handlers, self._runners())
+        return WorkerLife(
+            parts.env, self._emit, parts.store, node, settings, self._handlers, self._runners(), parts.broker
+        )
 
     def _runners(self) -> Mapping[RunStyle, Runner]:
         return {
@@ -169,4 +190,5 @@ class _Nodes:
             queues=(settings.worker.queues or None) if is_worker else None,
             handlers=self._handlers.names() if is_worker else (),
             version=__version__,
+            broker=self._parts.broker.kind,
         )

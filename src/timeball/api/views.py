@@ -163,7 +163,14 @@ def fire_time_document(time: FireTime) -> Document:
 
 def node_document(node: Any) -> Document:
     """A worker or scheduler."""
-    return asdict(node) | {"id": show(_NODE_PREFIXES[node.kind], node.incarnation), "incarnation": None}
+    document = asdict(node)
+    status = document.pop("broker_status")
+    return document | {
+        "id": show(_NODE_PREFIXES[node.kind], node.incarnation),
+        "incarnation": None,
+        "broker_state": status["state"],
+        "broker_error": status["error"],
+    }
 
 
 _NODE_PREFIXES = {"worker": "wrk", "scheduler": "sch"}

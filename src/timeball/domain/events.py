@@ -175,6 +175,44 @@ class Draining:
     grace: timedelta
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerLost:
+    """The broker carries no tickets for this node; work goes on through PostgreSQL."""
+
+    broker: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSilent:
+    """The broker answers, but tickets for what is ready do not come: does a scheduler use the same broker?"""
+
+    broker: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerWorks:
+    """The broker carries tickets for this node, for the first time or again."""
+
+    broker: str
+
+
+@dataclass(frozen=True, slots=True)
+class TicketsPublished:
+    """Tickets for ready executions went to the broker, some of them *again*."""
+
+    count: int
+    again: int
+
+
+@dataclass(frozen=True, slots=True)
+class TicketsUsed:
+    """A worker received tickets, and claimed some of their executions; others were gone already, or had no room."""
+
+    received: int
+    claimed: int
+
+
 Event = (
     NodeStarted
     | NodeStopped
@@ -195,6 +233,11 @@ Event = (
     | HistoryTrimmed
     | RecordsForgotten
     | Draining
+    | BrokerLost
+    | BrokerSilent
+    | BrokerWorks
+    | TicketsPublished
+    | TicketsUsed
 )
 
 Emit = Callable[[Event], None]

@@ -19,6 +19,26 @@ class NodeKind(StrEnum):
     WORKER = "worker"
 
 
+class BrokerState(StrEnum):
+    """Whether a node's broker carries due work."""
+
+    WORKS = "works"
+    # It answers, but no ticket comes although work is ready.
+    SILENT = "silent"
+    DOWN = "down"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatus:
+    """How a node's broker does, and what it said last when it is down."""
+
+    state: BrokerState = BrokerState.WORKS
+    error: str | None = None
+
+
+BROKER_WORKS = BrokerStatus()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
     """How long a node is believed alive after each renewal, and how often it renews."""
@@ -44,6 +64,7 @@ class Node:
     queues: tuple[str, ...] | None = None
     handlers: tuple[str, ...] = ()
     version: str = ""
+    broker: str = "postgresql"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +84,8 @@ class NodeStatus:
     version: str
     draining: bool
     shards: tuple[int, ...] = field(default=())
+    broker: str = "postgresql"
+    broker_status: BrokerStatus = BROKER_WORKS
 
     def serves(self, queue: str) -> bool:
         """Whether this worker still takes executions from a queue."""

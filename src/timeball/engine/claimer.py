@@ -72,10 +72,14 @@ class Claimer(Service):
         """Whether executions of this queue are for this worker."""
         return serves_queue(self._queues, queue)
 
+    def looks_at(self, lane: Lane, run_at: datetime) -> bool:
+        """Whether to look for what is ready in this lane from *run_at* on."""
+        return self.serves(lane[0])
+
     def heed(self, hints: Hints) -> None:
         """Something is ready in these lanes, from these instants on."""
         for lane, run_at in hints.lanes.items():
-            if self.serves(lane[0]):
+            if self.looks_at(lane, run_at):
                 self.learn(lane, run_at)
         if hints.look_everywhere:
             self.wake()
@@ -95,7 +99,7 @@ class Claimer(Service):
         self._lanes = {lane: at for lane, at in self._lanes.items() if lane in lanes or lane in self._fresh}
         self._fresh.clear()
         for lane, (run_at, _) in lanes.items():
-            if self.serves(lane[0]):
+            if self.looks_at(lane, run_at):
                 self.learn(lane, run_at)
 
     async def tick(self) -> timedelta:
@@ -123,10 +127,13 @@ class Claimer(Service):
         return _CONTENDED if is_contended else LONGEST_REST
 
     def _wish(self) -> ClaimWish:
-        executor = self._executor
         self._resize_window()
-        slots = executor.free_slots + max(self._prefetch - executor.waiting, 0)
-        return ClaimWish(self._incarnation, self._handlers, slots, max(self._hold_limit - executor.held, 0))
+        holds = max(self._hold_limit - self._executor.held, 0)
+        return ClaimWish(self._incarnation, self._handlers, self._slots(), holds)
+
+    def _slots(self) -> int:
+        executor = self._executor
+        return executor.free_slots + max(self._prefetch - executor.waiting, 0)
 
     def _resize_window(self) -> None:
         """Ask for less when something had to wait for its slot: another worker might have had one."""
@@ -196,12 +203,15 @@ class Claimer(Service):
         if not self._expects_more or self._gathering is not None:
             return
         if self._executor.waiting <= self._prefetch // 2 and self._prefetch > 0:
-            self.wake()
+            self._use_room()
         else:
             self._gathering = asyncio.get_running_loop().call_later(_GATHER_SECONDS, self._gathered)
 
     def _gathered(self) -> None:
         self._gathering = None
+        self._use_room()
+
+    def _use_room(self) -> None:
         self.wake()
 
 

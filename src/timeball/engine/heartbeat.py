@@ -22,7 +22,7 @@ import asyncpg
 
 from timeball.clock import SystemClock
 from timeball.domain.events import Emit, LoopBlocked
-from timeball.domain.node import Node
+from timeball.domain.node import BrokerStatus, Node
 from timeball.env import Env
 from timeball.errors import StoreError
 from timeball.store.interface import Renewal, Store
@@ -51,6 +51,7 @@ class Heartbeat:
         self._node_thread = threading.get_ident()
         self._turned_at = 0.0
         self.busy: Callable[[], int] = lambda: 0
+        self.broker: Callable[[], BrokerStatus] = BrokerStatus
         self.is_draining = False
         self.is_lost = False
         self.on_drain: Callable[[], object] = lambda: None
@@ -112,7 +113,7 @@ class Heartbeat:
                 if connection is None:
                     connection = await self._store.database.connect()
                     await self._check_identity(connection)
-                renewal = await self._store.nodes.renew(self._node.incarnation, self.busy(), connection)
+                renewal = await self._store.nodes.renew(self._node.incarnation, self.busy(), connection, self.broker())
         except (StoreError, TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
             if connection is not None:
                 # Not closed in good order: where nobody answers, that would wait on beyond the deadline.

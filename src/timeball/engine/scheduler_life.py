@@ -1,13 +1,15 @@
-"""The life of a scheduler: its share of the shards, hoisting, and the housekeeping."""
+"""The life of a scheduler: its share of the shards, hoisting, tickets for a broker, and the housekeeping."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from timeball.broker.interface import Broker
 from timeball.domain.events import Emit
 from timeball.domain.hints import Hints
 from timeball.domain.node import Node
 from timeball.engine.bookkeeper import Bookkeeper
+from timeball.engine.dispatcher import Dispatcher
 from timeball.engine.janitor import Janitor
 from timeball.engine.life import Life
 from timeball.engine.reaper import Reaper
@@ -30,6 +32,7 @@ class SchedulerLife(Life):
         node: Node,
         settings: SchedulerSettings,
         housekeeping: HousekeepingSettings,
+        broker: Broker | None = None,
     ) -> None:
         super().__init__(env, emit, store, node)
         self.keeper = ShardKeeper(env, emit, store.nodes, node.incarnation, self._on_shards)
@@ -39,12 +42,19 @@ class SchedulerLife(Life):
         self.janitor = Janitor(
             env, emit, store.history, store.retention, housekeeping, lambda: self.keeper.is_housekeeper
         )
+        self.dispatcher: Dispatcher | None = None
+        if broker is not None and broker.carries_tickets:
+            self.dispatcher = dispatcher = Dispatcher(env, emit, store, broker, self.keeper)
+            self.heartbeat.broker = lambda: dispatcher.watch.status
 
     def services(self) -> Sequence[Service]:
-        return (self.keeper, self.scheduler, self.reaper, self.janitor, self.bookkeeper)
+        dispatchers = () if self.dispatcher is None else (self.dispatcher,)
+        return (self.keeper, self.scheduler, self.reaper, self.janitor, self.bookkeeper, *dispatchers)
 
     def heed(self, hints: Hints) -> None:
         self.scheduler.heed(hints)
+        if self.dispatcher is not None:
+            self.dispatcher.heed(hints)
         if hints.nodes_changed:
             self.keeper.wake()
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
+from timeball.broker.interface import Broker, Inbox
 from timeball.domain.events import Draining, Emit
 from timeball.domain.handler import HandlerSource, RunStyle
 from timeball.domain.hints import Hints
@@ -14,9 +15,11 @@ from timeball.engine.claimer import Claimer, Sweeper
 from timeball.engine.executor import Executor
 from timeball.engine.journal import Journal
 from timeball.engine.life import Life
+from timeball.engine.receiver import Receiver
 from timeball.engine.recorder import Recorder
 from timeball.engine.service import Service
 from timeball.engine.stocktaker import Stocktaker
+from timeball.engine.ticket_claimer import TicketClaimer
 from timeball.env import Env
 from timeball.runners.interface import Runner
 from timeball.settings import WorkerSettings
@@ -56,6 +59,7 @@ class WorkerLife(Life):
         settings: WorkerSettings,
         handlers: HandlerSource,
         runners: Mapping[RunStyle, Runner],
+        broker: Broker | None = None,
     ) -> None:
         super().__init__(env, emit, store, node)
         self._settings = settings
@@ -72,8 +76,12 @@ class WorkerLife(Life):
             self.journal.open_sink,
             self.journal.close_sink,
         )
-        self.claimer = Claimer(env, emit, store.rooms, self.executor, node.incarnation, node.handlers, settings)
-        self.sweeper = Sweeper(env, emit, store.rooms, self.claimer)
+        self.receiver: Receiver | None = None
+        if broker is not None and broker.carries_tickets:
+            self._claim_by_ticket(broker)
+        else:
+            self.claimer = Claimer(env, emit, store.rooms, self.executor, node.incarnation, node.handlers, settings)
+            self.sweeper = Sweeper(env, emit, store.rooms, self.claimer)
         self.stop_watch = StopWatch(env, emit, store.rooms, node, self.executor)
         self.stocktaker = Stocktaker(
             env, emit, store.rooms, node.incarnation, self.claimer, self.executor, self.recorder.unrecorded
@@ -81,8 +89,26 @@ class WorkerLife(Life):
         self.heartbeat.busy = lambda: self.executor.busy
         self.executor.may_begin = lambda: self.heartbeat.has_lease
 
+    def _claim_by_ticket(self, broker: Broker) -> None:
+        env, emit, store, node = self.env, self.emit, self.store, self.node
+        claimer = TicketClaimer(env, emit, store.rooms, store.tickets, self.executor, node, self._settings)
+        self.claimer = claimer
+        self.sweeper = Sweeper(env, emit, store.rooms, claimer)
+        inbox = Inbox.of(node.queues, node.handlers)
+        self.receiver = receiver = Receiver(env, emit, broker, inbox, claimer, self.sweeper)
+        self.heartbeat.broker = lambda: receiver.watch.status
+
     def services(self) -> Sequence[Service]:
-        return (self.recorder, self.journal, self.stop_watch, self.sweeper, self.claimer, self.stocktaker)
+        receivers = () if self.receiver is None else (self.receiver,)
+        return (
+            self.recorder,
+            self.journal,
+            self.stop_watch,
+            self.sweeper,
+            self.claimer,
+            self.stocktaker,
+            *receivers,
+        )
 
     def heed(self, hints: Hints) -> None:
         self.claimer.heed(hints)
@@ -106,6 +132,8 @@ class WorkerLife(Life):
         self.claimer.stop()
         self.sweeper.stop()
         self.stocktaker.stop()
+        if self.receiver is not None:
+            self.receiver.stop()
         # A claim that is under way must not bring anything in behind our back.
         await self._finish(self.claimer, self.stocktaker)
         given_back = self.executor.give_back_all()

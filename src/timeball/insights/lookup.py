@@ -19,6 +19,7 @@ from timeball.domain.node import NodeKind, NodeStatus
 from timeball.domain.schedule import Cron, Schedule
 from timeball.domain.search import ExecutionFilter, JobFilter, JobOrder, Page, PageRequest
 from timeball.errors import InvalidInput, NotFound, StoreError
+from timeball.insights.brokers import broker_check
 from timeball.insights.explain import Explainer
 from timeball.insights.views import Check, ExecutionView, FireTime, JobView
 from timeball.store.interface import LogLine, Store
@@ -215,6 +216,7 @@ class Insights:
             _some_alive(nodes, NodeKind.SCHEDULER),
             _some_alive(nodes, NodeKind.WORKER),
             Check("shards", "ok" if not ownerless else "warn", f"{ownerless} of {self._store.shards} without an owner"),
+            broker_check(nodes),
         ]
 
 

@@ -16,6 +16,8 @@ from timeball.store.retention import Retention as RetentionStore
 from timeball.store.rollups import Rollups as RollupStore
 from timeball.store.rooms import PARKED_AT, Claims, ClaimWish, Orphan, Ownership
 from timeball.store.rooms import Rooms as RoomStore
+from timeball.store.tickets import ReadyRow, TicketClaims
+from timeball.store.tickets import Tickets as TicketStore
 
 __all__ = [
     "PARKED_AT",
@@ -30,6 +32,7 @@ __all__ = [
     "Opening",
     "Orphan",
     "Ownership",
+    "ReadyRow",
     "Renewal",
     "Request",
     "RetentionStore",
@@ -37,4 +40,6 @@ __all__ = [
     "RoomStore",
     "ShardRow",
     "Store",
+    "TicketClaims",
+    "TicketStore",
 ]

@@ -9,7 +9,7 @@ from datetime import datetime
 from timeball.clock import ClockReading
 from timeball.domain.hints import Hints
 from timeball.domain.ids import Incarnation
-from timeball.domain.node import Node, NodeKind, NodeStatus
+from timeball.domain.node import BROKER_WORKS, BrokerStatus, Node, NodeKind, NodeStatus
 from timeball.store.database import Connection, Database
 from timeball.store.hinter import Hinter
 from timeball.store.rows import node_from
@@ -52,14 +52,28 @@ class Nodes:
             queues=None if node.queues is None else list(node.queues),
             handlers=list(node.handlers),
             version=node.version,
+            broker=node.broker,
         )
         self._hinter.tell(Hints(nodes_changed=True))
 
-    async def renew(self, incarnation: Incarnation, busy: int, connection: Connection | None = None) -> Renewal | None:
+    async def renew(
+        self,
+        incarnation: Incarnation,
+        busy: int,
+        connection: Connection | None = None,
+        broker: BrokerStatus = BROKER_WORKS,
+    ) -> Renewal | None:
         """Renew a lease that has not run out; None means that this life is over."""
         clock = self._database.env.clock
         sent = clock.monotonic()
-        row = await self._database.fetch_row("renew_lease", connection, incarnation=incarnation, busy=busy)
+        row = await self._database.fetch_row(
+            "renew_lease",
+            connection,
+            incarnation=incarnation,
+            busy=busy,
+            broker_state=broker.state.value,
+            broker_error=broker.error,
+        )
         if row is None:
             return None
         return Renewal(row["draining"], ClockReading(sent, clock.monotonic(), row["database_time"]))
@@ -90,6 +104,10 @@ class Nodes:
     async def list(self) -> Sequence[NodeStatus]:
         """Every node that is believed alive."""
         return [node_from(row) for row in await self._database.fetch("list_nodes")]
+
+    async def inboxes(self, broker: str) -> Sequence[tuple[Sequence[str] | None, Sequence[str]]]:
+        """The queues served (None means all) and the handlers known by living workers that use this broker; each pair once."""
+        return [(row["queues"], row["handlers"]) for row in await self._database.fetch("read_inboxes", broker=broker)]
 
     async def schedulers(self) -> Sequence[Incarnation]:
         """The schedulers among which the shards are shared."""

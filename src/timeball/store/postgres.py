@@ -15,6 +15,7 @@ from timeball.store.nodes import Nodes
 from timeball.store.retention import Retention
 from timeball.store.rollups import Rollups
 from timeball.store.rooms import Rooms
+from timeball.store.tickets import Tickets
 
 DEFAULT_SHARDS = 64
 DEFAULT_HOIST_WINDOW = timedelta(milliseconds=500)
@@ -27,6 +28,7 @@ class Store:
 
     jobs: Jobs
     rooms: Rooms
+    tickets: Tickets
     nodes: Nodes
     history: History
     rollups: Rollups
@@ -58,6 +60,7 @@ class Store:
             self.shards = await connection.fetchval("SELECT count(*) FROM timeball.shard")
         self.rooms = Rooms(self.database, self.hinter, self.shards)
         self.jobs = Jobs(self.database, self.hinter, self.rooms, self.hoist_window)
+        self.tickets = Tickets(self.database)
         self.nodes = Nodes(self.database, self.hinter)
         self.rollups = Rollups(self.database)
         self.retention = Retention(self.database)

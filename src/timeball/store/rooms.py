@@ -44,12 +44,13 @@ class Ownership:
 
 @dataclass(frozen=True, slots=True)
 class ClaimWish:
-    """What a worker can take: whose handlers, how many due now, how many to hold."""
+    """What a worker can take: whose handlers, how many due now, how many to hold; of what is due, only what has waited so long."""
 
     incarnation: Incarnation
     handlers: Sequence[str]
     slots: int
     holds: int
+    unclaimed_for: timedelta = timedelta(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +205,7 @@ class Rooms:
             priorities=[priority for _, priority in lanes],
             bounds=list(lanes.values()),
             is_limited=is_limited,
+            unclaimed_for=wish.unclaimed_for,
             handlers=wish.handlers,
             slots=wish.slots,
             holds=wish.holds,

@@ -15,7 +15,7 @@ from timeball.domain.ids import ExecutionId, Incarnation, JobId
 from timeball.domain.job import Job
 from timeball.domain.lifecycle import Delivery
 from timeball.domain.misfire import Misfire, MisfireRule, Overlap
-from timeball.domain.node import NodeKind, NodeStatus
+from timeball.domain.node import BrokerState, BrokerStatus, NodeKind, NodeStatus
 from timeball.domain.occurrences import DueKind, DueRow, Hoist, NextOccurrence
 from timeball.domain.retry import RetryPolicy
 from timeball.domain.schedule import Cron, Every, Manual, Once, Schedule
@@ -301,6 +301,8 @@ def node_from(row: Record) -> NodeStatus:
         version=row["version"],
         draining=row["draining"],
         shards=tuple(row["shards"]),
+        broker=row["broker"],
+        broker_status=BrokerStatus(BrokerState(row["broker_state"]), row["broker_error"]),
     )
 
 

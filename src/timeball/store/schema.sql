@@ -1,4 +1,4 @@
--- The schema after migration 0004, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
+-- The schema after migration 0005, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
 
 CREATE TABLE timeball.migration (
     number     integer NOT NULL,
@@ -342,6 +342,9 @@ CREATE TABLE timeball.node (
     handlers      text[] NOT NULL DEFAULT '{}'::text[],
     version       text NOT NULL DEFAULT '',
     draining      boolean NOT NULL DEFAULT false,
+    broker        text NOT NULL DEFAULT 'postgresql',
+    broker_state  text NOT NULL DEFAULT 'works',
+    broker_error  text,
     CONSTRAINT node_pkey PRIMARY KEY (incarnation),
     CONSTRAINT node_kind_check CHECK (kind = ANY (ARRAY['scheduler', 'worker']))
 );
@@ -656,6 +659,12 @@ CREATE TABLE timeball.fold (
     seen    pg_snapshot NOT NULL,
     CONSTRAINT fold_pkey PRIMARY KEY (is_only),
     CONSTRAINT fold_is_only_check CHECK (is_only)
+);
+
+-- What tells this system from others that share its Redis or RabbitMQ.
+CREATE TABLE timeball.installation (
+    id uuid NOT NULL,
+    CONSTRAINT installation_pkey PRIMARY KEY (id)
 );
 
 -- The bucket of a span in seconds: see domain/sketch.py, which may never differ.

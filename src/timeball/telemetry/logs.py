@@ -13,6 +13,9 @@ import structlog
 
 from timeball.domain.events import (
     AttemptFailed,
+    BrokerLost,
+    BrokerSilent,
+    BrokerWorks,
     Draining,
     Emit,
     Event,
@@ -33,6 +36,8 @@ from timeball.domain.events import (
     ShardsChanged,
     StraysTakenIn,
     SucceededInBatch,
+    TicketsPublished,
+    TicketsUsed,
 )
 from timeball.domain.ids import show
 
@@ -56,6 +61,11 @@ _LEVELS: dict[type[Event], tuple[int, str]] = {
     HistoryTrimmed: (logging.INFO, "history.trimmed"),
     RecordsForgotten: (logging.INFO, "records.forgotten"),
     Draining: (logging.INFO, "worker.draining"),
+    BrokerLost: (logging.WARNING, "broker.lost"),
+    BrokerSilent: (logging.WARNING, "broker.silent"),
+    BrokerWorks: (logging.INFO, "broker.works"),
+    TicketsPublished: (logging.DEBUG, "tickets.published"),
+    TicketsUsed: (logging.DEBUG, "tickets.used"),
 }
 _PREFIXES = {"execution_id": "exe", "job_id": "job", "incarnation": "nod"}
 

@@ -10,8 +10,8 @@ import aio_pika
 import pytest
 from redis.asyncio import Redis
 
-from tests.handlers.builtin.queues import free_port, running_rabbitmq, running_redis
 from tests.handlers.builtin.support import die, fail, succeed
+from tests.queues import Rabbitmq, free_port, running_redis
 from tests.servers import ServiceMissing, give_up_on
 from timeball.clock import SystemClock
 from timeball.domain.handler import Handler, PayloadMismatch
@@ -35,16 +35,9 @@ def or_give_up() -> Iterator[None]:
         give_up_on(error)
 
 
-@pytest.fixture(scope="module")
-def redis_port() -> Iterator[int]:
-    with or_give_up(), running_redis() as port:
-        yield port
-
-
-@pytest.fixture(scope="module")
-def rabbitmq_port() -> Iterator[int]:
-    with or_give_up(), running_rabbitmq() as port:
-        yield port
+@pytest.fixture
+def rabbitmq_port(rabbitmq: Rabbitmq) -> int:
+    return rabbitmq.port
 
 
 @pytest.fixture

@@ -50,6 +50,9 @@ _NODE_EXAMPLE = {
     "shards": [],
     "version": "0.1.0",
     "draining": False,
+    "broker": "redis",
+    "broker_state": "works",
+    "broker_error": None,
 }
 
 

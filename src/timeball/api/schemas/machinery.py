@@ -46,3 +46,6 @@ class NodeOut(BaseModel):
     shards: list[int]
     version: str
     draining: bool
+    broker: Literal["postgresql", "redis", "rabbitmq"]
+    broker_state: Literal["works", "silent", "down"]
+    broker_error: str | None

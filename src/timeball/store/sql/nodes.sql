@@ -1,16 +1,18 @@
 -- Nodes, their leases, and who owns which shard.
 
 -- name: register_node
-INSERT INTO timeball.node (incarnation, kind, name, started_at, renewed_at, lease_until, lease_seconds, slots, queues, handlers, version)
+INSERT INTO timeball.node (incarnation, kind, name, started_at, renewed_at, lease_until, lease_seconds, slots, queues, handlers, version, broker)
 VALUES (:incarnation, :kind, :name, coalesce(:now, now()), coalesce(:now, now()), coalesce(:now, now()) + :lease::interval,
-        extract(epoch FROM :lease::interval), :slots, :queues::text[], :handlers::text[], :version);
+        extract(epoch FROM :lease::interval), :slots, :queues::text[], :handlers::text[], :version, :broker);
 
 -- name: renew_lease
 -- Renew only what has not run out: zero rows end this life.
 UPDATE timeball.node
 SET renewed_at = coalesce(:now, now()),
     lease_until = coalesce(:now, now()) + lease_seconds * interval '1 second',
-    busy = :busy
+    busy = :busy,
+    broker_state = :broker_state,
+    broker_error = :broker_error
 WHERE incarnation = :incarnation
   AND lease_until > coalesce(:now, now())
 RETURNING draining, clock_timestamp() AS database_time;
@@ -57,6 +59,15 @@ ORDER BY shard.id;
 SELECT incarnation
 FROM timeball.node
 WHERE kind = 'scheduler'
+  AND NOT draining
+  AND lease_until > coalesce(:now, now());
+
+-- name: read_inboxes
+-- What the living workers on a broker serve and know: one row for all that can stand in for each other.
+SELECT DISTINCT queues, handlers
+FROM timeball.node
+WHERE kind = 'worker'
+  AND broker = :broker
   AND NOT draining
   AND lease_until > coalesce(:now, now());
 

@@ -217,7 +217,7 @@ RETURNING id;
 -- never more than :most in all.
 -- A lane is a (queue, priority); its rows are read in the order of time from its bound on, so dead rows behind the bound are not visited.
 -- MATERIALIZED: otherwise the planner may run a part again and take more than its limit. By ctid: the rows are locked, and no statistics can mislead it.
--- `is_contended` tells an empty lane from one whose head others hold just now.
+-- `is_contended` tells an empty lane from one whose head others hold just now. Of what is due, only what has been so for :unclaimed_for.
 WITH lane AS MATERIALIZED (
     SELECT given.*
     FROM unnest(:queues::text[], :priorities::smallint[], :bounds::timestamptz[]) AS given (queue, priority, bound)
@@ -237,7 +237,7 @@ due_row AS MATERIALIZED (
         WHERE ready.queue = lane.queue
           AND ready.priority = lane.priority
           AND ready.run_at >= lane.bound
-          AND ready.run_at <= coalesce(:now, now())
+          AND ready.run_at <= coalesce(:now, now()) - :unclaimed_for::interval
           AND ready.handler = ANY (:handlers::text[])
         ORDER BY ready.run_at, ready.id
         LIMIT 2 * :slots::integer

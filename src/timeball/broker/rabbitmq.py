@@ -1,0 +1,148 @@
+"""RabbitMQ as the broker: an inbox is a durable queue with priorities, a ticket a message that needs no disk.
+
+RabbitMQ knows levels, not ranks. A ticket's level is how urgent it is when it is published: one level for each 120
+seconds that its rank lies in the past, from 0 to 10. A rank is `run_at` minus 12 seconds for each point of priority, so
+ten points are a level, and so are two minutes of waiting. Within a level the order is that of publication.
+
+A worker's consumer is there while it has room: its prefetch is the number of free slots, a ticket is acknowledged when
+the worker takes it, and what was delivered to a worker that has no room any more goes back for the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import aio_pika
+from aio_pika import exceptions
+from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractQueue
+
+from timeball.broker.interface import Ticket
+from timeball.broker.rabbitmq_consumer import Consumer
+from timeball.broker.rabbitmq_tickets import LEVELS, level_of, message_of
+from timeball.clock import Clock
+from timeball.errors import BrokerUnavailable
+
+_SECONDS = 5.0
+_BATCH = 500
+_ARGUMENTS: dict[str, Any] = {
+    "x-max-priority": LEVELS,
+    # Workers of a release that is no more leave nothing behind.
+    "x-expires": 3_600_000,
+    "x-message-ttl": 900_000,
+    "x-max-length": 100_000,
+}
+
+
+class RabbitmqBroker:
+    """Durable priority queues under one prefix; one connection to publish, one to receive."""
+
+    # Two, because the server stops reading from connections that publish when it runs out of memory.
+
+    kind = "rabbitmq"
+    carries_tickets = True
+
+    def __init__(self, url: str, namespace: str, clock: Clock) -> None:
+        self._prefix = f"timeball.{namespace}."
+        self._clock = clock
+        self._publishing = _Link(url)
+        self._receiving = _Link(url)
+        self._declared: set[str] = set()
+        self._consumers: dict[str, Consumer] = {}
+
+    async def publish(self, inbox: str, tickets: Sequence[Ticket]) -> None:
+        """Put tickets into an inbox; returns when the server has confirmed them."""
+        name = self._prefix + inbox
+        async with self._publishing.channel() as (channel, is_new):
+            if is_new:
+                self._declared.clear()
+            if name not in self._declared:
+                await _declare(channel, name)
+                self._declared.add(name)
+            now = self._clock.now()
+            for first in range(0, len(tickets), _BATCH):
+                async with asyncio.timeout(_SECONDS):
+                    await asyncio.gather(
+                        *(
+                            channel.default_exchange.publish(message_of(ticket, level_of(ticket, now)), name)
+                            for ticket in tickets[first : first + _BATCH]
+                        )
+                    )
+
+    async def receive(self, inbox: str, limit: int, wait: timedelta) -> list[Ticket]:
+        """Take up to *limit* tickets, the most urgent first."""
+        async with self._receiving.channel() as (channel, is_new):
+            if is_new:
+                self._forget_consumers()
+            consumer = self._consumers.get(inbox)
+            if consumer is None:
+                queue = await _declare(channel, self._prefix + inbox)
+                consumer = self._consumers[inbox] = Consumer(channel, queue)
+            return await consumer.take(limit, wait)
+
+    async def check(self) -> None:
+        """Ask whether tickets could be published now: with one for nobody, which the server confirms all the same."""
+        async with self._publishing.channel() as (channel, is_new), asyncio.timeout(_SECONDS):
+            if is_new:
+                self._declared.clear()
+            await channel.default_exchange.publish(aio_pika.Message(b""), f"{self._prefix}nobody", mandatory=False)
+
+    async def close(self) -> None:
+        """Give all connections back; the server takes back what was delivered and not taken."""
+        self._forget_consumers()
+        for link in (self._publishing, self._receiving):
+            await link.close()
+
+    def _forget_consumers(self) -> None:
+        for consumer in self._consumers.values():
+            consumer.forget()
+        self._consumers.clear()
+
+
+class _Link:
+    """A connection with one channel, made when needed and thrown away when anything is wrong with it."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._connection: AbstractConnection | None = None
+        self._channel: AbstractChannel | None = None
+        self._lock = asyncio.Lock()
+
+    @asynccontextmanager
+    async def channel(self) -> AsyncIterator[tuple[AbstractChannel, bool]]:
+        """The channel, and whether it is a new one; BrokerUnavailable, and a new one next time, if it fails."""
+        try:
+            async with self._lock:
+                known = self._channel
+                is_new = known is None or known.is_closed
+                channel = known if known is not None and not is_new else await self._open()
+            yield channel, is_new
+        except (exceptions.AMQPError, OSError, TimeoutError, RuntimeError) as error:
+            await self.close()
+            said = str(error) or "it did not answer in time"
+            raise BrokerUnavailable(f"RabbitMQ: {type(error).__name__}: {said}") from error
+
+    async def _open(self) -> AbstractChannel:
+        await self.close()
+        async with asyncio.timeout(_SECONDS):
+            self._connection = await aio_pika.connect(self._url, timeout=_SECONDS)
+            self._channel = await self._connection.channel(publisher_confirms=True)
+        return self._channel
+
+    async def close(self) -> None:
+        connection, self._connection, self._channel = self._connection, None, None
+        if connection is None:
+            return
+        try:
+            async with asyncio.timeout(1):
+                await connection.close()
+        except Exception:
+            # It is being thrown away because it does not work; how it ends is nobody's concern.
+            return
+
+
+async def _declare(channel: AbstractChannel, name: str) -> AbstractQueue:
+    return await channel.declare_queue(name, durable=True, arguments=_ARGUMENTS, timeout=_SECONDS)

@@ -1,0 +1,107 @@
+"""Redis as the broker: an inbox is a sorted set, its score the rank, so the order is exact.
+
+One round trip publishes a batch; one `BZMPOP` (Redis 7) waits and takes a batch. A ticket published twice is there once.
+An inbox that nobody has written to for an hour goes by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from redis import exceptions
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from timeball.broker.interface import Ticket, rank_number, rank_of
+from timeball.domain.ids import ExecutionId
+from timeball.errors import BrokerUnavailable
+
+_CONNECT_SECONDS = 3.0
+# A server that says nothing for so long, beyond what it was asked to wait, is gone.
+_PATIENCE_SECONDS = 5.0
+_KEEP_SECONDS = 3600
+_BATCH = 1_000
+_CONNECTIONS = 4
+
+
+class RedisBroker:
+    """Sorted sets under one prefix."""
+
+    kind = "redis"
+    carries_tickets = True
+
+    def __init__(self, url: str, namespace: str) -> None:
+        self._prefix = f"timeball:{namespace}:"
+        self._url = url
+        self._clients: dict[float, Any] = {}
+
+    async def publish(self, inbox: str, tickets: Sequence[Ticket]) -> None:
+        """Put tickets into an inbox; returns when the server has them."""
+        key = self._prefix + inbox
+        with _translated():
+            async with self._client(0).pipeline(transaction=False) as pipeline:
+                for first in range(0, len(tickets), _BATCH):
+                    batch = tickets[first : first + _BATCH]
+                    pipeline.zadd(key, {_member(ticket): rank_number(ticket.rank) for ticket in batch})
+                pipeline.expire(key, _KEEP_SECONDS)
+                await pipeline.execute()
+
+    async def receive(self, inbox: str, limit: int, wait: timedelta) -> list[Ticket]:
+        """Take up to *limit* tickets, the most urgent first."""
+        seconds = wait.total_seconds()
+        with _translated():
+            found = await self._client(seconds).bzmpop(seconds, 1, [self._prefix + inbox], min=True, count=limit)
+        pairs = found[1] if found else ()
+        read = (_ticket(member, score) for member, score in pairs)
+        return sorted((ticket for ticket in read if ticket is not None), key=lambda ticket: ticket.rank)
+
+    async def check(self) -> None:
+        """Ask whether tickets could be published now."""
+        with _translated():
+            await self._client(0).ping()
+
+    async def close(self) -> None:
+        """Give all connections back."""
+        clients, self._clients = self._clients, {}
+        for client in clients.values():
+            await client.aclose()
+
+    def _client(self, wait: float) -> Any:
+        """A client for commands that may take so long: its own connections, because a blocking one has no time for others."""
+        if wait not in self._clients:
+            pool: Any = BlockingConnectionPool.from_url(
+                self._url,
+                max_connections=_CONNECTIONS,
+                socket_connect_timeout=_CONNECT_SECONDS,
+                socket_timeout=wait + _PATIENCE_SECONDS,
+                socket_keepalive=True,
+                # Whoever called tries again, and says so meanwhile.
+                retry=Retry(NoBackoff(), 0),
+            )
+            self._clients[wait] = Redis.from_pool(pool)
+        return self._clients[wait]
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except (exceptions.RedisError, OSError) as error:
+        raise BrokerUnavailable(f"Redis: {str(error) or type(error).__name__}") from error
+
+
+def _member(ticket: Ticket) -> bytes:
+    return ticket.id.bytes + ticket.queue.encode()
+
+
+def _ticket(member: bytes, score: str | bytes | float) -> Ticket | None:
+    """A ticket, or None for what somebody else has put there."""
+    try:
+        return Ticket(ExecutionId(UUID(bytes=member[:16])), member[16:].decode(), rank_of(int(float(score))))
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,112 @@
+-- What a broker carries: which executions are ready, and the claim of those that tickets name.
+
+-- name: claim_tickets
+-- Give the ready executions that some tickets name to one worker: up to :slots that are due, by rank; then up to :holds that are not yet due.
+-- A ticket proves nothing: what has gone, what another worker is taking, and what this one may not run stay where they are.
+-- `left_ids` are those for which only the room was missing, or that others hold just now.
+WITH found AS MATERIALIZED (
+    SELECT looked_up.*
+    FROM unnest(:ids::uuid[]) AS ticket (id)
+    CROSS JOIN LATERAL (
+        SELECT ctid AS tid, ready.id, ready.queue, ready.run_at, ready.run_at - ready.priority * interval '12 seconds' AS rank
+        FROM timeball.ready
+        WHERE ready.id = ticket.id
+          AND ready.handler = ANY (:handlers::text[])
+          AND (:queues::text[] IS NULL OR ready.queue = ANY (:queues::text[]))
+        OFFSET 0
+    ) AS looked_up
+    WHERE NOT EXISTS (
+        SELECT 1
+        FROM timeball.queue
+        WHERE queue.name = looked_up.queue
+          AND (queue.paused_at IS NOT NULL OR queue.max_running IS NOT NULL)
+    )
+),
+chosen AS MATERIALIZED (
+    SELECT ready.ctid AS tid
+    FROM found
+    JOIN timeball.ready ON ready.ctid = found.tid
+    WHERE found.run_at <= coalesce(:now, now())
+    ORDER BY found.rank
+    LIMIT :slots::integer
+    FOR UPDATE OF ready SKIP LOCKED
+),
+held AS MATERIALIZED (
+    SELECT ready.ctid AS tid
+    FROM found
+    JOIN timeball.ready ON ready.ctid = found.tid
+    WHERE found.run_at > coalesce(:now, now())
+    ORDER BY found.run_at
+    LIMIT :holds::integer
+    FOR UPDATE OF ready SKIP LOCKED
+),
+taken AS (
+    DELETE FROM timeball.ready
+    WHERE ctid = ANY (ARRAY(SELECT tid FROM chosen UNION ALL SELECT tid FROM held))
+    RETURNING *
+),
+picked AS MATERIALIZED (
+    SELECT taken.*, job.payload AS job_payload, job.timeout_ms
+    FROM taken
+    LEFT JOIN timeball.job ON job.id = taken.job_id
+),
+claimed AS (
+    INSERT INTO timeball.running (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
+                                  attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of,
+                                  holder, claim_id, claimed_at, deadline, queue_limited)
+    SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
+           attempts + 1, lost, fence + 1, tzdata, limit_key, unique_key, payload, retry_of,
+           :incarnation, :claim_id, coalesce(:now, now()),
+           greatest(coalesce(:now, now()), run_at) + timeout_ms * interval '1 millisecond' + interval '5 seconds', false
+    FROM picked
+)
+SELECT (SELECT array_agg(found.id) FROM found WHERE found.tid <> ALL (ARRAY(SELECT tid FROM chosen UNION ALL SELECT tid FROM held))) AS left_ids,
+       picked.id,
+       picked.job_id,
+       picked.fence + 1,
+       picked.attempts + 1,
+       picked.handler,
+       coalesce(picked.payload, picked.job_payload)::text,
+       picked.run_at,
+       picked.scheduled_for,
+       picked.timeout_ms,
+       picked.queue,
+       picked.priority
+FROM (VALUES (1)) AS always (one)
+LEFT JOIN picked ON true
+ORDER BY picked.run_at - picked.priority * interval '12 seconds';
+
+-- name: read_tickets
+-- The most urgent ready executions of some lanes, up to :limit a queue, for tickets to be published.
+-- Paused and limited queues get none: the one has nothing to give, in the other the places are counted under a lock.
+SELECT ranked.id, ranked.queue, ranked.rank, ranked.handler, ranked.fence
+FROM (
+    SELECT found.id, lane.queue, found.handler, found.fence, found.run_at - lane.priority * interval '12 seconds' AS rank,
+           row_number() OVER (PARTITION BY lane.queue ORDER BY found.run_at - lane.priority * interval '12 seconds', found.id) AS place
+    FROM unnest(:queues::text[], :priorities::smallint[], :bounds::timestamptz[]) AS lane (queue, priority, bound)
+    CROSS JOIN LATERAL (
+        SELECT ready.id, ready.run_at, ready.handler, ready.fence
+        FROM timeball.ready
+        WHERE ready.queue = lane.queue
+          AND ready.priority = lane.priority
+          AND ready.run_at >= lane.bound
+          AND ready.handler = ANY (:handlers::text[])
+        ORDER BY ready.run_at, ready.id
+        LIMIT :limit
+    ) AS found
+    WHERE NOT EXISTS (
+        SELECT 1
+        FROM timeball.queue
+        WHERE queue.name = lane.queue
+          AND (queue.paused_at IS NOT NULL OR queue.max_running IS NOT NULL)
+    )
+) AS ranked
+WHERE ranked.place <= :limit
+ORDER BY ranked.rank;
+
+-- name: read_namespace
+-- What tells this database from every other that may share a broker with it: copies of it have another oid or another name.
+SELECT installation.id::text || '/' || pg_database.oid || '/' || pg_database.datname
+FROM timeball.installation
+CROSS JOIN pg_database
+WHERE pg_database.datname = current_database();

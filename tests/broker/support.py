@@ -1,0 +1,96 @@
+"""Brokers on real servers, and ways to do them harm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+from uuid import uuid4
+
+import aio_pika
+from redis.asyncio import Redis
+
+from tests.queues import Rabbitmq
+from timeball.broker.interface import Broker
+from timeball.broker.rabbitmq import RabbitmqBroker
+from timeball.broker.redis import RedisBroker
+from timeball.clock import SystemClock
+
+
+class BrokerServer(Protocol):
+    """A server that can be asked and harmed."""
+
+    namespace: str
+
+    def url(self) -> str: ...
+
+    def make(self, namespace: str | None = None) -> Broker: ...
+
+    async def put_rubbish(self, inbox: str) -> None: ...
+
+    async def cut_connections(self) -> None: ...
+
+    async def lose_everything(self) -> None: ...
+
+
+class RedisServer:
+    """Redis, and what a test does to it; every test has a namespace of its own."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self.namespace = uuid4().hex[:12]
+
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self._port}/0"
+
+    def make(self, namespace: str | None = None) -> Broker:
+        return RedisBroker(self.url(), namespace or self.namespace)
+
+    async def put_rubbish(self, inbox: str) -> None:
+        await self.ask("ZADD", f"timeball:{self.namespace}:{inbox}", "0", "rubbish")
+
+    async def cut_connections(self) -> None:
+        await self.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+
+    async def lose_everything(self) -> None:
+        await self.ask("FLUSHALL")
+
+    async def ask(self, *command: str) -> Any:
+        async with Redis.from_url(self.url()) as redis:
+            return await redis.execute_command(*command)
+
+
+class RabbitmqServer:
+    """RabbitMQ, and what a test does to it."""
+
+    def __init__(self, server: Rabbitmq) -> None:
+        self._server = server
+        self.namespace = uuid4().hex[:12]
+
+    def url(self) -> str:
+        return self._server.url()
+
+    def make(self, namespace: str | None = None) -> Broker:
+        return RabbitmqBroker(self.url(), namespace or self.namespace, SystemClock())
+
+    async def put_rubbish(self, inbox: str) -> None:
+        async with await aio_pika.connect(self.url()) as connection:
+            channel = await connection.channel()
+            rubbish = aio_pika.Message(b"rubbish", priority=10)
+            await channel.default_exchange.publish(rubbish, f"timeball.{self.namespace}.{inbox}")
+
+    async def cut_connections(self) -> None:
+        self._server.control("close_all_connections", "by a test")
+
+    async def lose_everything(self) -> None:
+        for queue in self._server.control("list_queues", "--silent", "name").split():
+            self._server.control("purge_queue", queue)
+
+
+@contextmanager
+def unreachable_broker(kind: str, port: int) -> Iterator[Broker]:
+    """A broker whose server is not there."""
+    if kind == "redis":
+        yield RedisBroker(f"redis://:canary@127.0.0.1:{port}/0", "x")
+    else:
+        yield RabbitmqBroker(f"amqp://user:canary@127.0.0.1:{port}/", "x", SystemClock())

@@ -1,0 +1,127 @@
+"""A Redis and a RabbitMQ of the tests' own, on free ports of loopback, ended with the tests."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.servers import ServiceMissing, wait_until
+
+_RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def answers(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def running_redis(*options: str, port: int | None = None) -> Iterator[int]:
+    """A Redis with these options; yields its port."""
+    program = shutil.which("redis-server")
+    if program is None:
+        raise ServiceMissing("Redis is not installed: apt-get install redis-server")
+    port = port or free_port()
+    with tempfile.TemporaryDirectory(prefix="timeball-redis-") as folder:
+        command = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder, *options]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            wait_until(lambda: answers(port), "Redis answers")
+            yield port
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
+
+
+class Rabbitmq:
+    """A RabbitMQ with a name server of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        if not _RABBITMQ.exists():
+            raise ServiceMissing("RabbitMQ is not installed: apt-get install rabbitmq-server")
+        self.port = free_port()
+        self._folder = folder
+        self._names = str(free_port())
+        self._process: subprocess.Popen[bytes] | None = None
+        self._environment = {
+            "PATH": os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin",
+            "HOME": str(folder),
+            "LANG": "C.UTF-8",
+            "ERL_EPMD_PORT": self._names,
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            # Two cores are shared by all tests; a server of one scheduler thread takes no more than its share.
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 1:1 +sbwt none +sbwtdcpu none +sbwtdio none",
+            "RABBITMQ_NODENAME": f"timeball-{os.getpid()}-{self.port}@localhost",
+            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODE_PORT": str(self.port),
+            "RABBITMQ_DIST_PORT": str(free_port()),
+            "RABBITMQ_MNESIA_BASE": f"{folder}/data",
+            "RABBITMQ_LOG_BASE": f"{folder}/log",
+            "RABBITMQ_ENABLED_PLUGINS_FILE": f"{folder}/plugins",
+            "RABBITMQ_CONFIG_FILE": f"{folder}/none",
+            "RABBITMQ_CONF_ENV_FILE": "/dev/null",
+            "RABBITMQ_PID_FILE": f"{folder}/pid",
+        }
+
+    def url(self, vhost: str = "") -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self.port}/{vhost}"
+
+    def start(self) -> None:
+        output = self._folder / "output"
+        with output.open("ab") as file:
+            self._process = subprocess.Popen(
+                [_RABBITMQ], env=self._environment, cwd=self._folder, stdout=file, stderr=file, start_new_session=True
+            )
+        process = self._process
+        wait_until(lambda: answers(self.port) or process.poll() is not None, "RabbitMQ answers", 120)
+        if process.poll() is not None:
+            raise RuntimeError(f"RabbitMQ did not start:\n{output.read_text()}")
+
+    def control(self, *command: str) -> str:
+        """`rabbitmqctl` with these arguments; returns what it says."""
+        program = _RABBITMQ.with_name("rabbitmqctl")
+        done = subprocess.run(
+            [program, *command], env=self._environment, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, f"rabbitmqctl {command}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def kill(self) -> None:
+        """Kill it outright; `start` then recovers what is durable."""
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(timeout=30)
+
+    def stop(self) -> None:
+        # Its whole session; its name server is a daemon and is told by its own means.
+        self.kill()
+        kill = ["epmd", "-port", self._names, "-kill"]
+        subprocess.run(kill, env=self._environment, capture_output=True, check=False)
+
+
+@contextmanager
+def running_rabbitmq() -> Iterator[Rabbitmq]:
+    """A running RabbitMQ, for as long as the block lasts."""
+    with tempfile.TemporaryDirectory(prefix="timeball-rabbitmq-") as folder:
+        server = Rabbitmq(Path(folder))
+        try:
+            server.start()
+            yield server
+        finally:
+            server.stop()
