@@ -171,6 +171,8 @@ _ENDED = {
 }
 _JOB_COLUMNS = {"job_id": job(odd(_DUE)[0]), "parked_at": PARKED_AT, "reason": "test", "shard": 1}
 
+_PAST = {"start": NOW - timedelta(days=400), "first_id": UUID(int=0), "last_id": UUID(int=2**128 - 1)}
+
 # Statement, parameters, and how many rows of the rooms it may touch at most.
 HOT: dict[str, tuple[dict[str, Any], int]] = {
     # Each lane is read twice a batch deep, and each row that may be taken is locked and taken once.
@@ -236,6 +238,20 @@ HOT: dict[str, tuple[dict[str, Any], int]] = {
     "request_stop_of_jobs": ({"job_ids": [job(number) for number in odd(_RUNNING)], "reason": "test"}, 2 * BATCH),
     "stops": ({"incarnation": _HELD[0]}, 5),
     "count_running_of_queue": ({"queue": "q1"}, 5),
+    # What is looked at to explain one execution.
+    "whereabouts": ({"id": id_(odd(_READY)[0])}, 5),
+    "gate_facts": ({"queue": "q1", "limit_key": "k", "unique_key": "u"}, 5),
+    "rivals": (
+        {"id": id_(odd(_READY)[0]), "job_id": job(odd(_READY)[0]), "queue": "q1", "limit_key": "k", "most": 20},
+        20,
+    ),
+    "place_in_line": ({"queue": "q1", "priority": 50, "run_at": NOW, "most": 100}, 102 * PRIORITIES),
+    "usual_durations_of_jobs": ({"ids": [job(number) for number in odd(_FINISHED)], "most": 50}, 2 * BATCH),
+    "usual_durations_of_handlers": ({"most": BATCH}, 2 * BATCH),
+    # What is looked at to draw time lines and to foresee.
+    "futures": ({"most": BATCH}, BATCH),
+    "one_offs": ({"start": NOW, "until": NOW + timedelta(days=9), "queue": None, "each": 10}, 64 * 10 + 2 * 64),
+    "past_of_jobs": (_PAST | {"ids": [job(number) for number in odd(_FINISHED)], "each": 5}, 2 * BATCH),
 }
 
 
@@ -283,6 +299,12 @@ def test_the_history_of_a_job_is_read_by_its_job(server: PostgresServer, crowded
         given = {"job_id": job(_FINISHED + 77), "before": UUID(int=2**128 - 1), "limit": 50}
 
         check_touched(connection, "executions_of_job", given, 20)
+
+
+@pytest.mark.parametrize("belief", ["fresh statistics"], indirect=True)
+def test_the_latest_of_a_span_are_read_by_their_ids(server: PostgresServer, crowded: str, belief: str) -> None:
+    with session(server, crowded, belief) as connection:
+        check_touched(connection, "past", _PAST | {"most": BATCH}, 2 * BATCH)
 
 
 async def test_a_claim_takes_no_more_than_it_was_asked_for_whatever_the_plan(

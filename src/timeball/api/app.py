@@ -15,7 +15,7 @@ from timeball.api.desk import ApiParts, Desk
 from timeball.api.docs_page import CONTENT_POLICY, render_docs
 from timeball.api.door import FrontDoor
 from timeball.api.problems import MEDIA_TYPE, install_problems
-from timeball.api.routes import bulk_jobs, dead_letter, executions, explain, jobs, machinery, system
+from timeball.api.routes import bulk_jobs, dead_letter, executions, explain, jobs, machinery, system, time
 from timeball.api.schemas.bulk import BulkJobs
 from timeball.api.views import answer
 from timeball.version import __version__
@@ -34,7 +34,7 @@ def make_api(parts: ApiParts, gate: Doorkeeper | None = None) -> FastAPI:
     app = FastAPI(title="Timeball", version=__version__, openapi_url=None, docs_url=None, redoc_url=None)
     app.state.desk = Desk(parts.commands, parts.insights, parts.dead_letters)
     # `bulk` before the rest: a job could be called so.
-    for module in (bulk_jobs, jobs, executions, explain, dead_letter, machinery, system):
+    for module in (bulk_jobs, jobs, executions, explain, dead_letter, machinery, system, time):
         app.include_router(module.router, prefix=PREFIX)
     app.openapi = lambda: _schema_of(app)  # type: ignore[method-assign]
     install_problems(app)

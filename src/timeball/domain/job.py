@@ -127,16 +127,21 @@ class Job:
     @property
     def jitter(self) -> timedelta:
         """How far behind its exact instants this job runs: always the same, so that its rhythm stays even."""
-        if not self.jitter_seconds:
-            return timedelta(0)
-        digest = int.from_bytes(blake2b(self.id.bytes, digest_size=8).digest(), "big")
-        return timedelta(microseconds=digest % (self.jitter_seconds * 1_000_000 + 1))
+        return jitter_of(self.id, self.jitter_seconds)
 
     @property
     def effective_limit(self) -> int | None:
         """How many executions that share `limit_key` may be ready or running together."""
         serial = self.overlap in (Overlap.QUEUE, Overlap.CANCEL_RUNNING) and self.rule.is_recurring
         return 1 if serial else self.max_running
+
+
+def jitter_of(job_id: JobId, jitter_seconds: int) -> timedelta:
+    """The share of its jitter that falls to a job."""
+    if not jitter_seconds:
+        return timedelta(0)
+    digest = int.from_bytes(blake2b(job_id.bytes, digest_size=8).digest(), "big")
+    return timedelta(microseconds=digest % (jitter_seconds * 1_000_000 + 1))
 
 
 def define(spec: JobSpec, job_id: JobId, now: datetime, shards: int) -> Job:

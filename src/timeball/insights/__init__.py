@@ -4,7 +4,21 @@ API, command line and dashboard all come through here. Nothing here writes, and 
 """
 
 from timeball.domain.search import EXACT_UP_TO as MOST_COUNTED
+from timeball.insights.forecast import Forecast, ForecastWish
 from timeball.insights.lookup import Insights
+from timeball.insights.timeline import RowsBy, Timeline, TimelineWish
 from timeball.insights.views import Check, ExecutionView, FireTime, JobView
 
-__all__ = ["MOST_COUNTED", "Check", "ExecutionView", "FireTime", "Insights", "JobView"]
+__all__ = [
+    "MOST_COUNTED",
+    "Check",
+    "ExecutionView",
+    "FireTime",
+    "Forecast",
+    "ForecastWish",
+    "Insights",
+    "JobView",
+    "RowsBy",
+    "Timeline",
+    "TimelineWish",
+]

@@ -73,8 +73,7 @@ class Explainer:
             crowd = await self._survey.on_workers([worker.incarnation for worker in facts.able])
             return replace(facts, ahead=ahead, most_ahead=MOST_AHEAD, on_workers=crowd)
         if where.room is Room.RUNNING:
-            durations = await self._survey.durations([execution.job_id])
-            return replace(facts, usual=durations.of(execution.job_id, execution.handler))
+            return replace(facts, usual=await self._survey.usual(execution.job_id, execution.handler))
         return facts
 
     def _clock_error(self) -> timedelta:

@@ -10,6 +10,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from timeball.domain.civil_time import changes_between
+from timeball.domain.collisions import Collision
 from timeball.domain.execution import Execution, ExecutionState
 from timeball.domain.explanation import Explanation
 from timeball.domain.ids import ExecutionId, JobId, parse_id
@@ -21,10 +22,13 @@ from timeball.domain.search import ExecutionFilter, JobFilter, JobOrder, Page, P
 from timeball.errors import InvalidInput, NotFound, StoreError
 from timeball.insights.brokers import broker_check
 from timeball.insights.explain import Explainer
+from timeball.insights.forecast import Forecast, Forecasts, ForecastWish
+from timeball.insights.timeline import Timeline, Timelines, TimelineWish
 from timeball.insights.views import Check, ExecutionView, FireTime, JobView
 from timeball.store.interface import LogLine, Store
 from timeball.store.listing import Listing
 from timeball.store.migrate import newest_known
+from timeball.store.outlook import Outlook
 from timeball.store.survey import Survey
 
 _HEALTH_SECONDS = 3.0
@@ -40,6 +44,9 @@ class Insights:
         self._store = store
         self._listing = listing
         self._explainer = Explainer(store, Survey(store.database))
+        outlook = Outlook(store.database)
+        self._timelines = Timelines(store, outlook)
+        self._forecasts = Forecasts(store, outlook)
 
     # why
 
@@ -52,6 +59,20 @@ class Insights:
         job = await self.find_job(reference)
         current = await self.current_execution(job.id)
         return await (self._explainer.job(job) if current is None else self._explainer.execution(current))
+
+    # time
+
+    async def timeline(self, wish: TimelineWish) -> Timeline:
+        """Past, running and predicted runs on one axis."""
+        return await self._timelines.draw(wish)
+
+    async def forecast(self, wish: ForecastWish) -> Forecast:
+        """Demand against slots for the next days, hour by hour."""
+        return await self._forecasts.forecast(wish)
+
+    async def collisions(self, wish: ForecastWish) -> list[Collision]:
+        """Where jobs want more slots than there are, the worst first."""
+        return await self._forecasts.collisions(wish)
 
     # jobs
 

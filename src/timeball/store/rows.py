@@ -80,7 +80,7 @@ def job_from(row: Record) -> Job:
         description=row["description"],
         handler=row["handler"],
         payload=row["payload_text"],
-        rule=_rule(row),
+        rule=rule_from(row),
         timezone=row["timezone"] or "UTC",
         max_executions=row["max_executions"],
         jitter_seconds=row["jitter_seconds"] or 0,
@@ -109,7 +109,8 @@ def job_from(row: Record) -> Job:
     )
 
 
-def _rule(row: Record) -> Schedule:
+def rule_from(row: Record) -> Schedule:
+    """The schedule in a job's row."""
     bounds = {"starts_at": row["starts_at"], "ends_at": row["ends_at"]}
     match row["kind"]:
         case "cron":

@@ -1,10 +1,10 @@
-"""What is looked at to explain, to draw and to foresee: bounded reads over the rooms and the history."""
+"""What is looked at to explain an execution: where it is, and what stands around it."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -13,13 +13,11 @@ from timeball.domain.facts import Rival, Room, Usual
 from timeball.domain.ids import ExecutionId, Incarnation, JobId
 from timeball.domain.occurrences import DueKind
 from timeball.store.database import Database
+from timeball.store.durations import Durations, usual_durations
 from timeball.store.rooms import PARKED_AT
 
 MOST_RIVALS = 20
 MOST_AHEAD = 1_000
-# So many of the latest executions tell how long the next one will take.
-_HISTORY_OF_A_JOB = 50
-_HISTORY_OF_HANDLERS = 2_000
 _NOBODY = UUID(int=0)
 
 
@@ -35,12 +33,10 @@ class Whereabouts:
 
 
 class Survey:
-    """Reads that answer questions about the past, the present and the future."""
+    """The surroundings of one execution."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-
-    # one execution
 
     async def whereabouts(self, execution_id: ExecutionId) -> Whereabouts:
         """Where an execution is; what is in no room has ended."""
@@ -91,42 +87,18 @@ class Survey:
         )
         return min(ahead, MOST_AHEAD)
 
-    # durations
+    async def usual(self, job_id: JobId, handler: str) -> Usual | None:
+        """How long executions of a job usually take."""
+        return (await usual_durations(self._database, [job_id])).of(job_id, handler)
 
     async def _usual_of(self, rows: Sequence[Any]) -> Durations:
-        return await self.durations({JobId(row["job_id"]) for row in rows}) if rows else Durations({}, {})
-
-    async def durations(self, job_ids: Collection[JobId]) -> Durations:
-        """How long executions of these jobs usually take; the one place that knows where this is read from."""
-        of_jobs = await self._database.fetch(
-            "usual_durations_of_jobs", ids=sorted(job_ids, key=lambda id_: id_.bytes), most=_HISTORY_OF_A_JOB
-        )
-        of_handlers = await self._database.fetch("usual_durations_of_handlers", most=_HISTORY_OF_HANDLERS)
-        return Durations(
-            {JobId(row["id"]): _usual(row) for row in of_jobs}, {row["handler"]: _usual(row) for row in of_handlers}
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Durations:
-    """How long things usually take, by job; for jobs that have not run yet, by handler."""
-
-    of_jobs: Mapping[JobId, Usual]
-    of_handlers: Mapping[str, Usual]
-
-    def of(self, job_id: JobId, handler: str) -> Usual | None:
-        """What is known of a job, or else of its handler."""
-        return self.of_jobs.get(job_id) or self.of_handlers.get(handler)
+        job_ids = {JobId(row["job_id"]) for row in rows}
+        return await usual_durations(self._database, job_ids) if rows else Durations({}, {})
 
 
 def is_parked(run_at: datetime | None) -> bool:
     """Whether a row waits for a person, not for a time."""
     return run_at is not None and run_at >= PARKED_AT
-
-
-def _usual(row: Any) -> Usual:
-    median, p95 = row["durations"]
-    return Usual(timedelta(seconds=max(median, 0)), timedelta(seconds=max(p95, 0)), row["executions"])
 
 
 def _rival(row: Any, durations: Durations) -> Rival:

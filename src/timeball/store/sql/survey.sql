@@ -142,3 +142,82 @@ FROM (
 WHERE started_at IS NOT NULL
   AND state = 'succeeded'
 GROUP BY handler;
+
+-- name: futures
+-- The pending occurrence of jobs that have a schedule, with what their future is computed from. Among a million one-offs they are few:
+-- only they bear the time-zone data they were computed by, which has an index. It is the only condition inside: a planner without statistics
+-- would prefer the index of all occurrences.
+SELECT due.id AS execution_id, due.kind AS due_kind, due.scheduled_for, due.executions_left,
+       job.id, job.name, job.handler, job.queue, job.kind, job.schedule, job.interval_seconds, job.scheduled_at, job.timezone, job.on_gap,
+       job.on_repeat, job.starts_at, job.ends_at, job.jitter_seconds, job.created_at
+FROM (
+    SELECT id, job_id, kind, scheduled_for, executions_left
+    FROM timeball.due
+    WHERE tzdata IS NOT NULL
+    ORDER BY tzdata, id
+    LIMIT :most
+) AS due
+JOIN timeball.job ON job.id = due.job_id;
+
+-- name: one_offs
+-- What else is due within a span (one-offs, retries, what was put off), the next :each of every shard.
+SELECT due.id, due.job_id, due.run_at, due.handler, due.queue, due.kind
+FROM timeball.shard
+CROSS JOIN LATERAL (
+    SELECT *
+    FROM timeball.due
+    WHERE due.shard = shard.id
+      AND due.run_at >= :start::timestamptz
+      AND due.run_at < :until::timestamptz
+    ORDER BY due.run_at, due.id
+    LIMIT :each
+) AS due
+WHERE NOT (due.kind = 'occurrence' AND due.tzdata IS NOT NULL)
+  AND due.kind <> 'resume'
+  AND (:queue::text IS NULL OR due.queue = :queue::text);
+
+-- name: running_now
+-- What runs, the longest running first.
+SELECT running.id, running.job_id, running.handler, running.queue, running.holder AS worker,
+       greatest(running.claimed_at, running.run_at) AS started_at
+FROM timeball.running
+WHERE running.run_at <= coalesce(:now, now())
+  AND (:queue::text IS NULL OR running.queue = :queue::text)
+ORDER BY greatest(running.claimed_at, running.run_at)
+LIMIT :most;
+
+-- name: past
+-- What has ended, the latest :most ids of a span: ids are in the order of the times they were made for.
+SELECT id, job_id, handler, queue, worker, state, started_at, finished_at
+FROM timeball.finished
+WHERE id >= :first_id::uuid
+  AND id < :last_id::uuid
+  AND finished_at >= :start::timestamptz
+ORDER BY id DESC
+LIMIT :most;
+
+-- name: past_of_jobs
+-- The same for some jobs: the latest :each of every one, by the index on (job_id, id).
+SELECT past.id, given.id AS job_id, past.handler, past.queue, past.worker, past.state, past.started_at, past.finished_at
+FROM unnest(:ids::uuid[]) AS given (id)
+CROSS JOIN LATERAL (
+    SELECT id, handler, queue, worker, state, started_at, finished_at
+    FROM timeball.finished
+    WHERE (finished.job_id, finished.id) >= (given.id, :first_id::uuid)
+      AND (finished.job_id, finished.id) < (given.id, :last_id::uuid)
+      AND finished.job_id <> finished.id
+      AND finished.finished_at >= :start::timestamptz
+    ORDER BY finished.job_id DESC, finished.id DESC
+    LIMIT :each
+) AS past;
+
+-- name: named_jobs
+SELECT id, name, handler, queue, kind
+FROM timeball.job
+WHERE id = ANY (:ids::uuid[])
+  AND name IS NOT NULL;
+
+-- name: queue_limits
+SELECT name, max_running
+FROM timeball.queue
+WHERE max_running IS NOT NULL;

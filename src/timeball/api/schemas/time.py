@@ -1,0 +1,130 @@
+"""Time lines and forecasts."""
+
+from __future__ import annotations
+
+import datetime as dt
+from datetime import datetime
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+
+class MarkOut(BaseModel):
+    """One run, or several that lie too close to be told apart."""
+
+    kind: Literal["past", "running", "predicted"]
+    start: datetime
+    end: datetime
+    count: int
+    states: dict[str, int]
+    execution_id: str | None = Field(description="Of a mark that stands for one known execution.")
+    is_guess: bool = Field(description="Whether there is no history to tell the length by.")
+
+
+class TimelineRow(BaseModel):
+    """One line of the drawing."""
+
+    key: str
+    label: str
+    kind: str
+    cut_before: datetime | None = Field(description="Older runs than this were not read.")
+    marks: list[MarkOut]
+
+
+class BandStepOut(BaseModel):
+    """The slots in one step of time."""
+
+    start: datetime
+    end: datetime
+    busy: float
+    peak: int
+    is_predicted: bool
+    note: str | None
+
+
+class TimelineOut(BaseModel):
+    """Past, running and predicted on one axis; marks never cross `now`."""
+
+    now: datetime
+    start: datetime
+    end: datetime
+    rows_by: Literal["jobs", "queues", "workers"]
+    rows: list[TimelineRow]
+    has_more: bool
+    slots: int
+    band: list[BandStepOut]
+    left_out: int = Field(description="How many jobs were too many to foresee.")
+    without_history: list[str]
+
+
+class HourOut(BaseModel):
+    """One hour as the clock of the zone shows it: `gap` is jumped over, `repeat` comes twice, `past` is over."""
+
+    hour: int
+    at: datetime | None
+    value: float | None = Field(description="Busy slots or starts, as `measure` asked.")
+    busy: float | None
+    starts: int | None
+    note: Literal["gap", "repeat", "past"] | None
+
+
+class PeakOut(BaseModel):
+    """The highest hour of a day."""
+
+    hour: int
+    value: float
+    sentence: str
+
+
+class DayOut(BaseModel):
+    """A day of the zone, with its 24 hours."""
+
+    date: dt.date
+    peak: PeakOut | None
+    hours: list[HourOut]
+
+
+class HindsightOut(BaseModel):
+    """How good was this? Yesterday, as it would have been foreseen and as it was, in busy slots."""
+
+    date: dt.date
+    predicted_peak: float
+    measured_peak: float | None
+    predicted_hours: float
+    measured_hours: float | None
+
+
+class ForecastOut(BaseModel):
+    """Demand against slots, hour by hour."""
+
+    now: datetime
+    timezone: str
+    measure: Literal["busy", "starts"]
+    slots: int
+    days: list[DayOut]
+    left_out: int = Field(description="How many jobs were too many to foresee.")
+    without_history: list[str]
+    hindsight: HindsightOut
+
+
+class CollidingJob(BaseModel):
+    """A job that takes part in a collision."""
+
+    id: str
+    label: str
+
+
+class CollisionOut(BaseModel):
+    """Some jobs want more slots than there are."""
+
+    queues: list[str]
+    start: datetime
+    end: datetime
+    local: str = Field(description="The time of day, in the zone asked for.")
+    need: int
+    slots: int
+    seconds: float
+    delay_seconds: float = Field(description="About how much later the last of them is done.")
+    times: int = Field(description="How often just this happens within the forecast.")
+    jobs: list[CollidingJob]
+    sentence: str

@@ -1,0 +1,108 @@
+"""Where jobs want more slots than there are: when, for how long, and how much delay that adds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from timeball.domain.capacity import Pool
+from timeball.domain.foresight import Fires, Line
+from timeball.domain.ids import JobId
+from timeball.domain.wording import counted, listed, span_words
+
+# Shorter than this, nobody notices: the jobs start a moment later.
+_SHORTEST = timedelta(seconds=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collision:
+    """Some jobs want *need* of *slots* for a while; *times* says how often just this happens within the forecast."""
+
+    pool: Pool
+    start: datetime
+    end: datetime
+    local: str
+    need: int
+    jobs: tuple[tuple[JobId, str], ...]
+    delay: timedelta
+    times: int = 1
+
+    @property
+    def sentence(self) -> str:
+        jobs = counted(len(self.jobs), "job wants", "jobs want")
+        often = f"{self.times} times at {self.local}" if self.times > 1 else f"at {self.local}"
+        return (
+            f"{often}, queue {self.pool.label}: {jobs} {self.need} of {self.pool.slots} slots for "
+            f"{span_words(self.end - self.start)}, which adds about {span_words(self.delay)}: "
+            f"{listed([label for _, label in self.jobs])}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    start: datetime
+    end: datetime
+    line: Line
+
+
+def find_collisions(fires: Sequence[Fires], pools: Iterable[Pool], zone: ZoneInfo, span: timedelta) -> list[Collision]:
+    """Every time some pool has too few slots, those that repeat at the same time of day told once, the worst first."""
+    found: list[Collision] = []
+    for pool in pools:
+        own = [some for some in fires if some.line.queue in pool.queues]
+        found += _grouped(_of_pool(own, pool, zone, span))
+    return sorted(found, key=lambda one: (-one.delay * one.times, one.start))
+
+
+def _of_pool(fires: Sequence[Fires], pool: Pool, zone: ZoneInfo, span: timedelta) -> Iterator[Collision]:
+    # What comes so often that it was only counted takes its share of the slots all the time.
+    steady = sum(some.total * (some.line.duration / span) for some in fires if some.counts)
+    free = pool.slots - int(steady)
+    spans = [_Span(at, at + some.line.duration, some.line) for some in fires for at in some.at]
+    for start, end, most, excess in _crowded(spans, max(free, 0)):
+        if end - start < _SHORTEST:
+            continue
+        inside = {one.line.job_id: one.line.label for one in spans if one.start < end and one.end > start}
+        yield Collision(
+            pool=pool,
+            start=start,
+            end=end,
+            local=f"{start.astimezone(zone):%H:%M}",
+            need=most + int(steady),
+            jobs=tuple(sorted(inside.items(), key=lambda job: job[1])),
+            delay=excess / max(pool.slots, 1),
+        )
+
+
+def _crowded(spans: Sequence[_Span], free: int) -> Iterator[tuple[datetime, datetime, int, timedelta]]:
+    """Each stretch in which more run than are free: its ends, the most at once, and the work that finds no slot."""
+    changes: Counter[datetime] = Counter()
+    for one in spans:
+        changes[one.start] += 1
+        changes[one.end] -= 1
+    level, most, excess = 0, 0, timedelta(0)
+    since: datetime | None = None
+    last: datetime | None = None
+    for moment in sorted(changes):
+        if since is not None and last is not None:
+            excess += (level - free) * (moment - last)
+        level += changes[moment]
+        last = moment
+        if level > free:
+            since = since or moment
+            most = max(most, level)
+        elif since is not None:
+            yield since, moment, most, excess
+            since, most, excess = None, 0, timedelta(0)
+
+
+def _grouped(collisions: Iterable[Collision]) -> list[Collision]:
+    first: dict[tuple[str, tuple[tuple[JobId, str], ...]], Collision] = {}
+    for one in collisions:
+        key = (one.local, one.jobs)
+        known = first.get(key)
+        first[key] = one if known is None else replace(known, times=known.times + 1)
+    return list(first.values())

@@ -1,0 +1,232 @@
+"""What will run, and when: the future of each job from the scheduler's own iterator, within a budget.
+
+A `Line` is the future of one job: its pending occurrence, then whatever its schedule names. `Foresight` asks lines for
+their fire times or, where those are too many, for how many fall into each bucket; both cost steps of one budget for the
+whole view. A line for which the budget does not suffice is left out and counted, never guessed at.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from itertools import islice, pairwise
+
+from timeball.domain.facts import Usual
+from timeball.domain.ids import ExecutionId, JobId
+from timeball.domain.schedule import Every, Once, Schedule
+
+# What a run without any history is taken to last: it has to be drawn somehow, and is marked.
+GUESS = timedelta(seconds=1)
+# Looking for the count of one bucket costs about as much as some fire times.
+_STEPS_A_BUCKET = 5
+# The steps of one view: about a second of work at most.
+BUDGET = 40_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """The future of one job. *left* bounds how many executions it has yet; *since* is when it was made."""
+
+    job_id: JobId
+    label: str
+    handler: str
+    queue: str
+    rule: Schedule
+    pending: datetime
+    since: datetime
+    jitter: timedelta = timedelta(0)
+    left: int | None = None
+    usual: Usual | None = None
+    execution_id: ExecutionId | None = None
+
+    @property
+    def duration(self) -> timedelta:
+        """How long a run should take."""
+        return self.usual.median if self.usual is not None else GUESS
+
+    @property
+    def is_guess(self) -> bool:
+        """Whether there is no history to tell a run's length by."""
+        return self.usual is None
+
+    def from_the_start(self, start: datetime) -> Line | None:
+        """The same line as it lay ahead at an earlier moment; None if it was not there yet or named nothing."""
+        tick = timedelta(microseconds=1)
+        first = self.rule.next_after(max(start, self.since) - tick)
+        return None if first is None else replace(self, pending=first, left=None)
+
+    def fires(self, start: datetime, end: datetime) -> Iterator[datetime]:
+        """When runs are to start, in [start, end), from the pending occurrence on."""
+        return islice(self._all(start - self.jitter, end - self.jitter), self.left)
+
+    def _all(self, start: datetime, end: datetime) -> Iterator[datetime]:
+        if start <= self.pending < end:
+            yield self.pending + self.jitter
+        if isinstance(self.rule, Once):
+            return
+        tick = timedelta(microseconds=1)
+        for occurrence in self.rule.occurrences(max(self.pending, start - tick), end - tick):
+            yield occurrence.at + self.jitter
+
+    def count(self, start: datetime, end: datetime) -> int:
+        """How many runs are to start in [start, end), not minding how many are left."""
+        tick = timedelta(microseconds=1)
+        low, high = start - self.jitter - tick, end - self.jitter - tick
+        own = int(low < self.pending <= high)
+        if isinstance(self.rule, Once):
+            return own
+        return own + (self.rule.count_between(max(self.pending, low), high) or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Fires:
+    """The runs of a line: each of them, or only how many fall into each bucket."""
+
+    line: Line
+    at: Sequence[datetime] = ()
+    counts: Sequence[int] = ()
+
+    @property
+    def total(self) -> int:
+        return len(self.at) or sum(self.counts)
+
+
+@dataclass(slots=True)
+class Foresight:
+    """Asks lines for their fire times between the edges of some buckets, within a budget."""
+
+    edges: Sequence[datetime]
+    budget: int = BUDGET
+    left_out: int = 0
+    _known: dict[object, tuple[int, ...]] = field(default_factory=dict)
+
+    def of(self, lines: Iterable[Line]) -> list[Fires]:
+        """The runs of these lines; lines for which the budget does not suffice are counted in `left_out`."""
+        found: list[Fires] = []
+        for line in lines:
+            fires = self._of(line)
+            if fires is None:
+                self.left_out += 1
+            elif fires.total:
+                found.append(fires)
+        return found
+
+    def _of(self, line: Line) -> Fires | None:
+        start, end = self.edges[0], self.edges[-1]
+        if line.pending + line.jitter >= end:
+            return Fires(line)
+        expected = line.count(start, end)
+        if line.left is not None:
+            expected = min(expected, line.left)
+        buckets = len(self.edges) - 1
+        if expected <= max(buckets, 50) or line.left is not None:
+            return Fires(line, at=tuple(line.fires(start, end))) if self._spend(1 + expected) else None
+        counts = self._counts(line)
+        return None if counts is None else Fires(line, counts=counts)
+
+    def _counts(self, line: Line) -> Sequence[int] | None:
+        """Lines with one rhythm and one beginning are counted once."""
+        key = (line.rule, line.pending, line.jitter)
+        if key not in self._known:
+            # For an interval a count is one division.
+            cost = 1 if isinstance(line.rule, Every) else _STEPS_A_BUCKET
+            if not self._spend(cost * (len(self.edges) - 1)):
+                return None
+            self._known[key] = tuple(line.count(low, high) for low, high in pairwise(self.edges))
+        return self._known[key]
+
+    def _spend(self, steps: int) -> bool:
+        if steps > self.budget:
+            return False
+        self.budget -= steps
+        return True
+
+
+@dataclass(slots=True)
+class Load:
+    """How busy each bucket is: seconds of work in it, starts in it, and the most at once where every run is known."""
+
+    edges: Sequence[datetime]
+    seconds: list[float] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    spans: list[tuple[datetime, datetime]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.seconds = [0.0] * (len(self.edges) - 1)
+        self.starts = [0] * (len(self.edges) - 1)
+
+    @property
+    def width(self) -> float:
+        """The length of a bucket in seconds, if all are alike."""
+        return (self.edges[-1] - self.edges[0]).total_seconds() / max(len(self.edges) - 1, 1)
+
+    def add(self, fires: Fires) -> None:
+        """The runs of a line."""
+        for at in fires.at:
+            self.add_span(at, at + fires.line.duration)
+        for number, count in enumerate(fires.counts):
+            if count:
+                self._add_many(number, count, fires.line.duration.total_seconds())
+
+    def add_span(self, start: datetime, end: datetime, *, is_start: bool = True) -> None:
+        """One run, spread over the buckets it touches."""
+        first, last = self.edges[0], self.edges[-1]
+        if end <= first or start >= last:
+            return
+        if is_start and start >= first:
+            self.starts[self.bucket(start)] += 1
+        self.spans.append((max(start, first), min(end, last)))
+        number = self.bucket(max(start, first))
+        while number < len(self.seconds) and self.edges[number] < end:
+            low, high = max(start, self.edges[number]), min(end, self.edges[number + 1])
+            self.seconds[number] += (high - low).total_seconds()
+            number += 1
+
+    def _add_many(self, number: int, count: int, seconds: float) -> None:
+        """Many runs of which only the bucket is known: their work begins there and goes on as long as each lasts."""
+        self.starts[number] += count
+        reach = max(1, -(-int(seconds) // max(int(self.width), 1)))
+        for later in range(number, min(number + reach, len(self.seconds))):
+            self.seconds[later] += count * seconds / reach
+
+    def bucket(self, at: datetime) -> int:
+        """The bucket an instant falls into."""
+        share = (at - self.edges[0]) / (self.edges[-1] - self.edges[0])
+        number = min(max(int(share * (len(self.edges) - 1)), 0), len(self.edges) - 2)
+        while number + 2 < len(self.edges) and at >= self.edges[number + 1]:
+            number += 1
+        while number > 0 and at < self.edges[number]:
+            number -= 1
+        return number
+
+    def busy(self, number: int) -> float:
+        """How many slots are busy in a bucket on average."""
+        span = (self.edges[number + 1] - self.edges[number]).total_seconds()
+        return self.seconds[number] / span if span else 0.0
+
+    def peaks(self) -> list[int]:
+        """The most runs at once in each bucket, of those that are known one by one."""
+        highest = [0] * len(self.seconds)
+        changes: Counter[datetime] = Counter()
+        for start, end in self.spans:
+            changes[start] += 1
+            changes[end] -= 1
+        level = at = 0
+        for moment in sorted(changes):
+            number = self.bucket(moment)
+            # A level that lasts is the level of every bucket it reaches into.
+            reached = number if moment > self.edges[number] else number - 1
+            for between in range(at, reached + 1):
+                highest[between] = max(highest[between], level)
+            level += changes[moment]
+            at = number
+            highest[at] = max(highest[at], level)
+        return highest
+
+
+def even_edges(start: datetime, end: datetime, number: int) -> list[datetime]:
+    """The edges of so many buckets of one size."""
+    step = (end - start) / number
+    return [start + step * position for position in range(number)] + [end]

@@ -1,0 +1,153 @@
+"""The past and the future of all jobs, for those who draw them: bounded reads, whatever the size of the history."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from timeball.domain.foresight import Line
+from timeball.domain.ids import ExecutionId, JobId, show_job
+from timeball.domain.job import jitter_of
+from timeball.domain.search import first_id_at
+from timeball.store.database import Database
+from timeball.store.durations import Durations, usual_durations
+from timeball.store.rows import rule_from
+
+# What ended within a span may have been made for an earlier time: retries, and what waited.
+_EARLIER = timedelta(days=1)
+MOST_LINES = 2_000
+_ONE_OFFS_A_SHARD = 40
+_MOST_RUNNING = 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Something that ran, runs or is to run."""
+
+    id: ExecutionId
+    job_id: JobId
+    handler: str
+    queue: str
+    started_at: datetime
+    worker: UUID | None = None
+    finished_at: datetime | None = None
+    state: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What was read of the past; *cut_before* says that there is more, before that."""
+
+    runs: Sequence[Run] = ()
+    cut_before: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A job that bears a name."""
+
+    name: str
+    handler: str
+    queue: str
+    kind: str
+
+
+class Outlook:
+    """Reads for time lines and forecasts."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def lines(self, queue: str | None, most: int = MOST_LINES) -> tuple[list[Line], bool]:
+        """The future of every job that has a schedule, with how long it usually takes; and whether there are more."""
+        rows = await self._database.fetch("futures", most=most + 1)
+        wanted = [row for row in rows[:most] if row["due_kind"] == "occurrence" and queue in (None, row["queue"])]
+        durations = await self.durations([JobId(row["id"]) for row in wanted])
+        return [_line(row, durations) for row in wanted], len(rows) > most
+
+    async def durations(self, job_ids: Collection[JobId]) -> Durations:
+        """How long executions of these jobs usually take."""
+        return await usual_durations(self._database, job_ids)
+
+    async def one_offs(self, start: datetime, until: datetime, queue: str | None) -> list[Run]:
+        """What else is due within a span; the soonest, if there is very much."""
+        rows = await self._database.fetch("one_offs", start=start, until=until, queue=queue, each=_ONE_OFFS_A_SHARD)
+        return [_run(row, started_at=row["run_at"]) for row in rows]
+
+    async def running(self, queue: str | None) -> list[Run]:
+        """What runs now."""
+        rows = await self._database.fetch("running_now", queue=queue, most=_MOST_RUNNING)
+        return [replace(_run(row, started_at=row["started_at"]), worker=row["worker"]) for row in rows]
+
+    async def past(self, start: datetime, until: datetime, queue: str | None, most: int) -> Past:
+        """What ran and ended within a span, among its latest *most* executions."""
+        rows = await self._database.fetch("past", most=most, **_window(start, until))
+        return _past([row for row in rows if queue in (None, row["queue"])], until, is_cut=len(rows) >= most)
+
+    async def past_of_jobs(
+        self, ids: Sequence[JobId], start: datetime, until: datetime, each: int
+    ) -> dict[JobId, Past]:
+        """What of these jobs ran and ended within a span: the latest *each* of every one."""
+        rows = await self._database.fetch("past_of_jobs", ids=list(ids), each=each, **_window(start, until))
+        by_job: dict[JobId, list[Any]] = {}
+        for row in rows:
+            by_job.setdefault(JobId(row["job_id"]), []).append(row)
+        return {id_: _past(own, until, is_cut=len(own) >= each) for id_, own in by_job.items()}
+
+    async def names(self, ids: Collection[JobId]) -> dict[JobId, Named]:
+        """Those of the jobs that bear a name."""
+        rows = await self._database.fetch("named_jobs", ids=list(ids))
+        return {JobId(row["id"]): Named(row["name"], row["handler"], row["queue"], row["kind"]) for row in rows}
+
+    async def queue_limits(self) -> dict[str, int]:
+        """The queues that let only so many run together."""
+        rows = await self._database.fetch("queue_limits")
+        return {row["name"]: row["max_running"] for row in rows}
+
+
+def _window(start: datetime, until: datetime) -> dict[str, Any]:
+    return {
+        "start": start,
+        "first_id": first_id_at(start - _EARLIER),
+        "last_id": first_id_at(until + timedelta(milliseconds=1)),
+    }
+
+
+def _past(rows: Sequence[Any], until: datetime, *, is_cut: bool) -> Past:
+    runs = [_ended(row) for row in rows if row["started_at"] is not None and row["started_at"] < until]
+    return Past(runs, min((run.started_at for run in runs), default=until) if is_cut else None)
+
+
+def _line(row: Any, durations: Durations) -> Line:
+    job_id = JobId(row["id"])
+    return Line(
+        job_id=job_id,
+        label=row["name"] or show_job(job_id),
+        handler=row["handler"],
+        queue=row["queue"],
+        rule=rule_from(row),
+        pending=row["scheduled_for"],
+        since=row["created_at"],
+        jitter=jitter_of(job_id, row["jitter_seconds"] or 0),
+        left=row["executions_left"],
+        usual=durations.of(job_id, row["handler"]),
+        execution_id=ExecutionId(row["execution_id"]),
+    )
+
+
+def _run(row: Any, *, started_at: datetime) -> Run:
+    return Run(
+        id=ExecutionId(row["id"]),
+        job_id=JobId(row["job_id"]),
+        handler=row["handler"],
+        queue=row["queue"],
+        started_at=started_at,
+    )
+
+
+def _ended(row: Any) -> Run:
+    run = _run(row, started_at=row["started_at"])
+    return replace(run, worker=row["worker"], finished_at=row["finished_at"], state=row["state"])

@@ -1,0 +1,76 @@
+"""Why, time lines and forecasts through the front door."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import httpx
+import pytest
+
+from tests.api.test_conventions import check_problem
+from tests.factories import make_job, make_recurring
+from timeball.store.postgres import Store
+from timeball.testing import VirtualClock
+
+
+async def test_why_in_one_sentence_and_gate_by_gate(client: httpx.AsyncClient, store: Store) -> None:
+    job = await make_recurring(store, every=3600, name="nightly")
+
+    of_job = (await client.get("/jobs/nightly/explain")).json()
+    of_execution = (await client.get(f"/executions/{of_job['execution_id']}/explain")).json()
+
+    assert of_job == of_execution
+    assert of_job["headline"].startswith("NOT STARTED: it is due at 13:00:00 UTC, in 1 h. Also: no worker is alive")
+    assert of_job["stopped_by"] == "run_time"
+    assert len(of_job["gates"]) == 13
+    assert [gate["verdict"] for gate in of_job["gates"]].count("stopped") == 3
+    assert of_job["job_name"] == job.name
+    check_problem(await client.get("/jobs/nobody/explain"), 404, "not_found")
+    check_problem(await client.get("/executions/nobody/explain"), 404, "not_found")
+
+
+async def test_a_time_line(client: httpx.AsyncClient, store: Store, clock: VirtualClock) -> None:
+    await make_job(store, name="noon", schedule="0 12 * * *")
+    start = clock.now() + timedelta(days=1, hours=-1)
+    params = {"from": start.isoformat(), "to": (start + timedelta(hours=2)).isoformat(), "width": "800"}
+
+    found = (await client.get("/timeline", params=params)).json()
+
+    (row,) = found["rows"]
+    assert (row["label"], row["kind"]) == ("noon", "cron")
+    assert [mark["start"] for mark in row["marks"]] == ["2026-03-03T12:00:00Z"]
+    assert found["without_history"] == ["noon"]
+    assert len(found["band"]) == 80
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "from=2026-03-02T12:00:00Z&to=2026-03-02T11:00:00Z",
+        "from=2026-01-01&to=2026-12-31",
+        "from=never",
+        "rows=planets",
+        "width=5",
+        "limit=0",
+        "queue=%00",
+    ],
+)
+async def test_a_time_line_that_cannot_be_drawn(client: httpx.AsyncClient, query: str) -> None:
+    response = await client.get(f"/timeline?{query}")
+
+    assert response.status_code == 422, response.text
+    assert response.json()["detail"]
+
+
+async def test_a_forecast(client: httpx.AsyncClient, store: Store) -> None:
+    await make_job(store, name="nightly", schedule="0 3 * * *")
+
+    busy = (await client.get("/forecast", params={"timezone": "Europe/Berlin"})).json()
+    starts = (await client.get("/forecast", params={"measure": "starts", "days": "2"})).json()
+
+    assert [len(day["hours"]) for day in busy["days"]] == [24] * 7
+    assert busy["without_history"] == ["nightly"]
+    assert starts["days"][1]["peak"] == {"hour": 3, "value": 1, "sentence": "peak 03:00, 1 starts"}
+    assert (await client.get("/forecast/collisions")).json()["data"][0]["jobs"][0]["label"] == "nightly"
+    check_problem(await client.get("/forecast?timezone=Mars"), 422, "unknown_timezone")
+    check_problem(await client.get("/forecast?days=32"), 422, "invalid_input")

@@ -1,0 +1,42 @@
+"""Marks are merged where they would lie on top of each other, and never across now."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from timeball.domain.marks import MOST_MARKS, Mark, MarkKind, Row, fitted, merge
+
+NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+
+
+def mark(at: float, kind: MarkKind = MarkKind.PAST, **fields: object) -> Mark:
+    start = NOW + at * SECOND
+    return Mark(kind=kind, start=start, end=start + SECOND, **fields)  # type: ignore[arg-type]
+
+
+def test_near_marks_become_one_that_counts_them() -> None:
+    marks = [mark(0, states={"succeeded": 1}, execution_id="a"), mark(3, states={"dead": 1}), mark(9)]
+
+    first, second = merge(marks, timedelta(seconds=5))
+
+    assert (first.start, first.end, first.count) == (NOW, NOW + 4 * SECOND, 2)
+    assert first.states == {"succeeded": 1, "dead": 1}
+    assert first.execution_id is None
+    assert second == marks[2]
+
+
+def test_nothing_is_merged_across_now() -> None:
+    marks = [mark(-1), mark(0, MarkKind.RUNNING), mark(0.5, MarkKind.PREDICTED)]
+
+    assert [one.kind for one in merge(marks, timedelta(hours=1))] == list(MarkKind)
+
+
+def test_a_view_has_no_more_marks_than_it_may() -> None:
+    rows = [Row(key=str(row), label="", kind="", marks=[mark(at) for at in range(0, 3600, 10)]) for row in range(30)]
+
+    drawn = fitted(rows, timedelta(hours=1), 10_000)
+
+    assert sum(len(row.marks) for row in drawn) <= MOST_MARKS
+    assert sum(one.count for row in drawn for one in row.marks) == 30 * 360
+    assert len(fitted(rows[:1], timedelta(hours=1), 10_000)[0].marks) == 360

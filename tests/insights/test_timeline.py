@@ -1,0 +1,203 @@
+"""The past, what runs and what is to run, on one axis."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from itertools import pairwise
+
+import pytest
+
+from tests.factories import HANDLER, claim_all, due_row, enqueue, make_job, make_node, make_recurring, put_row
+from tests.insights.support import ran
+from timeball.commands import Actor, Commands
+from timeball.domain.ids import show_execution, show_job
+from timeball.domain.marks import Mark, MarkKind
+from timeball.domain.node import Lease
+from timeball.insights import Insights, RowsBy, Timeline, TimelineWish
+from timeball.store.postgres import Store
+from timeball.testing import VirtualClock
+
+LONG_LEASE = Lease(span=timedelta(hours=9), interval=timedelta(hours=1))
+
+
+def around(clock: VirtualClock, **fields: object) -> TimelineWish:
+    now = clock.now()
+    given: dict[str, object] = {"start": now - timedelta(hours=2), "end": now + timedelta(hours=2)}
+    return TimelineWish(**given | fields)  # type: ignore[arg-type]
+
+
+def marks_of(timeline: Timeline, label: str) -> list[Mark]:
+    (row,) = [row for row in timeline.rows if row.label == label]
+    return list(row.marks)
+
+
+async def test_past_running_and_predicted(store: Store, insights: Insights, clock: VirtualClock) -> None:
+    now = clock.now()
+    job = await make_recurring(store, every=1800, name="etl", overlap="allow")
+    for number in range(1, 4):
+        await ran(store, now - timedelta(minutes=30 * number), 120, job.id, "dead" if number == 2 else "succeeded")
+    worker = await make_node(store, handlers=(HANDLER,), slots=4)
+    running = await put_running(store, job.id, worker, now - timedelta(seconds=30))
+
+    timeline = await insights.timeline(around(clock))
+
+    marks = marks_of(timeline, "etl")
+    past = [mark for mark in marks if mark.kind is MarkKind.PAST]
+    ahead = [mark for mark in marks if mark.kind is MarkKind.PREDICTED]
+    assert [(mark.start, mark.states) for mark in past] == [
+        (now - timedelta(minutes=90), {"succeeded": 1}),
+        (now - timedelta(minutes=60), {"dead": 1}),
+        (now - timedelta(minutes=30), {"succeeded": 1}),
+    ]
+    (mark,) = [mark for mark in marks if mark.kind is MarkKind.RUNNING]
+    assert (mark.start, mark.end, mark.execution_id) == (now - timedelta(seconds=30), now, show_execution(running))
+    # What runs should end after its usual two minutes; then every half hour, two minutes wide.
+    assert [(mark.start - now, mark.end - mark.start) for mark in ahead] == [
+        (timedelta(0), timedelta(seconds=90)),
+        *((timedelta(minutes=30 * number), timedelta(minutes=2)) for number in range(1, 4)),
+    ]
+    assert not any(mark.is_guess for mark in ahead)
+    assert ahead[1].execution_id == show_execution((await due_row(store, job.id)).id)
+    assert timeline.without_history == []
+    assert timeline.slots == 4
+
+
+async def put_running(store: Store, job_id: object, worker: object, at: datetime) -> object:
+    execution_id = store.env.new_id()
+    await put_row(
+        store,
+        "running",
+        id=execution_id,
+        job_id=job_id,
+        origin="trigger",
+        version=1,
+        queue="default",
+        priority=50,
+        handler=HANDLER,
+        scheduled_for=at,
+        run_at=at,
+        queued_at=at,
+        attempts=1,
+        lost=0,
+        fence=1,
+        holder=worker,
+        claim_id=store.env.new_id(),
+        claimed_at=at,
+    )
+    return execution_id
+
+
+async def test_jobs_without_history_are_marked(store: Store, insights: Insights, clock: VirtualClock) -> None:
+    await make_recurring(store, every=1800, name="new", handler="h:new")
+    await enqueue(store, after=600, handler="h:once")
+
+    timeline = await insights.timeline(around(clock))
+
+    assert timeline.without_history == ["new"]
+    assert all(mark.is_guess for row in timeline.rows for mark in row.marks)
+    (one_off,) = marks_of(timeline, "h:once")
+    assert one_off.start == clock.now() + timedelta(minutes=10)
+
+
+async def test_a_dense_job_is_merged_and_whole(store: Store, insights: Insights, clock: VirtualClock) -> None:
+    await make_recurring(store, every=1, name="ping")
+
+    timeline = await insights.timeline(around(clock, width=400))
+
+    marks = marks_of(timeline, "ping")
+    assert len(marks) <= 100
+    assert sum(mark.count for mark in marks) in (7199, 7200)
+    assert all(mark.start >= clock.now() for mark in marks)
+
+
+async def test_rows_by_queue_and_by_worker(store: Store, insights: Insights, clock: VirtualClock) -> None:
+    now = clock.now()
+    worker = await make_node(store, name="web-1", handlers=(HANDLER,), slots=2)
+    await ran(store, now - timedelta(minutes=5), 10, queue="mail", worker=worker)
+    await ran(store, now - timedelta(minutes=9), 10, queue="crm", worker=worker)
+    await make_recurring(store, every=1800, queue="crm")
+
+    queues = await insights.timeline(around(clock, rows_by=RowsBy.QUEUES))
+    workers = await insights.timeline(around(clock, rows_by=RowsBy.WORKERS))
+    crm = await insights.timeline(around(clock, rows_by=RowsBy.QUEUES, queue="crm"))
+
+    assert [(row.label, len(row.marks)) for row in queues.rows] == [("crm", 4), ("mail", 1)]
+    assert [(row.label, len(row.marks)) for row in workers.rows] == [("not yet given to a worker", 3), ("web-1", 2)]
+    assert [row.label for row in crm.rows] == ["crm"]
+
+
+async def test_the_band_says_what_is_needed_of_what_there_is(
+    store: Store, insights: Insights, clock: VirtualClock, commands: Commands
+) -> None:
+    now = clock.now()
+    await make_node(store, handlers=(HANDLER,), slots=2)
+    for number in range(3):
+        job = await make_job(store, name=f"at-{number}", schedule="0 13 * * *")
+        await ran(store, now - timedelta(days=1), 600, job.id)
+    await ran(store, now - timedelta(minutes=60), 1800)
+
+    timeline = await insights.timeline(around(clock))
+
+    noted = [step for step in timeline.band if step.note]
+    assert {step.note for step in noted} == {"needs 3 of 2"}
+    assert noted[0].start <= now + timedelta(hours=1) < noted[0].end
+    assert all(low.end == high.start for low, high in pairwise(timeline.band))
+    assert now in [step.start for step in timeline.band]
+    assert all(step.is_predicted == (step.start >= now) for step in timeline.band)
+    busy = sum(step.busy * (step.end - step.start).total_seconds() for step in timeline.band if not step.is_predicted)
+    assert busy == pytest.approx(1800, rel=0.01)
+    await commands.limit_queue("default", 1, Actor("ana"))
+    limited = await insights.timeline(around(clock, queue="default"))
+    assert limited.slots == 1
+
+
+async def test_more_rows_than_wanted_are_told(store: Store, insights: Insights, clock: VirtualClock) -> None:
+    for number in range(4):
+        await make_recurring(store, every=1800, name=f"job-{number}")
+
+    timeline = await insights.timeline(around(clock, limit=3))
+
+    assert [row.label for row in timeline.rows] == ["job-0", "job-1", "job-2"]
+    assert timeline.has_more
+
+
+async def test_paused_jobs_and_those_that_end_are_not_foreseen(
+    store: Store, insights: Insights, clock: VirtualClock, commands: Commands
+) -> None:
+    paused = await make_recurring(store, every=60, name="paused")
+    await commands.pause(paused.id, None, Actor("ana"))
+    await make_recurring(store, every=600, name="twice", max_executions=2)
+
+    timeline = await insights.timeline(around(clock))
+
+    assert [row.label for row in timeline.rows] == ["twice"]
+    assert len(marks_of(timeline, "twice")) == 2
+
+
+async def test_a_past_that_was_not_read_whole_says_so(
+    store: Store, insights: Insights, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = clock.now()
+    job = await make_job(store, name="a")
+    for number in range(120):
+        await ran(store, now - timedelta(seconds=60 + number), 0.5, job.id)
+    monkeypatch.setattr("timeball.insights.timeline._MOST_PAST", 1)
+    monkeypatch.setattr("timeball.insights.timeline._SAMPLE", 100)
+
+    timeline = await insights.timeline(around(clock))
+
+    (row,) = timeline.rows
+    assert row.key == show_job(job.id)
+    assert row.cut_before == now - timedelta(seconds=159)
+
+
+async def test_running_rows_are_those_of_claims(store: Store, insights: Insights, clock: VirtualClock) -> None:
+    worker = await make_node(store, handlers=(HANDLER,), slots=2, lease=LONG_LEASE)
+    execution = await enqueue(store)
+    await claim_all(store, worker=worker)
+    clock.advance("5m")
+
+    timeline = await insights.timeline(around(clock))
+
+    (mark,) = marks_of(timeline, HANDLER)
+    assert (mark.kind, mark.execution_id) == (MarkKind.RUNNING, show_execution(execution))
