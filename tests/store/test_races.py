@@ -5,7 +5,7 @@ The first party has done its work and stops before COMMIT; the second runs into 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -51,6 +51,7 @@ from timeball.errors import Conflict, NotFound
 from timeball.store.jobs import Created, Request
 from timeball.store.postgres import Store
 from timeball.store.rooms import PARKED_AT, ClaimWish, Ownership
+from timeball.store.tickets import Tickets
 from timeball.testing import VirtualClock
 
 pytestmark = pytest.mark.parametrize("fresh_database", ["pg15", "pg18"], indirect=True)
@@ -410,6 +411,64 @@ async def test_two_claims_at_the_limit_of_a_queue(race: Race, store: Store, *, c
     assert result.second_waited
     assert len(result.second) == (0 if commits else 1)
     assert len(await table(store, "running")) == 1
+
+
+def limit_queue(store: Store) -> Awaitable[None]:
+    return store.jobs.set_queue("q", is_paused=False, max_running=1, reason=None, audit=SOMEBODY, action="queue.limit")
+
+
+async def claim_freely(store: Store, worker: Incarnation, tickets: Sequence[ExecutionId] = ()) -> list[Claimed]:
+    wish = ClaimWish(worker, [HANDLER], 1, 0)
+    if tickets:
+        return (await Tickets(store.database).claim(wish, tickets, None, ClaimId(store.env.new_id()))).executions
+    return (await store.rooms.claim(wish, {("q", 50): ALWAYS}, ClaimId(store.env.new_id()))).executions
+
+
+by_ticket = pytest.mark.parametrize("by_ticket", [False, True], ids=["by lane", "by ticket"])
+
+
+@by_ticket
+@both_endings
+async def test_a_limit_that_is_set_while_a_claim_is_under_way_counts_what_it_takes(
+    race: Race, store: Store, *, commits: bool, by_ticket: bool
+) -> None:
+    worker = await make_node(store)
+    ids = [await enqueue(store, queue="q") for _ in range(2)]
+    tickets = ids if by_ticket else []
+
+    result = await race.run(claim_freely(race.ahead, worker, tickets), limit_queue(race.behind), commits=commits)
+
+    assert result.second_waited
+    wish = ClaimWish(worker, [HANDLER], 9, 9)
+    after = await store.rooms.claim_limited(wish, "q", {("q", 50): ALWAYS}, ClaimId(store.env.new_id()))
+    assert len(after.executions) == (0 if commits else 1)
+    assert len(await table(store, "running")) == 1
+
+
+@by_ticket
+@both_endings
+async def test_a_claim_that_comes_while_a_limit_is_being_set_heeds_it(
+    race: Race, store: Store, *, commits: bool, by_ticket: bool
+) -> None:
+    worker = await make_node(store)
+    ids = [await enqueue(store, queue="q")]
+    tickets = ids if by_ticket else []
+
+    result = await race.run(limit_queue(race.ahead), claim_freely(race.behind, worker, tickets), commits=commits)
+
+    assert result.second_waited
+    assert len(result.second) == (0 if commits else 1)
+
+
+async def test_a_limit_is_set_while_somebody_reads_for_long(store: Store) -> None:
+    """A backup, a proof over all history: neither keeps a limit from being set, nor claims from being made behind it."""
+    await enqueue(store, queue="other")
+    async with store.database.transaction() as reader:
+        await reader.fetch("SELECT * FROM timeball.queue")
+
+        await limit_queue(store)
+
+        assert len(await claim_all(store)) == 1
 
 
 @both_endings

@@ -418,9 +418,11 @@ class Jobs:
     async def set_queue(
         self, name: str, *, is_paused: bool, max_running: int | None, reason: str | None, audit: AuditEntry, action: str
     ) -> None:
-        """Pause or limit a queue; takes effect with the next claim."""
+        """Pause or limit a queue; takes effect with the next claim, and what was claimed before counts."""
 
         async def work(connection: Connection) -> None:
+            if max_running is not None:
+                await self._database.fetch("lock_out_claims", connection)
             before = await self._database.fetch_row("find_queue", connection, name=name)
             await self._database.fetch(
                 "set_queue", connection, name=name, is_paused=is_paused, max_running=max_running, reason=reason
@@ -432,9 +434,9 @@ class Jobs:
                 else {"is_paused": before["paused_at"] is not None, "max_running": before["max_running"]}
             )
             await self.audit(connection, audit, action, f"queue:{name}", old, after)
+            await self._rooms.mark_queue_limited(connection)
 
         await self._database.repeat(work)
-        await self._rooms.mark_queue_limited()
         hints = Hints(look_everywhere=True)
         self._hinter.tell(hints)
 

@@ -226,9 +226,9 @@ class Rooms:
         rows = await self._database.fetch("stakes", incarnation=incarnation)
         return {(ExecutionId(row["id"]), ClaimId(row["claim_id"])) for row in rows}
 
-    async def mark_queue_limited(self) -> None:
+    async def mark_queue_limited(self, connection: Connection | None = None) -> None:
         """Count what was claimed before its queue was limited."""
-        await self._database.fetch("mark_queue_limited")
+        await self._database.fetch("mark_queue_limited", connection)
 
     # running ─► finished, due, ready
 

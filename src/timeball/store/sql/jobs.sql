@@ -462,6 +462,11 @@ SELECT placed.job_id, placed.id AS execution_id, placed.room, placed.run_at, pla
 FROM placed
 LEFT JOIN allowed ON allowed.id = placed.id;
 
+-- name: lock_out_claims
+-- Wait for the claims that are under way, and let none begin: what they take was claimed before the limit, and is there to be counted.
+-- EXCLUSIVE goes with reading (a backup, a proof over all history), and not with a claim's FOR KEY SHARE. A waiting claim looks afresh.
+LOCK TABLE timeball.queue IN EXCLUSIVE MODE;
+
 -- name: set_queue
 INSERT INTO timeball.queue (name, paused_at, pause_reason, max_running)
 VALUES (:name, CASE WHEN :is_paused::boolean THEN coalesce(:now, now()) END, :reason, :max_running)

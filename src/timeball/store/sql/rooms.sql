@@ -218,7 +218,14 @@ RETURNING id;
 -- A lane is a (queue, priority); its rows are read in the order of time from its bound on, so dead rows behind the bound are not visited.
 -- MATERIALIZED: otherwise the planner may run a part again and take more than its limit. By ctid: the rows are locked, and no statistics can mislead it.
 -- `is_contended` tells an empty lane from one whose head others hold just now. Of what is due, only what has been so for :unclaimed_for.
-WITH lane AS MATERIALIZED (
+-- `gate` finds nothing, ever; but it makes whoever limits a queue wait for this claim, and this claim for them (lock_out_claims).
+WITH gate AS MATERIALIZED (
+    SELECT 1
+    FROM timeball.queue
+    WHERE name = ''
+    FOR KEY SHARE
+),
+lane AS MATERIALIZED (
     SELECT given.*
     FROM unnest(:queues::text[], :priorities::smallint[], :bounds::timestamptz[]) AS given (queue, priority, bound)
     WHERE NOT EXISTS (
@@ -227,6 +234,7 @@ WITH lane AS MATERIALIZED (
         WHERE queue.name = given.queue
           AND (queue.paused_at IS NOT NULL OR (queue.max_running IS NOT NULL AND NOT :is_limited::boolean))
     )
+      AND NOT EXISTS (SELECT 1 FROM gate)
 ),
 due_row AS MATERIALIZED (
     SELECT found.tid, found.rank

@@ -4,7 +4,14 @@
 -- Give the ready executions that some tickets name to one worker: up to :slots that are due, by rank; then up to :holds that are not yet due.
 -- A ticket proves nothing: what has gone, what another worker is taking, and what this one may not run stay where they are.
 -- `left_ids` are those for which only the room was missing, or that others hold just now.
-WITH found AS MATERIALIZED (
+-- `gate` as in claim: who limits a queue waits for this, and this for them.
+WITH gate AS MATERIALIZED (
+    SELECT 1
+    FROM timeball.queue
+    WHERE name = ''
+    FOR KEY SHARE
+),
+found AS MATERIALIZED (
     SELECT looked_up.*
     FROM unnest(:ids::uuid[]) AS ticket (id)
     CROSS JOIN LATERAL (
@@ -21,6 +28,7 @@ WITH found AS MATERIALIZED (
         WHERE queue.name = looked_up.queue
           AND (queue.paused_at IS NOT NULL OR queue.max_running IS NOT NULL)
     )
+      AND NOT EXISTS (SELECT 1 FROM gate)
 ),
 chosen AS MATERIALIZED (
     SELECT ready.ctid AS tid
