@@ -29,7 +29,7 @@ from timeball.domain.json_values import encode_object
 from timeball.domain.spans import Span, parse_span
 from timeball.domain.text import to_json
 from timeball.errors import InvalidInput
-from timeball.handlers.registry import Registry, make_handler
+from timeball.handlers.registry import Registry, default_name, make_handler
 from timeball.handles import (
     AsyncHandlerHandle,
     Enqueueable,
@@ -52,6 +52,7 @@ from timeball.schedules import Schedules, check_handler
 
 if TYPE_CHECKING:
     from timeball.commands import Commands
+    from timeball.domain.job import Job
     from timeball.settings import Settings
 
 P = ParamSpec("P")
@@ -178,9 +179,14 @@ class Timeball:
         """Like `sync_schedules`, for coroutines."""
         return await self._office.portal.acall(self._sync)
 
-    async def declare_with(self, commands: Commands) -> list[str]:
-        """The same through commands that are open already, in their event loop: for a starting worker."""
-        return await self._schedules.declare(commands)
+    async def declare_with(self, commands: Commands) -> list[Job]:
+        """The same through commands that are open already, in their event loop: for a starting worker.
+
+        Returns the jobs that this program's modules declared once and declare no more: they go on running.
+        """
+        await self._schedules.declare(commands)
+        modules = {default_name(handler.function).partition(":")[0] for handler in self.registry}
+        return await commands.undeclared(sorted(modules), sorted(self._schedules.specs()))
 
     async def _sync(self, desk: Desk) -> list[str]:
         await desk.now()  # first occurrences are computed from it

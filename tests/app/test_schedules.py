@@ -12,6 +12,8 @@ import pytest
 
 from tests.app.conftest import ON_ONE_SERVER, finish
 from timeball import Conflict, InvalidInput, ScheduleError, Settings, Timeball
+from timeball.domain.job import JobSpec
+from timeball.wiring import opened
 
 pytestmark = ON_ONE_SERVER
 
@@ -120,6 +122,30 @@ def test_ten_processes_declare_one_job(start_program: Callable[..., Any], rows: 
         {"name": "thirty", "version": 1},
     ]
     assert len(rows("SELECT FROM timeball.due")) == 2
+
+
+async def test_what_a_program_declares_no_more_is_named_and_goes_on(
+    settings: Settings, restarted: Callable[[], Timeball], rows: Rows
+) -> None:
+    before, after = restarted(), restarted()
+    for program, names in ((before, ("kept", "gone", "paused")), (after, ("kept",))):
+        work = program.handler(name="work")(_work)
+        for name in names:
+            program.every("1h", name=name)(work)
+
+    async with opened(settings) as parts:
+        assert await before.declare_with(parts.commands) == []
+        (paused,) = [row["id"] for row in rows("SELECT id FROM timeball.job WHERE name = 'paused'")]
+        await parts.commands.pause(paused)
+        await parts.commands.create(JobSpec(name="by hand", handler="work", interval_seconds=60))
+
+        undeclared = await after.declare_with(parts.commands)
+
+    assert [(job.name, job.declared_by) for job in undeclared] == [("gone", "tests.app.test_schedules")]
+    assert len(rows("SELECT FROM timeball.due WHERE kind = 'occurrence'")) == 3
+
+
+async def _work() -> None: ...
 
 
 def test_declaring_the_same_again_changes_nothing(restarted: Callable[[], Timeball], rows: Rows) -> None:

@@ -7,17 +7,17 @@ import asyncio
 import orjson
 import typer
 
-from timeball.settings import load_settings
+from timeball.cli.program import load_program, settings_of
 from timeball.store.migrate import newest_known
 from timeball.store.verify import verify
 from timeball.wiring import opened
 
 
-def run_verify(*, as_json: bool) -> int:
+def run_verify(reference: str | None, *, as_json: bool) -> int:
     """Check every promise; the exit code says whether they hold."""
 
     async def work() -> int:
-        async with opened(load_settings()) as parts:
+        async with opened(settings_of(load_program(reference))) as parts:
             report = await verify(parts.store.database)
         if as_json:
             typer.echo(orjson.dumps(report.as_dict(), option=orjson.OPT_INDENT_2, default=str).decode())
@@ -31,12 +31,10 @@ def run_verify(*, as_json: bool) -> int:
 
 def run_check(reference: str | None) -> int:
     """Everything that would keep a node from starting, said without starting one."""
-    settings = load_settings()
+    program = load_program(reference)
+    settings = settings_of(program)
     typer.echo("settings    fine")
-    if reference is not None:
-        from timeball.loading import load_app
-
-        program = load_app(reference)
+    if program is not None:
         typer.echo(f"program     {reference}: {len(program.registry)} handlers")
 
     async def work() -> None:
@@ -48,11 +46,11 @@ def run_check(reference: str | None) -> int:
     return 0
 
 
-def run_migrate() -> None:
+def run_migrate(reference: str | None) -> None:
     """Bring the schema up to date."""
 
     async def work() -> None:
-        async with opened(load_settings().model_copy(update={"migrate": True})):
+        async with opened(settings_of(load_program(reference)).model_copy(update={"migrate": True})):
             typer.echo(f"the schema is at {newest_known()}")
 
     asyncio.run(work())

@@ -10,23 +10,23 @@ from typing import Any
 import orjson
 import typer
 
+from timeball.cli.program import load_program, settings_of
 from timeball.commands import Actor
 from timeball.domain.spans import parse_span
-from timeball.settings import load_settings
 from timeball.store.keys import ApiKey, Keys
 from timeball.wiring import opened
 
 _ACTOR = Actor("cli").entry
 
 
-def create_key(role: str, name: str | None, expires: str | None, *, as_json: bool) -> None:
+def create_key(role: str, name: str | None, expires: str | None, app: str | None, *, as_json: bool) -> None:
     """Make a key and show it, this once."""
     span: timedelta | None = None if expires is None else parse_span(expires, "expires")
 
     async def work(keys: Keys) -> tuple[ApiKey, str]:
         return await keys.create(role, name or role, span, _ACTOR)
 
-    key, token = asyncio.run(_with_keys(work))
+    key, token = asyncio.run(_with_keys(app, work))
     if as_json:
         typer.echo(orjson.dumps(_document(key) | {"token": token}).decode())
         return
@@ -35,13 +35,13 @@ def create_key(role: str, name: str | None, expires: str | None, *, as_json: boo
     typer.echo(f"key {key.id} ({key.role}, {until}); it is shown only now, keep it safe", err=True)
 
 
-def list_keys(*, as_json: bool) -> None:
+def list_keys(app: str | None, *, as_json: bool) -> None:
     """Show all keys, without their tokens."""
 
     async def work(keys: Keys) -> Sequence[ApiKey]:
         return await keys.list()
 
-    found = asyncio.run(_with_keys(work))
+    found = asyncio.run(_with_keys(app, work))
     if as_json:
         typer.echo(orjson.dumps([_document(key) for key in found]).decode())
         return
@@ -51,18 +51,18 @@ def list_keys(*, as_json: bool) -> None:
         typer.echo(f"{key.id}  {key.role:<8}  {state:<18}  {used:<22}  {key.name}")
 
 
-def revoke_key(key_id: str) -> None:
+def revoke_key(key_id: str, app: str | None) -> None:
     """Let a key open nothing any more."""
 
     async def work(keys: Keys) -> ApiKey:
         return await keys.revoke(key_id, _ACTOR)
 
-    key = asyncio.run(_with_keys(work))
+    key = asyncio.run(_with_keys(app, work))
     typer.echo(f"key {key.id} is revoked")
 
 
-async def _with_keys(work: Any) -> Any:
-    async with opened(load_settings()) as parts:
+async def _with_keys(app: str | None, work: Any) -> Any:
+    async with opened(settings_of(load_program(app))) as parts:
         return await work(Keys(parts.store.database, parts.store.jobs))
 
 

@@ -36,6 +36,9 @@ for noun in (queues,):
 AppReference = Annotated[
     str | None, typer.Argument(metavar="[APP]", help="Where your handlers are: module:attribute, such as app:tb.")
 ]
+DatabaseOf = Annotated[
+    str | None, typer.Argument(metavar="[APP]", help="Your program, if it names its own database: module:attribute.")
+]
 Slots = Annotated[int | None, typer.Option(help="How many executions run together.", min=1)]
 Queues = Annotated[list[str] | None, typer.Option("--queue", help="A queue to serve; repeat for more. None means all.")]
 Processes = Annotated[int, typer.Option(help="How many worker processes to run.", min=1, max=256)]
@@ -95,11 +98,11 @@ def worker(reference: AppReference = None, slots: Slots = None, queue: Queues = 
 
 
 @app.command()
-def verify(as_json: AsJson = False) -> None:
+def verify(reference: DatabaseOf = None, as_json: AsJson = False) -> None:
     """Read the database and check every promise over its whole history; exit code 1 if one is broken."""
     from timeball.cli.database import run_verify
 
-    raise typer.Exit(run_verify(as_json=as_json))
+    raise typer.Exit(run_verify(reference, as_json=as_json))
 
 
 @app.command()
@@ -130,37 +133,41 @@ def next_times(
 def create_key(
     role: Annotated[str, typer.Option(help="What the key may do: viewer, operator, editor or admin.")],
     name: Annotated[str | None, typer.Option(help="Whose key it is; stands in the audit.")] = None,
+    reference: DatabaseOf = None,
     expires: Annotated[str | None, typer.Option(help="For how long it may be used, such as 90d.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make an API key. It is shown once. From the first key on, no request is let in without one."""
     from timeball.cli import keys as commands
 
-    commands.create_key(role, name, expires, as_json=as_json)
+    commands.create_key(role, name, expires, reference, as_json=as_json)
 
 
 @keys.command("list")
-def list_keys(as_json: AsJson = False) -> None:
+def list_keys(reference: DatabaseOf = None, as_json: AsJson = False) -> None:
     """Show all keys, without their secrets."""
     from timeball.cli import keys as commands
 
-    commands.list_keys(as_json=as_json)
+    commands.list_keys(reference, as_json=as_json)
 
 
 @keys.command("revoke")
-def revoke_key(key_id: Annotated[str, typer.Argument(metavar="ID", help="The id that `keys list` shows.")]) -> None:
+def revoke_key(
+    key_id: Annotated[str, typer.Argument(metavar="ID", help="The id that `keys list` shows.")],
+    reference: DatabaseOf = None,
+) -> None:
     """Let a key open nothing any more."""
     from timeball.cli import keys as commands
 
-    commands.revoke_key(key_id)
+    commands.revoke_key(key_id, reference)
 
 
 @database.command("migrate")
-def migrate() -> None:
+def migrate(reference: DatabaseOf = None) -> None:
     """Bring the schema up to date."""
     from timeball.cli.database import run_migrate
 
-    run_migrate()
+    run_migrate(reference)
 
 
 def main() -> None:

@@ -9,9 +9,11 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from timeball.cli.program import load_program, settings_of
+from timeball.domain.events import ScheduleUndeclared
 from timeball.engine.supervisor import Supervisor
 from timeball.handlers.registry import Registry
-from timeball.settings import Settings, load_settings
+from timeball.settings import Settings
 from timeball.telemetry.logs import logging_emit
 from timeball.wiring import Parts, front_parts, make_supervisor, opened
 
@@ -29,9 +31,8 @@ def run_nodes(
     is_up: bool = False,
 ) -> None:
     """Run nodes here until a signal ends them."""
-    program = _load(reference)
-    # A program may name its own database: its worker serves that one.
-    settings = _with_flags(load_settings() if program is None else program.settings, slots, queues)
+    program = load_program(reference)
+    settings = _with_flags(settings_of(program), slots, queues)
     main = _run(settings, reference, program, with_scheduler=with_scheduler, with_worker=with_worker, is_up=is_up)
     run_on_best_loop(main)
 
@@ -45,14 +46,6 @@ def _with_flags(settings: Settings, slots: int | None, queues: list[str] | None)
     if not given:
         return settings
     return settings.model_copy(update={"worker": settings.worker.model_copy(update=given)})
-
-
-def _load(reference: str | None) -> Any:
-    if reference is None:
-        return None
-    from timeball.loading import load_app
-
-    return load_app(reference)
 
 
 def run_on_best_loop(main: Any) -> None:
@@ -72,7 +65,8 @@ async def _run(
     async with opened(settings) as parts:
         registry = Registry() if program is None else program.registry
         if program is not None and with_worker:
-            await program.declare_with(parts.commands)
+            for job in await program.declare_with(parts.commands):
+                emit(ScheduleUndeclared(job.id, str(job.name), str(job.declared_by)))
         supervisor = make_supervisor(
             parts,
             emit,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -42,6 +43,10 @@ class Declaring(Creating, Changing):
         if not fields:
             return present
         return await self.update(present.id, fields, Actor("declaration"))
+
+    async def undeclared(self, modules: Sequence[str], names: Sequence[str]) -> list[Job]:
+        """The jobs that these modules declared once, under other names than these, and that are still active."""
+        return await self._store.jobs.undeclared(modules, names)
 
     def differences(self, present: Job, spec: JobSpec) -> dict[str, Any]:
         """Which fields of a declaration differ from the job that is there."""

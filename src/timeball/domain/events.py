@@ -168,6 +168,15 @@ class RecordsForgotten:
 
 
 @dataclass(frozen=True, slots=True)
+class ScheduleUndeclared:
+    """A program once declared this job, and does so no more; it goes on running until somebody pauses or deletes it."""
+
+    job_id: UUID
+    name: str
+    declared_by: str
+
+
+@dataclass(frozen=True, slots=True)
 class Draining:
     """A worker takes no more work, and finishes what it has."""
 
@@ -232,6 +241,7 @@ Event = (
     | LoopBlocked
     | HistoryTrimmed
     | RecordsForgotten
+    | ScheduleUndeclared
     | Draining
     | BrokerLost
     | BrokerSilent

@@ -221,6 +221,11 @@ class Jobs:
         row = await self._database.fetch_row("find_job_by_name", name=name)
         return None if row is None else job_from(row)
 
+    async def undeclared(self, modules: Sequence[str], names: Sequence[str]) -> list[Job]:
+        """The active jobs that these modules declared under other names than these."""
+        rows = await self._database.fetch("undeclared_jobs", modules=list(modules), names=list(names))
+        return [job_from(row) for row in rows]
+
     async def moment(self) -> datetime:
         """The database's time."""
         found: datetime = await self._database.fetch_value("moment")

@@ -1,4 +1,4 @@
--- The schema after migration 0005, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
+-- The schema after migration 0006, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
 
 CREATE TABLE timeball.migration (
     number     integer NOT NULL,
@@ -83,6 +83,8 @@ CREATE TABLE timeball.job (
 );
 -- find_job by name; and a name belongs to one job at a time.
 CREATE UNIQUE INDEX job_name ON timeball.job (name) WHERE name IS NOT NULL AND deleted_at IS NULL;
+-- undeclared_jobs: the few that were declared, among all jobs.
+CREATE INDEX job_declared ON timeball.job (declared_by) WHERE declared_by IS NOT NULL;
 
 -- Every version of a recurring job, with the span of instants it answers for: (effective_from, effective_until].
 -- `verify` computes from here which occurrences there should have been.

@@ -137,6 +137,16 @@ FROM timeball.job
 WHERE name = :name
   AND deleted_at IS NULL;
 
+-- name: undeclared_jobs
+-- What some modules declared once under other names than these, and nobody has paused or deleted.
+SELECT *, payload::text AS payload_text
+FROM timeball.job
+WHERE declared_by = ANY (:modules::text[])
+  AND name <> ALL (:names::text[])
+  AND deleted_at IS NULL
+  AND paused_at IS NULL
+ORDER BY name;
+
 -- name: lock_job
 SELECT *, payload::text AS payload_text, coalesce(:now, now()) AS moment
 FROM timeball.job

@@ -1,0 +1,59 @@
+"""Commands about a database can be told of a program: it may name its own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Cli, run
+from tests.conftest import FreshDatabase
+
+PROGRAM = """
+from timeball import Timeball
+
+tb = Timeball(database_url={dsn!r})
+
+
+@tb.handler
+def work() -> None: ...
+"""
+
+
+@pytest.fixture
+def told(fresh_database: FreshDatabase, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Cli]:
+    """Runs commands where only the program knows the database."""
+    (tmp_path / "own_database.py").write_text(PROGRAM.format(dsn=fresh_database.dsn))
+    monkeypatch.setenv("TIMEBALL_DATABASE_URL", "postgresql://nobody@127.0.0.1:1/nowhere")
+    monkeypatch.chdir(tmp_path)
+    yield run
+    sys.modules.pop("own_database", None)
+
+
+@pytest.mark.parametrize(
+    "command", [["verify"], ["check"], ["db", "migrate"], ["keys", "list"], ["keys", "create", "--role", "admin"]]
+)
+def test_a_command_looks_into_the_database_that_the_program_names(told: Cli, command: list[str]) -> None:
+    elsewhere = told(*command)
+    assert elsewhere.code != 0
+    assert "cannot be reached" in elsewhere.err
+
+    done = told(*command, "own_database:tb")
+
+    assert done.code == 0, done.err
+
+
+def test_a_key_can_be_revoked_there(told: Cli) -> None:
+    told("keys", "create", "own_database:tb", "--role", "viewer")
+    (line,) = told("keys", "list", "own_database:tb").out.splitlines()
+
+    done = told("keys", "revoke", line.split()[0], "own_database:tb")
+
+    assert done.code == 0, done.err
+    assert "revoked" in told("keys", "list", "own_database:tb").out
+
+
+def test_check_tells_how_many_handlers_the_program_has(told: Cli) -> None:
+    assert "own_database:tb: 1 handlers" in told("check", "own_database:tb").out
