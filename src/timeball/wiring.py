@@ -26,6 +26,7 @@ from timeball.handlers.box import Box
 from timeball.handlers.installed import installed_handlers
 from timeball.handlers.registry import Registry
 from timeball.insights import Insights
+from timeball.live import Live
 from timeball.runners.coroutine import CoroutineRunner
 from timeball.runners.interface import Runner
 from timeball.runners.log_capture import LogCapture
@@ -99,6 +100,7 @@ class FrontParts:
     env: Env
     commands: Commands
     insights: Insights
+    live: Live
     keys: Keys
     sessions: Sessions
     requests: Requests
@@ -113,6 +115,7 @@ def front_parts(settings: Settings, store: Store, commands: Commands) -> FrontPa
         env=store.env,
         commands=commands,
         insights=Insights(store, listing),
+        live=Live(store.env, store),
         keys=Keys(store.database, store.jobs),
         sessions=Sessions(store.database),
         requests=Requests(store.database),

@@ -14,6 +14,7 @@ from timeball.commands import Commands
 from timeball.domain.ids import ExecutionId
 from timeball.env import Env
 from timeball.insights import Insights
+from timeball.live import Live
 from timeball.settings import Settings
 
 
@@ -35,6 +36,8 @@ class ApiParts(Protocol):
     @property
     def insights(self) -> Insights: ...
     @property
+    def live(self) -> Live: ...
+    @property
     def keys(self) -> KeyRing: ...
     @property
     def requests(self) -> Memory: ...
@@ -48,6 +51,7 @@ class Desk:
 
     commands: Commands
     insights: Insights
+    live: Live
     dead_letters: DeadLetters
 
 

@@ -65,7 +65,8 @@ class ApiServer:
         await self._server.serve(sockets=[self._socket])
 
     def stop(self) -> None:
-        """Answer what has been asked, and end; asked a second time, end at once."""
+        """Answer what has been asked, and end; asked a second time, end at once. Streams of events end now."""
+        self._parts.live.close()
         self._server.force_exit = self._server.should_exit
         self._server.should_exit = True
 

@@ -5,6 +5,7 @@ There is one implementation, on PostgreSQL; this is the seam behind which it sta
 
 from __future__ import annotations
 
+from timeball.store.changes import Changes, ChangeStream
 from timeball.store.history import History as HistoryStore
 from timeball.store.history import LogLine
 from timeball.store.jobs import AuditEntry, Created, Opening, Request
@@ -22,6 +23,8 @@ from timeball.store.tickets import Tickets as TicketStore
 __all__ = [
     "PARKED_AT",
     "AuditEntry",
+    "ChangeStream",
+    "Changes",
     "ClaimWish",
     "Claims",
     "Created",

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from timeball.clock import SystemClock
 from timeball.env import Env
+from timeball.store.changes import ChangeStream
 from timeball.store.database import Database
 from timeball.store.hinter import Hinter
 from timeball.store.history import History
@@ -33,6 +34,7 @@ class Store:
     history: History
     rollups: Rollups
     retention: Retention
+    changes: ChangeStream
     shards: int
 
     def __init__(
@@ -65,6 +67,7 @@ class Store:
         self.rollups = Rollups(self.database)
         self.retention = Retention(self.database)
         self.history = History(self.database, self.retention)
+        self.changes = ChangeStream(self.database)
         if migrates:
             await self._make_first_days()
         await self.learn_clock()

@@ -1,0 +1,143 @@
+"""The change stream: what happened since a position, read from what is recorded anyway.
+
+A position is a snapshot of the database: it knows of every transaction whether it had seen it. So nothing is told twice or left out,
+in whatever order transactions commit, and no process has to remember anything for another to go on from there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from timeball.domain.happening import STARTED, Happening, happening_id
+from timeball.domain.ids import JobId, show, show_execution
+from timeball.errors import InvalidInput
+from timeball.store.database import Database
+
+_POSITION = re.compile(r"([0-9]{1,19}):([0-9]{1,19}):((?:[0-9]{1,19},)*[0-9]{1,19})?")
+_LARGEST = 2**63 - 1
+_JOB_SUBJECT = "job:"
+# What operators do about keys is no business of those who watch.
+_PRIVATE = ("key.", "session.")
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What happened, and where the stream is now.
+
+    *is_whole* is False if some was left out because there was too much, or because the position was another database's.
+    """
+
+    position: str
+    happenings: Sequence[Happening]
+    is_whole: bool
+
+
+class ChangeStream:
+    """Reads the change stream."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def position(self) -> str:
+        """Where the stream is now."""
+        found: str = await self._database.fetch_value("position")
+        return found
+
+    async def since(self, position: str, most: int) -> Changes:
+        """What happened since a position, in the order of time; InvalidInput if it is none."""
+        rows = await self._database.fetch("changes", position=checked_position(position), most=most + 1)
+        happened = [row for row in rows if row["source"] is not None]
+        is_whole = len(happened) <= most and not rows[0]["is_from_elsewhere"]
+        told = [happening for row in happened[:most] for happening in _happenings_of(row)] if is_whole else []
+        return Changes(rows[0]["position"], told, is_whole)
+
+    async def dropped(self, most: int) -> list[Happening]:
+        """The starts of what runs just now, the earliest first."""
+        rows = await self._database.fetch("dropped", most=most)
+        return [_start_of(row) for row in reversed(rows)]
+
+
+def checked_position(position: str) -> str:
+    """A position as it was given out; InvalidInput if it was not."""
+    found = _POSITION.fullmatch(position)
+    numbers = [int(number) for number in re.findall(r"[0-9]+", position)] if found else []
+    if found and max(numbers) <= _LARGEST and 0 < numbers[0] <= numbers[1]:
+        inside = numbers[2:]
+        if inside == sorted(set(inside)) and all(numbers[0] <= number < numbers[1] for number in inside):
+            return position
+    raise InvalidInput(
+        f"since is {position[:60]!r}, which is no position of the stream",
+        field="since",
+        hint="use the id of an event, or next_cursor, as it was given",
+    )
+
+
+def _happenings_of(row: Any) -> Iterator[Happening]:
+    if row["source"] == "audit":
+        if not row["what"].startswith(_PRIVATE):
+            yield _action_of(row)
+        return
+    if row["started_at"] is not None and row["try"] is not None:
+        yield _start_of(row)
+    yield _end_of(row)
+
+
+def _start_of(row: Any) -> Happening:
+    started_at = row["started_at"]
+    is_first = row["try"] == 1 and row["origin"] != "backfill"
+    data = {"attempt": row["try"], "lateness_ms": _milliseconds(row["scheduled_for"], started_at) if is_first else None}
+    return _about_execution(STARTED, started_at, row, data)
+
+
+def _end_of(row: Any) -> Happening:
+    kind = "execution" if row["source"] == "finished" else "attempt"
+    data = {
+        "attempt": row["attempts"],
+        "duration_ms": _milliseconds(row["started_at"], row["at"]),
+        "error_type": row["error_type"],
+        "reason": row["reason"],
+    }
+    return _about_execution(f"{kind}.{row['what']}", row["at"], row, data)
+
+
+def _about_execution(what: str, at: datetime, row: Any, data: dict[str, Any]) -> Happening:
+    worker = row["worker"]
+    # While it runs, nobody but its worker knows the moment of a start exactly: an id made of that would change at the end.
+    moment = row["scheduled_for"] if what == STARTED else at
+    return Happening(
+        id=happening_id(moment, what, row["id"], row["fence"]),
+        type=what,
+        at=at,
+        subject=show_execution(row["id"]),
+        job_id=JobId(row["job_id"]),
+        queue=row["queue"],
+        handler=row["handler"],
+        data=data | {"scheduled_for": row["scheduled_for"], "worker": None if worker is None else show("wrk", worker)},
+    )
+
+
+def _action_of(row: Any) -> Happening:
+    subject: str = row["subject"]
+    job_id = JobId(UUID(subject.removeprefix(_JOB_SUBJECT))) if _names_a_job(subject) else None
+    return Happening(
+        id=happening_id(row["at"], "audit", row["id"]),
+        type=row["what"],
+        at=row["at"],
+        subject=subject if job_id is None else show("job", job_id),
+        job_id=job_id,
+        queue=subject.removeprefix("queue:") if subject.startswith("queue:") else None,
+        data={"reason": row["reason"]},
+    )
+
+
+def _names_a_job(subject: str) -> bool:
+    return re.fullmatch(r"job:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", subject) is not None
+
+
+def _milliseconds(since: datetime | None, until: datetime) -> float | None:
+    return None if since is None else round((until - since).total_seconds() * 1000, 3)

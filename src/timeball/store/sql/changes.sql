@@ -1,0 +1,71 @@
+-- What happened since somebody last looked: read from what is recorded anyway, so no state change costs an extra row.
+
+-- name: position
+-- Where the change stream is now.
+SELECT pg_current_snapshot()::text;
+
+-- name: changes
+-- What this statement sees and the snapshot :position did not: ends, unsuccessful tries and operators' actions, at most :most of each.
+-- There is always a row: it says where the stream is now, and whether :position is one of this database.
+WITH mark AS MATERIALIZED (
+    SELECT :position::text::pg_snapshot AS seen,
+           pg_snapshot_xmin(:position::text::pg_snapshot)::text::bigint AS seen_from,
+           pg_snapshot_xmax(:position::text::pg_snapshot)::text::bigint AS seen_until
+),
+change AS MATERIALIZED (
+    (
+        SELECT 'finished' AS source, finished.state AS what, finished.id, finished.fence, finished.finished_at AS at, finished.job_id,
+               finished.queue, finished.handler, finished.origin, finished.scheduled_for, finished.started_at,
+               CASE WHEN finished.error_type IS NULL THEN finished.attempts END AS try, finished.attempts, finished.worker,
+               finished.error_type, finished.reason, NULL::text AS subject
+        FROM mark
+        CROSS JOIN timeball.finished
+        WHERE finished.recorded >= (SELECT seen_from FROM mark)
+          AND (finished.recorded >= mark.seen_until OR NOT pg_visible_in_snapshot(finished.recorded::text::xid8, mark.seen))
+        LIMIT :most
+    )
+    UNION ALL
+    (
+        SELECT 'attempt', attempt.outcome, attempt.execution_id, attempt.fence, attempt.finished_at, execution.job_id,
+               execution.queue, execution.handler, execution.origin, execution.scheduled_for, attempt.started_at,
+               attempt.number, attempt.number, attempt.worker,
+               attempt.error_type, NULL, NULL
+        FROM mark
+        CROSS JOIN timeball.attempt
+        CROSS JOIN LATERAL (
+            SELECT *
+            FROM timeball.execution
+            WHERE execution.id = attempt.execution_id
+            LIMIT 1
+        ) AS execution
+        WHERE attempt.recorded >= (SELECT seen_from FROM mark)
+          AND (attempt.recorded >= mark.seen_until OR NOT pg_visible_in_snapshot(attempt.recorded::text::xid8, mark.seen))
+        LIMIT :most
+    )
+    UNION ALL
+    (
+        SELECT 'audit', audit.action, audit.id, 0, audit.at, NULL,
+               NULL, NULL, NULL, NULL, NULL,
+               NULL, NULL, NULL,
+               NULL, audit.reason, audit.subject
+        FROM mark
+        CROSS JOIN timeball.audit
+        WHERE audit.recorded >= (SELECT seen_from FROM mark)
+          AND (audit.recorded >= mark.seen_until OR NOT pg_visible_in_snapshot(audit.recorded::text::xid8, mark.seen))
+        LIMIT :most
+    )
+)
+SELECT pg_current_snapshot()::text AS position,
+       pg_snapshot_xmax(mark.seen) > pg_snapshot_xmax(pg_current_snapshot()) AS is_from_elsewhere,
+       change.*
+FROM mark
+LEFT JOIN change ON true
+ORDER BY change.at, change.id, change.source;
+
+-- name: dropped
+-- What has been dropped and still runs, the latest first.
+SELECT id, fence, job_id, queue, handler, origin, scheduled_for, greatest(claimed_at, run_at) AS started_at, attempts AS try, holder AS worker
+FROM timeball.running
+WHERE run_at <= coalesce(:now, now())
+ORDER BY greatest(claimed_at, run_at) DESC
+LIMIT :most;

@@ -1,0 +1,240 @@
+"""Events over HTTP: a stream that can be taken up, or a question that waits for its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.factories import claim_all, enqueue, found, make_recurring, record
+from timeball.api import event_stream
+from timeball.api.app import make_api
+from timeball.api.server import ApiServer
+from timeball.client import AsyncClient
+from timeball.client.in_process import InProcessTransport
+from timeball.clock import SystemClock
+from timeball.commands import Commands
+from timeball.env import Env
+from timeball.settings import Settings
+from timeball.store.postgres import Store
+from timeball.wiring import FrontParts, front_parts
+
+
+@pytest.fixture
+async def store(open_store: Callable[..., Awaitable[Store]]) -> Store:
+    return await open_store(Env(SystemClock()))
+
+
+@pytest.fixture
+async def streaming(parts: FrontParts) -> AsyncIterator[httpx.AsyncClient]:
+    """A client that reads an answer while it is made."""
+    transport = InProcessTransport(make_api(parts))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost/api/v1") as opened:
+        yield opened
+    parts.live.close()
+
+
+async def run_one(store: Store, **fields: Any) -> None:
+    await enqueue(store, **fields)
+    await record(store, [found(claimed) for claimed in await claim_all(store)])
+
+
+@asynccontextmanager
+async def events_of(client: httpx.AsyncClient, **wish: Any) -> AsyncIterator[AsyncIterator[dict[str, str]]]:
+    """The events of a stream as they come, each as its fields."""
+
+    async def read(response: httpx.Response) -> AsyncIterator[dict[str, str]]:
+        fields: dict[str, str] = {}
+        async for line in response.aiter_lines():
+            name, _, value = line.partition(": ")
+            if line:
+                fields[name] = value
+            elif fields:
+                yield fields
+                fields = {}
+
+    async with asyncio.timeout(60), client.stream("GET", "/events", **wish) as response:
+        assert response.status_code == 200, await response.aread()
+        assert response.headers["content-type"].startswith("text/event-stream")
+        assert response.headers["x-accel-buffering"] == "no"
+        yield read(response)
+
+
+async def until(events: AsyncIterator[dict[str, str]], what: str) -> dict[str, str]:
+    async for fields in events:
+        if fields.get("event") == what:
+            return fields
+    raise AssertionError(f"the stream ended without {what}")
+
+
+async def test_a_stream_tells_what_happens(streaming: httpx.AsyncClient, store: Store) -> None:
+    async with events_of(streaming, params={"types": "execution.*", "queue": "mail"}) as events:
+        assert "retry" in await anext(events)
+        await run_one(store, queue="other")
+        await run_one(store, queue="mail")
+        told = await until(events, "execution.succeeded")
+
+    assert '"queue":"mail"' in told["data"]
+    assert '"id":"evt_' in told["data"]
+
+
+async def test_a_stream_is_taken_up_behind_the_last_event(streaming: httpx.AsyncClient, store: Store) -> None:
+    async with events_of(streaming) as events:
+        await anext(events)
+        await run_one(store, queue="first")
+        last = await until(events, "execution.succeeded")
+    await run_one(store, queue="second")
+
+    async with events_of(
+        streaming, headers={"Last-Event-ID": last["id"]}, params={"types": "execution.succeeded"}
+    ) as events:
+        assert '"queue":"second"' in (await until(events, "execution.succeeded"))["data"]
+
+
+@pytest.mark.parametrize("stale", ["4000000000000:4000000000000:", "no position", "3:2:1"])
+async def test_a_stream_that_cannot_be_taken_up_says_so(streaming: httpx.AsyncClient, stale: str) -> None:
+    async with events_of(streaming, headers={"Last-Event-ID": stale}) as events:
+        first = await anext(events)
+
+    assert first["event"] == "reset"
+
+
+async def test_a_quiet_stream_says_that_it_is_there(
+    streaming: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_stream, "KEEP_ALIVE_SECONDS", 0.05)
+
+    async with events_of(streaming) as events:
+        await anext(events)
+        quiet = await anext(events)
+
+    assert quiet[""] == "still here"
+    assert quiet["id"], "even a reader that hears nothing knows where to go on"
+
+
+async def test_cloud_events_are_told_to_those_who_ask(streaming: httpx.AsyncClient, store: Store) -> None:
+    accept = {"Accept": "text/event-stream, application/cloudevents+json"}
+    async with events_of(streaming, headers=accept) as events:
+        await anext(events)
+        await run_one(store)
+        told = await until(events, "execution.succeeded")
+
+    assert '"specversion":"1.0"' in told["data"]
+    assert '"type":"timeball.execution.succeeded"' in told["data"]
+
+
+async def test_a_question_waits_for_its_answer(client: httpx.AsyncClient, store: Store) -> None:
+    start = (await client.get("/events", params={"wait": "0s"})).json()
+    assert start["data"] == []
+
+    asked = asyncio.ensure_future(
+        client.get(
+            "/events", params={"since": start["next_cursor"], "wait": "30s", "types": "execution.succeeded"}, timeout=60
+        )
+    )
+    await asyncio.sleep(0.1)
+    assert not asked.done()
+    await run_one(store)
+    answer = (await asked).json()
+
+    assert [event["type"] for event in answer["data"]] == ["execution.succeeded"]
+    again = (await client.get("/events", params={"since": answer["next_cursor"], "wait": "0s"})).json()
+    assert (again["data"], again["has_gap"]) == ([], False)
+
+
+async def test_a_batch_of_cloud_events(client: httpx.AsyncClient, store: Store) -> None:
+    start = (await client.get("/events", params={"wait": "0s"})).json()
+    await run_one(store)
+
+    answer = await client.get(
+        "/events",
+        params={"since": start["next_cursor"], "types": "execution.succeeded"},
+        headers={"Accept": "application/cloudevents-batch+json"},
+    )
+
+    assert answer.headers["content-type"] == "application/cloudevents-batch+json"
+    assert [event["type"] for event in answer.json()] == ["timeball.execution.succeeded"]
+    assert answer.headers["timeball-next-cursor"]
+
+
+async def test_a_question_about_one_job(client: httpx.AsyncClient, store: Store) -> None:
+    job = await make_recurring(store, name="nightly")
+    start = (await client.get("/events", params={"wait": "0s"})).json()
+    await run_one(store)
+    await Commands(store, store.env).trigger(job.id)
+    await record(store, [found(claimed) for claimed in await claim_all(store)])
+
+    answer = await client.get("/events", params={"since": start["next_cursor"], "wait": "1s", "job": "nightly"})
+
+    assert {event["type"] for event in answer.json()["data"]} >= {"execution.started", "execution.succeeded"}
+    assert len({event["subject"] for event in answer.json()["data"] if event["type"].startswith("execution")}) == 1
+    assert (await client.get("/events", params={"wait": "0s", "job": "nobody"})).status_code == 404
+
+
+@pytest.mark.parametrize("since", ["x", "1", "1:2", "2:1:", "1:5:9", "1:5:3,2", "0:0:", f"1:{'9' * 19}:"])
+async def test_a_cursor_that_is_none_is_refused_with_a_hint(client: httpx.AsyncClient, since: str) -> None:
+    answer = await client.get("/events", params={"since": since, "wait": "0s"})
+
+    assert answer.status_code == 422
+    assert "next_cursor" in answer.json()["hint"]
+
+
+async def test_a_server_that_ends_does_not_wait_for_its_streams(store: Store) -> None:
+    parts = front_parts(Settings(port=0), store, Commands(store, store.env))
+    server = ApiServer(parts)
+    await server.open()
+    running = asyncio.ensure_future(server.run())
+    async with httpx.AsyncClient(base_url=f"{server.address}/api/v1") as client, events_of(client) as events:
+        await anext(events)
+
+        server.stop()
+
+        async with asyncio.timeout(4):  # uvicorn itself would cut it off after five seconds
+            assert [fields async for fields in events if "event" in fields] == []
+    await running
+
+
+async def test_a_reader_that_reads_nothing_is_given_up(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It fills its own buffers, then it is hung up on; nothing piles up here."""
+    monkeypatch.setattr(event_stream, "SEND_SECONDS", 0.2)
+    parts = front_parts(Settings(port=0), store, Commands(store, store.env))
+    monkeypatch.setattr(event_stream.EventStreamResponse, "_texts", _endless)
+    server = ApiServer(parts)
+    await server.open()
+    running = asyncio.ensure_future(server.run())
+    host, port = server.address.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as reader:
+        reader.sendall(b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+
+        async with asyncio.timeout(30):
+            while not parts.live._listeners:
+                await asyncio.sleep(0.01)
+            while parts.live._listeners:
+                await asyncio.sleep(0.01)
+    server.stop()
+    await running
+
+
+async def _endless(_self: object, _listener: object) -> AsyncIterator[bytes]:
+    while True:
+        yield b": " + b"x" * 100_000 + b"\n\n"
+
+
+async def test_our_own_client_follows_the_stream(parts: FrontParts, store: Store) -> None:
+    async with AsyncClient("http://localhost", transport=InProcessTransport(make_api(parts))) as client:
+        told = client.events(types="execution.succeeded")
+        first = asyncio.ensure_future(anext(told))
+        async with asyncio.timeout(60):
+            while parts.live._nodes is None:
+                await asyncio.sleep(0.01)
+            await run_one(store)
+            event = await first
+        parts.live.close()
+
+    assert (event.type, event.data["type"]) == ("execution.succeeded", "execution.succeeded")
+    assert event.id is not None

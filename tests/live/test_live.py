@@ -1,0 +1,267 @@
+"""What happens is told to everybody who listens; nobody can make it grow, or wait for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from uuid import UUID
+
+import pytest
+
+from tests.factories import FAILURE, claim_all, enqueue, found, make_node, make_recurring, record
+from timeball.clock import SystemClock
+from timeball.commands import Actor, Commands
+from timeball.domain.execution import Failed
+from timeball.domain.happening import TYPES, Happening, Interest
+from timeball.domain.ids import show_execution, show_job
+from timeball.errors import StoreUnavailable
+from timeball.live import MOST_WAITING, Listener, Live, News, TopicListener
+from timeball.live.listeners import EVERYTHING, MOST_TOPICS
+from timeball.store.history import LogLine
+from timeball.store.postgres import Store
+
+on_a_database = pytest.mark.parametrize("fresh_database", ["pg18"], indirect=True)
+NOW = datetime(2026, 3, 2, tzinfo=UTC)
+
+
+def happening(number: int = 0, what: str = "execution.succeeded", **more: object) -> Happening:
+    return Happening(id=UUID(int=number), type=what, at=NOW, subject=f"exe_{number}", **more)  # type: ignore[arg-type]
+
+
+async def heard(listener: Listener, is_enough: Callable[[list[Happening]], bool]) -> list[Happening]:
+    """Listen until it is enough; fails if it never is."""
+    told: list[Happening] = []
+    async with asyncio.timeout(30):
+        while not is_enough(told):
+            told += (await listener.next(timeout=5)).happenings
+    return told
+
+
+async def pump_is_turning(live: Live, store: Store) -> None:
+    """Until the pump has taken its first look, nothing is news."""
+    async with asyncio.timeout(30):
+        while live._nodes is None:
+            await asyncio.sleep(0.01)
+
+
+# through the database
+
+
+@on_a_database
+async def test_starts_and_ends_are_told(store: Store, live: Live) -> None:
+    async with live.listen() as listener:
+        await pump_is_turning(live, store)
+        execution_id = await enqueue(store, queue="mail")
+        (claimed,) = await claim_all(store)
+        starts = await heard(listener, lambda told: any(one.type == "execution.started" for one in told))
+        await record(store, [found(claimed)])
+        ends = await heard(listener, lambda told: any(one.type == "execution.succeeded" for one in told))
+
+    (start,) = [one for one in starts if one.type == "execution.started"]
+    assert (start.subject, start.queue) == (show_execution(execution_id), "mail")
+    assert start.data["lateness_ms"] is not None
+    (end,) = [one for one in ends if one.subject == start.subject]
+    assert (end.type, end.data["duration_ms"]) == ("execution.succeeded", 1000.0)
+
+
+@on_a_database
+async def test_a_start_that_nobody_saw_is_told_with_its_end(store: Store, live: Live) -> None:
+    async with live.listen(Interest(types=("execution.*", "attempt.*"))) as listener:
+        await pump_is_turning(live, store)
+        await enqueue(store, max_retries=0)
+        await record(store, [found(claimed, Failed(FAILURE)) for claimed in await claim_all(store)])
+        told = await heard(listener, lambda told: len(told) >= 3)
+
+    assert [one.type for one in told] == ["execution.started", "attempt.failed", "execution.dead"]
+    assert told[1].data["error_type"] == "ValueError"
+    assert {one.type for one in told} <= set(TYPES)
+
+
+@on_a_database
+async def test_what_operators_do_and_workers_coming_and_going_are_told(store: Store, live: Live) -> None:
+    job = await make_recurring(store)
+    async with live.listen() as listener:
+        await pump_is_turning(live, store)
+        await Commands(store, store.env).pause(job.id, actor=Actor("somebody", "a test"))
+        incarnation = await make_node(store)
+        told = await heard(listener, lambda told: {"job.pause", "worker.started"} <= {one.type for one in told})
+        await store.nodes.remove(incarnation)
+        told += await heard(listener, lambda told: "worker.gone" in {one.type for one in told})
+
+    (pause,) = [one for one in told if one.type == "job.pause"]
+    assert (pause.subject, pause.job_id, pause.data) == (show_job(job.id), job.id, {"reason": "a test"})
+
+
+@on_a_database
+async def test_a_position_is_taken_up_by_another_process(store: Store, live: Live) -> None:
+    position = (await live.since(None, Interest())).position
+    await enqueue(store)
+    await record(store, [found(claimed) for claimed in await claim_all(store)])
+
+    missed = await Live(store.env, store).since(position, Interest(types=("execution.succeeded",)))
+
+    assert [one.type for one in missed.happenings] == ["execution.succeeded"]
+    assert missed.is_whole
+    again = await live.since(missed.position, Interest())
+    assert again.happenings == []
+
+
+@on_a_database
+async def test_what_commits_late_is_told_all_the_same(store: Store, live: Live) -> None:
+    """Its transaction is older than the position that a reader goes on from."""
+    async with store.database.transaction() as slow:
+        await slow.execute(
+            "INSERT INTO timeball.audit (id, at, actor, action, subject) VALUES (gen_random_uuid(), now(), 'a', 'job.delete', 'job:x')"
+        )
+        await enqueue(store)
+        await record(store, [found(claimed) for claimed in await claim_all(store)])
+        position = (await live.since(None, Interest())).position
+
+    missed = await live.since(position, Interest())
+
+    assert [one.type for one in missed.happenings] == ["job.delete"]
+
+
+@on_a_database
+async def test_a_position_of_another_database_is_not_whole(live: Live) -> None:
+    missed = await live.since("4000000000000:4000000000000:", Interest())
+
+    assert not missed.is_whole
+    assert (await live.since(missed.position, Interest())).is_whole
+
+
+@on_a_database
+async def test_a_database_that_is_away_for_a_while_costs_nothing(store: Store, live: Live) -> None:
+    def cut(point: str) -> None:
+        if point == "changes.before":
+            raise StoreUnavailable("away")
+
+    async with live.listen(Interest(types=("execution.succeeded",))) as listener:
+        await pump_is_turning(live, store)
+        store.env.fault = cut
+        await enqueue(store)
+        await record(store, [found(claimed) for claimed in await claim_all(store)])
+        await listener.next(timeout=1)
+        store.env.fault = lambda _: None
+        told = await heard(listener, bool)
+
+    assert len(told) == 1
+
+
+@on_a_database
+async def test_nobody_listens_and_nothing_is_read(store: Store, live: Live) -> None:
+    async with live.listen():
+        await pump_is_turning(live, store)
+
+    asked: list[str] = []
+    store.env.fault = asked.append
+    await asyncio.sleep(0.7)
+    assert asked == []
+
+
+@on_a_database
+async def test_the_log_of_an_execution_is_followed_to_its_end(store: Store, live: Live) -> None:
+    execution_id = await enqueue(store)
+    (claimed,) = await claim_all(store)
+
+    async def say(number: int) -> None:
+        await store.history.write_log(
+            [LogLine(execution_id, 1, number, store.env.clock.now(), "info", f"line {number}")]
+        )
+
+    await say(1)
+    lines = []
+    async with asyncio.timeout(30):
+        async for some in live.tail_log(execution_id):
+            lines += [line.message for line in some]
+            if lines == ["line 1"]:
+                await say(2)
+                await record(store, [found(claimed)])
+
+    assert lines == ["line 1", "line 2"]
+
+
+# slow ones, and the end
+
+
+async def test_a_slow_listener_loses_the_oldest_and_is_told_so() -> None:
+    listener = Listener(Interest())
+    for number in range(10 * MOST_WAITING):
+        listener.tell([happening(number)], f"{number}")
+
+    news = await listener.next(timeout=0)
+
+    assert len(news.happenings) == MOST_WAITING
+    assert (news.is_gap, news.position) == (True, str(10 * MOST_WAITING - 1))
+    assert news.happenings[-1].subject == f"exe_{10 * MOST_WAITING - 1}"
+    listener.tell([happening()], "next")
+    assert not (await listener.next(timeout=0)).is_gap, "a gap is told once"
+
+
+async def test_a_gap_of_the_pump_is_told_to_everybody() -> None:
+    listener, topics = Listener(Interest(queue="other")), TopicListener(SystemClock(), ["jobs"])
+
+    listener.tell([], "1", is_gap=True)
+    topics.tell([], "1", is_gap=True)
+
+    assert await listener.next(timeout=0) == News([], "1", is_gap=True)
+    assert await topics.next(timeout=0) == {EVERYTHING}
+
+
+@on_a_database
+async def test_everybody_is_let_go_at_the_end(live: Live) -> None:
+    async with live.listen() as listener, live.watch() as topics:
+        waiting = asyncio.gather(listener.next(timeout=600), topics.next(timeout=600))
+        await asyncio.sleep(0.05)
+
+        live.close()
+
+        async with asyncio.timeout(10):
+            news, changed = await waiting
+    assert news.is_over
+    assert changed == frozenset()
+    async with live.listen() as late:
+        assert (await late.next(timeout=600)).is_over
+
+
+# topics
+
+
+async def test_topics_are_a_set_and_told_a_few_times_a_second() -> None:
+    clock = SystemClock()
+    topics = TopicListener(clock)
+    for number in range(50):
+        topics.tell([happening(number % 2, queue="mail")], "1")
+    assert await topics.next(timeout=5) == {"executions", "queues", "queue:mail", "exe_0", "exe_1"}
+    before = clock.monotonic()
+
+    topics.tell([happening(2, "execution.dead")], "2")
+    assert await topics.next(timeout=5) == {"executions", "dead", "exe_2"}
+
+    assert clock.monotonic() - before >= 0.2, "not more often than four times a second"
+
+
+async def test_only_the_topics_that_were_asked_for_are_told() -> None:
+    topics = TopicListener(SystemClock(), ["workers", "exe_7"])
+    topics.tell([happening(number) for number in range(10)], "1")
+
+    assert await topics.next(timeout=0) == {"exe_7"}
+    assert await topics.next(timeout=0) == frozenset()
+
+
+async def test_too_many_topics_become_everything() -> None:
+    topics = TopicListener(SystemClock())
+    topics.tell([happening(number) for number in range(10 * MOST_TOPICS)], "1")
+
+    assert await topics.next(timeout=0) == {EVERYTHING}
+
+
+def test_interest_is_by_type_queue_and_job() -> None:
+    mail = happening(1, queue="mail")
+
+    assert Interest(types=("execution.*",)).wants(mail)
+    assert Interest(types=("attempt.*", "execution.succeeded"), queue="mail").wants(mail)
+    assert not Interest(types=("attempt.*",)).wants(mail)
+    assert not Interest(queue="other").wants(mail)
+    assert not Interest(job_id=UUID(int=1)).wants(mail)  # type: ignore[arg-type]
