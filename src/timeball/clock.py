@@ -91,6 +91,10 @@ class SystemClock:
         """How far `now()` may be from the database's clock."""
         return timedelta(seconds=self._uncertainty)
 
+    def wall_clock_apart(self) -> timedelta:
+        """How far this machine's own wall clock is from the database's: nothing depends on it, but people set it wrong."""
+        return timedelta(seconds=abs(time.time() - time.monotonic() - self._offset))
+
     def now(self) -> datetime:
         return _EPOCH + timedelta(seconds=time.monotonic() + self._offset)
 

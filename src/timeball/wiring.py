@@ -114,7 +114,7 @@ def front_parts(settings: Settings, store: Store, commands: Commands) -> FrontPa
         settings=settings,
         env=store.env,
         commands=commands,
-        insights=Insights(store, listing),
+        insights=Insights(store, listing, settings),
         live=Live(store.env, store),
         keys=Keys(store.database, store.jobs),
         sessions=Sessions(store.database),

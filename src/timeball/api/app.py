@@ -15,7 +15,18 @@ from timeball.api.desk import ApiParts, Desk
 from timeball.api.docs_page import CONTENT_POLICY, render_docs
 from timeball.api.door import FrontDoor
 from timeball.api.problems import MEDIA_TYPE, install_problems
-from timeball.api.routes import bulk_jobs, dead_letter, events, executions, explain, jobs, machinery, system, time
+from timeball.api.routes import (
+    bulk_jobs,
+    dead_letter,
+    doctor,
+    events,
+    executions,
+    explain,
+    jobs,
+    machinery,
+    system,
+    time,
+)
 from timeball.api.schemas.bulk import BulkJobs
 from timeball.api.views import answer
 from timeball.version import __version__
@@ -29,12 +40,26 @@ _DESCRIPTION = (
 )
 
 
+# `bulk` before the rest: a job could be called so.
+_ROUTES = (
+    bulk_jobs,
+    jobs,
+    executions,
+    explain,
+    dead_letter,
+    machinery,
+    events,
+    system,
+    time,
+    doctor,
+)
+
+
 def make_api(parts: ApiParts, gate: Doorkeeper | None = None) -> FastAPI:
     """The whole API over the parts of an open process; keys open its gate, unless another one is given."""
     app = FastAPI(title="Timeball", version=__version__, openapi_url=None, docs_url=None, redoc_url=None)
     app.state.desk = Desk(parts.commands, parts.insights, parts.live, parts.dead_letters)
-    # `bulk` before the rest: a job could be called so.
-    for module in (bulk_jobs, jobs, executions, explain, dead_letter, machinery, events, system, time):
+    for module in _ROUTES:
         app.include_router(module.router, prefix=PREFIX)
     app.openapi = lambda: _schema_of(app)  # type: ignore[method-assign]
     install_problems(app)

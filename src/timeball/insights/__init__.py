@@ -4,6 +4,7 @@ API, command line and dashboard all come through here. Nothing here writes, and 
 """
 
 from timeball.domain.search import EXACT_UP_TO as MOST_COUNTED
+from timeball.insights.doctor import Concern
 from timeball.insights.forecast import Forecast, ForecastWish
 from timeball.insights.lookup import Insights
 from timeball.insights.timeline import RowsBy, Timeline, TimelineWish
@@ -12,6 +13,7 @@ from timeball.insights.views import Check, ExecutionView, FireTime, JobView
 __all__ = [
     "MOST_COUNTED",
     "Check",
+    "Concern",
     "ExecutionView",
     "FireTime",
     "Forecast",

@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 
 from timeball.domain.civil_time import changes_between
 from timeball.domain.collisions import Collision
+from timeball.domain.diagnosis import Diagnosis
 from timeball.domain.execution import Execution, ExecutionState
 from timeball.domain.explanation import Explanation
 from timeball.domain.ids import ExecutionId, JobId, parse_id
@@ -21,10 +22,12 @@ from timeball.domain.schedule import Cron, Schedule
 from timeball.domain.search import ExecutionFilter, JobFilter, JobOrder, Page, PageRequest
 from timeball.errors import InvalidInput, NotFound, StoreError
 from timeball.insights.brokers import broker_check
+from timeball.insights.doctor import Concern, Doctor
 from timeball.insights.explain import Explainer
 from timeball.insights.forecast import Forecast, Forecasts, ForecastWish
 from timeball.insights.timeline import Timeline, Timelines, TimelineWish
 from timeball.insights.views import Check, ExecutionView, FireTime, JobView
+from timeball.settings import Settings
 from timeball.store.interface import LogLine, Store
 from timeball.store.listing import Listing
 from timeball.store.migrate import newest_known
@@ -40,10 +43,11 @@ _ENDED = tuple(state for state in ExecutionState if state.is_final)
 class Insights:
     """What can be known about jobs, executions, queues and nodes."""
 
-    def __init__(self, store: Store, listing: Listing) -> None:
+    def __init__(self, store: Store, listing: Listing, settings: Settings) -> None:
         self._store = store
         self._listing = listing
         self._explainer = Explainer(store, Survey(store.database))
+        self._doctor = Doctor(store, listing, self._explainer, settings)
         outlook = Outlook(store.database)
         self._timelines = Timelines(store, outlook)
         self._forecasts = Forecasts(store, outlook)
@@ -59,6 +63,14 @@ class Insights:
         job = await self.find_job(reference)
         current = await self.current_execution(job.id)
         return await (self._explainer.job(job) if current is None else self._explainer.execution(current))
+
+    async def diagnose(self) -> list[Diagnosis]:
+        """Whether everything is in order, line by line."""
+        return await self._doctor.look()
+
+    async def attention(self) -> list[Concern]:
+        """What needs a human, the gravest first, each with where to look and why."""
+        return await self._doctor.attention()
 
     # time
 

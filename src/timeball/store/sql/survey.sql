@@ -221,3 +221,63 @@ WHERE id = ANY (:ids::uuid[])
 SELECT name, max_running
 FROM timeball.queue
 WHERE max_running IS NOT NULL;
+
+-- name: server_facts
+-- The server itself: its version, whether commits are durable, and the oldest transaction that others hold open.
+SELECT current_setting('server_version') AS version,
+       current_setting('server_version_num')::integer / 10000 AS major,
+       current_setting('fsync') = 'on' AND current_setting('synchronous_commit') <> 'off' AS is_durable,
+       oldest.age AS oldest_transaction,
+       oldest.application_name AS oldest_program
+FROM (VALUES (1)) AS always (one)
+LEFT JOIN LATERAL (
+    SELECT coalesce(:now, now()) - xact_start AS age, application_name
+    FROM pg_stat_activity
+    WHERE xact_start IS NOT NULL
+      AND backend_type = 'client backend'
+      AND pid <> pg_backend_pid()
+    ORDER BY xact_start
+    LIMIT 1
+) AS oldest ON true;
+
+-- name: house_facts
+-- What the rooms tell at a glance: one probe a shard for what is overdue, the ends of an index for the time-zone data.
+SELECT coalesce(:now, now()) AS moment,
+       (SELECT count(*) FROM timeball.api_key) > 0 AS has_keys,
+       (SELECT max(tzdata) FROM timeball.due WHERE tzdata IS NOT NULL) AS newest_tzdata,
+       (
+           SELECT min(first.run_at)
+           FROM timeball.shard
+           CROSS JOIN LATERAL (SELECT run_at FROM timeball.due WHERE due.shard = shard.id ORDER BY run_at, id LIMIT 1) AS first
+       ) AS oldest_due,
+       (SELECT count(*) FROM timeball.running WHERE deadline < coalesce(:now, now()) - interval '10 seconds') AS past_deadline,
+       EXISTS (SELECT 1 FROM timeball.finished_default) AS has_strays;
+
+-- name: uses_of_handlers
+-- Which handlers are used in which queues: by jobs with a schedule, and by what waits now; a few thousand of each are looked at.
+SELECT queue, handler, count(*) AS jobs
+FROM (
+    (SELECT queue, handler FROM timeball.due WHERE tzdata IS NOT NULL ORDER BY tzdata, id LIMIT :most)
+    UNION ALL
+    (SELECT queue, handler FROM timeball.ready ORDER BY queue, priority, run_at, id LIMIT :most)
+) AS used
+GROUP BY queue, handler;
+
+-- name: oldest_ready
+-- What has waited longest in each of these queues.
+SELECT given.queue, oldest.id, oldest.job_id, oldest.run_at
+FROM unnest(:queues::text[]) AS given (queue)
+CROSS JOIN LATERAL (
+    SELECT first.id, first.job_id, first.run_at
+    FROM generate_series(0, 100) AS level (priority)
+    CROSS JOIN LATERAL (
+        SELECT id, job_id, run_at
+        FROM timeball.ready
+        WHERE ready.queue = given.queue
+          AND ready.priority = level.priority
+        ORDER BY run_at, id
+        LIMIT 1
+    ) AS first
+    ORDER BY first.run_at
+    LIMIT 1
+) AS oldest;

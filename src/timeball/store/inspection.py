@@ -1,0 +1,42 @@
+"""What a doctor looks at: the server, the rooms at a glance, who uses what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from timeball.domain.ids import ExecutionId
+from timeball.store.database import Database
+
+_MOST_USES = 2_000
+
+
+class Inspection:
+    """Reads over the whole house, each bounded."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def server(self) -> Mapping[str, Any]:
+        """The server: version, durability, its oldest transaction."""
+        return await self._only("server_facts")
+
+    async def house(self) -> Mapping[str, Any]:
+        """The rooms at a glance."""
+        return await self._only("house_facts")
+
+    async def uses(self) -> dict[tuple[str, str], int]:
+        """How many jobs use which handler in which queue."""
+        rows = await self._database.fetch("uses_of_handlers", most=_MOST_USES)
+        return {(row["queue"], row["handler"]): row["jobs"] for row in rows}
+
+    async def oldest_ready(self, queues: Sequence[str]) -> list[tuple[str, ExecutionId, datetime]]:
+        """What has waited longest in each of these queues."""
+        rows = await self._database.fetch("oldest_ready", queues=list(queues))
+        return [(row["queue"], ExecutionId(row["id"]), row["run_at"]) for row in rows]
+
+    async def _only(self, name: str) -> Mapping[str, Any]:
+        row = await self._database.fetch_row(name)
+        assert row is not None
+        return dict(row)

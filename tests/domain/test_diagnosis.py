@@ -1,0 +1,130 @@
+"""Each check has a house in which it complains, and one in which it does not; and each code has its page."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from timeball.domain.diagnosis import CODES, House, QueueState, Status, diagnose, worst
+from timeball.domain.ids import Incarnation
+from timeball.domain.node import NodeKind, NodeStatus
+
+NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "doctor.md"
+
+
+def node(kind: NodeKind = NodeKind.WORKER, **fields: Any) -> NodeStatus:
+    given: dict[str, Any] = {
+        "incarnation": Incarnation(UUID(int=1)),
+        "kind": kind,
+        "name": "web-1",
+        "started_at": NOW,
+        "renewed_at": NOW,
+        "lease_until": NOW + timedelta(seconds=15),
+        "slots": 8,
+        "busy": 3,
+        "queues": None,
+        "handlers": ("h",),
+        "version": "1.0",
+        "draining": False,
+    }
+    return NodeStatus(**given | fields)
+
+
+HEALTHY = House(
+    now=NOW,
+    postgres="16.4",
+    postgres_major=16,
+    round_trip=timedelta(milliseconds=12),
+    schema=14,
+    schema_needed=14,
+    is_durable=True,
+    is_embedded=False,
+    is_open=False,
+    host="127.0.0.1",
+    clock_apart=timedelta(milliseconds=3),
+    workers=[node()],
+    schedulers=[node(NodeKind.SCHEDULER)],
+    shards=64,
+    queues=[QueueState("default", 5, None, NOW)],
+    uses={("default", "h"): 3},
+    last_day=NOW.date() + timedelta(days=7),
+    tzdata="2026a",
+    newest_tzdata="2026a",
+)
+
+# What is different, the code that then complains, how gravely, and a part of what it says.
+SICK: list[tuple[dict[str, Any], str, Status, str]] = [
+    ({"postgres_major": 14}, "database", Status.FAIL, "too old"),
+    ({"round_trip": timedelta(milliseconds=300)}, "database", Status.WARN, "300 ms"),
+    ({"schema": 13}, "schema", Status.FAIL, "schema 13, this program needs 14"),
+    ({"schema": 15}, "schema", Status.FAIL, "schema 15, this program needs 14"),
+    ({"is_durable": False}, "durability", Status.WARN, "fsync"),
+    ({"clock_apart": timedelta(seconds=9)}, "clock", Status.WARN, "9 s from the database"),
+    ({"oldest_transaction": timedelta(minutes=6)}, "transactions", Status.WARN, "6 min"),
+    (
+        {"oldest_transaction": timedelta(hours=2), "oldest_program": "pg_dump"},
+        "transactions",
+        Status.FAIL,
+        "2 h (pg_dump)",
+    ),
+    ({"last_day": NOW.date() + timedelta(days=1)}, "partitions", Status.WARN, "1 day ahead"),
+    ({"last_day": None}, "partitions", Status.FAIL, "0 days ahead"),
+    ({"has_strays": True}, "partitions", Status.WARN, "default partition"),
+    ({"schedulers": []}, "schedulers", Status.FAIL, "none is alive"),
+    ({"ownerless": 3}, "schedulers", Status.WARN, "3 of 64 shards"),
+    ({"oldest_due": NOW - timedelta(minutes=2)}, "overdue", Status.FAIL, "2 min ago"),
+    ({"workers": []}, "workers", Status.FAIL, "none is alive, 5 waiting"),
+    ({"workers": [], "queues": []}, "workers", Status.WARN, "none is alive, 0 waiting"),
+    (
+        {"workers": [node(renewed_at=NOW - timedelta(seconds=12), lease_until=NOW + timedelta(seconds=3))]},
+        "leases",
+        Status.WARN,
+        "12 s ago",
+    ),
+    ({"workers": [node(version="0.9")]}, "versions", Status.WARN, "0.9, 1.0"),
+    ({"newest_tzdata": "2026b"}, "tzdata", Status.WARN, "2026b"),
+    (
+        {"queues": [QueueState("mail", 7, NOW - timedelta(hours=1), NOW, "provider down")]},
+        "queue_paused",
+        Status.WARN,
+        "paused for 1 h (provider down), 7 waiting",
+    ),
+    ({"workers": [node(queues=("mail",))]}, "queue_unserved", Status.FAIL, "5 waiting, no worker serves it"),
+    ({"uses": {("default", "app.old:sync"): 1}}, "handler_unknown", Status.WARN, "used by 1 job, known to no worker"),
+    ({"dead": 17}, "dead_letters", Status.WARN, "17 executions are dead"),
+    ({"past_deadline": 1}, "deadlines", Status.WARN, "1 execution runs past the deadline"),
+    ({"is_open": True}, "access", Status.WARN, "open on 127.0.0.1"),
+]
+
+
+def test_a_healthy_house_has_only_good_lines() -> None:
+    lines = diagnose(HEALTHY)
+
+    assert {line.status for line in lines} == {Status.OK}
+    assert worst(lines) is Status.OK
+
+
+@pytest.mark.parametrize(("change", "code", "status", "words"), SICK)
+def test_what_is_wrong_is_told_and_nothing_else(change: dict[str, Any], code: str, status: Status, words: str) -> None:
+    lines = diagnose(replace(HEALTHY, **change))
+
+    (bad,) = [line for line in lines if line.status is not Status.OK]
+    assert (bad.code, bad.status) == (code, status)
+    assert words in bad.found
+    assert bad.advice
+    assert worst(lines) is status
+
+
+def test_every_code_has_its_section() -> None:
+    sections = re.findall(r"^## (\w+)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+
+    assert sections == list(dict.fromkeys(sections))
+    assert set(sections) == set(CODES)
+    assert {line.code for line in diagnose(HEALTHY)} | {code for _, code, _, _ in SICK} <= set(CODES)
