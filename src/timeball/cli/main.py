@@ -8,8 +8,12 @@ from typing import Annotated
 
 import typer
 
+from timeball.cli.doctor import show_doctor
 from timeball.cli.exits import leave
+from timeball.cli.forecast import show_forecast
 from timeball.cli.queues import queues
+from timeball.cli.tree import command
+from timeball.cli.why import show_why
 from timeball.errors import TimeballError
 from timeball.version import __version__
 
@@ -32,6 +36,9 @@ keys = typer.Typer(name="keys", help="API keys: who may call.", rich_markup_mode
 app.add_typer(keys)
 for noun in (queues,):
     app.add_typer(noun)
+command(app, "why", "timeball why nightly-report", "timeball why exe_01JCV3V1KC8M2T4QZ5R7N9X0AB")(show_why)
+command(app, "doctor", "timeball doctor", "timeball doctor --problems")(show_doctor)
+command(app, "forecast", "timeball forecast", "timeball forecast --queue batch --tz Europe/Berlin")(show_forecast)
 
 AppReference = Annotated[
     str | None, typer.Argument(metavar="[APP]", help="Where your handlers are: module:attribute, such as app:tb.")

@@ -144,7 +144,9 @@ def _transactions(house: House) -> Iterable[Diagnosis]:
     who = f" ({house.oldest_program})" if house.oldest_program else ""
     found = f"one has been open for {span_words(oldest)}{who}: dead rows cannot be removed meanwhile"
     status = Status.FAIL if oldest > _ENDLESS_TRANSACTION else Status.WARN
-    yield Diagnosis("transactions", status, "transactions", found, "find it in pg_stat_activity by its xact_start, and end it")
+    yield Diagnosis(
+        "transactions", status, "transactions", found, "find it in pg_stat_activity by its xact_start, and end it"
+    )
 
 
 def _partitions(house: House) -> Iterable[Diagnosis]:
