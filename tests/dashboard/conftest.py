@@ -26,7 +26,7 @@ class Browser(httpx.AsyncClient):
 
 def token_of(page: str) -> str:
     """The token that the forms of a page bear."""
-    found = re.search(r'name="token" value="([0-9a-f]+)"', page)
+    found = re.search(r'name="form-token" content="([0-9a-f]+)"', page)
     return found[1] if found else ""
 
 

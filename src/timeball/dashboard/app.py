@@ -12,14 +12,14 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from timeball.api.app import make_api
-from timeball.api.auth import Gate
+from timeball.api.auth import Gate, KeyRing
 from timeball.api.desk import ApiParts
 from timeball.api.problems import Refusal
 from timeball.dashboard.assets import Assets
 from timeball.dashboard.inner_api import ApiProblem
 from timeball.dashboard.pages import every_page
 from timeball.dashboard.pages.problem import show_failure, show_missing, show_problem, show_refusal
-from timeball.dashboard.site import Site, make_templates
+from timeball.dashboard.site import KeyCupboard, Site, make_templates
 from timeball.dashboard.visitor import Reception, SessionRing
 from timeball.errors import TimeballError
 
@@ -39,9 +39,15 @@ _HEADERS = {
 _API_PATHS = ("/api", "/docs", "/openapi.json", "/metrics")
 
 
+class _Keys(KeyRing, KeyCupboard, Protocol):
+    """The keys: to be recognised, and to be made."""
+
+
 class FrontParts(ApiParts, Protocol):
     """What API and dashboard are made of."""
 
+    @property
+    def keys(self) -> _Keys: ...
     @property
     def sessions(self) -> SessionRing: ...
 
@@ -65,7 +71,7 @@ def make_dashboard(parts: FrontParts, api: ASGIApp) -> Starlette:
         Exception: show_failure,
     }
     app = Starlette(routes=routes, exception_handlers=handlers)
-    app.state.site = Site(api, parts.insights, reception, assets, make_templates(assets))
+    app.state.site = Site(api, parts.insights, reception, parts.keys, assets, make_templates(assets))
     app.add_middleware(_SafeHeaders)
     app.add_middleware(GZipMiddleware, minimum_size=1_000, compresslevel=4)
     return app

@@ -24,14 +24,26 @@ def bars(
     height: int = 32,
     step: int = 6,
     most: float | None = None,
+    kind: str = "",
+    slots: int = 0,
 ) -> Markup:
-    """Bars beside one another, the tallest as high as the chart."""
+    """Bars beside one another, the tallest as high as the chart; with fewer than *slots*, there is room on the left."""
     top = most or max(values, default=0) or 1
+    empty = max(slots - len(values), 0)
     body = Markup("").join(
-        _bar(number, value / top, _at(tones, number, "tone-live"), _at(titles, number, f"{value:g}"), height, step)
+        _bar(
+            number + empty,
+            value / top,
+            _at(tones, number, "tone-live"),
+            _at(titles, number, f"{value:g}"),
+            height,
+            step,
+        )
         for number, value in enumerate(values)
     )
-    return _SVG.format(kind="bars", width=max(len(values), 1) * step, height=height, label=label, body=body)
+    return _SVG.format(
+        kind=f"bars {kind}", width=max(len(values) + empty, 1) * step, height=height, label=label, body=body
+    )
 
 
 def _bar(number: int, share: float, tone: str, title: str, height: int, step: int) -> Markup:

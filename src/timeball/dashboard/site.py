@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import timedelta
+from typing import Any, Protocol
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.types import ASGIApp
@@ -16,6 +18,14 @@ from timeball.insights import Insights
 from timeball.version import __version__
 
 
+class KeyCupboard(Protocol):
+    """Where API keys are made, listed and revoked."""
+
+    async def create(self, role: str, name: str, expires_in: timedelta | None, audit: Any) -> tuple[Any, str]: ...
+    async def list(self) -> Sequence[Any]: ...
+    async def revoke(self, key_id: str, audit: Any) -> Any: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Site:
     """The dashboard of one process."""
@@ -23,6 +33,7 @@ class Site:
     api: ASGIApp
     insights: Insights
     reception: Reception
+    cupboard: KeyCupboard
     assets: Assets
     templates: Environment
 

@@ -95,7 +95,7 @@ class Visit:
         """Whether the visitor may do what needs this role."""
         return self.caller.role.includes(Role(role))
 
-    def page(self, template: str, *, part: str | None = None, status: int = 200, **context: Any) -> Response:
+    def page(self, template: str, *, part: str | None = None, http_status: int = 200, **context: Any) -> Response:
         """A whole page; or, when it is being refreshed, only its *part*."""
         wants_part = part is not None and self.is_partial
         visitor = visitor_of(self.request)
@@ -107,7 +107,7 @@ class Visit:
             toast=toast,
             **context,
         )
-        response = HTMLResponse(text, status, headers={"Vary": "HX-Request-Type"})
+        response = HTMLResponse(text, http_status, headers={"Vary": "HX-Request-Type"})
         keep_visitor(response, self.request, visitor)
         if toast is not None:
             self._drop_cookie(response, TOAST_COOKIE)

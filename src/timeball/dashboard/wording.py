@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -62,6 +63,16 @@ def stamp(value: Any) -> str:
     return "" if found is None else f"{found.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
+def wall_clock(local: datetime) -> str:
+    """The time a clock shows, with seconds only where there are some."""
+    return f"{local:%H:%M}" if local.second == 0 else f"{local:%H:%M:%S}"
+
+
+def wall(local: datetime) -> str:
+    """What calendar and clock show."""
+    return f"{local:%a %d %b %Y} {wall_clock(local)}"
+
+
 def span(milliseconds: float | None) -> str:
     """How long: `4 ms`, `1.3 s`, `12 min 4 s`, `3 h 20 min`, `2 d 5 h`."""
     if milliseconds is None:
@@ -110,9 +121,24 @@ def short_id(text: str | None) -> str:
     return f"{prefix}_…{body[-6:]}" if prefix else text
 
 
+def short_type(name: str | None) -> str:
+    """The name of an error without the module it comes from."""
+    return (name or "").rpartition(".")[2]
+
+
 def actor_name(text: str) -> str:
     """Who, without the id of their key."""
     return text.partition(" ")[2] or text if text.startswith("key:") else text
+
+
+def tone(state: str) -> str:
+    """The colour of a state, as a class."""
+    return f"tone-{STATES[state].tone}"
+
+
+def bar_height(milliseconds: float) -> float:
+    """How tall a run stands in a small strip: long ones must not hide the short ones."""
+    return math.log10(milliseconds + 10)
 
 
 FILTERS: dict[str, Callable[..., Any]] = {
@@ -125,4 +151,9 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "pretty": pretty,
     "short_id": short_id,
     "actor_name": actor_name,
+    "tone": tone,
+    "short_type": short_type,
+    "wall": wall,
+    "wall_clock": wall_clock,
+    "bar_height": bar_height,
 }

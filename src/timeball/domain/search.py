@@ -52,6 +52,7 @@ class JobFilter:
     queue: str | None = None
     tag: str | None = None
     search: str | None = None
+    is_named: bool = False
     payload: str | None = None
     created_from: datetime | None = None
     created_until: datetime | None = None

@@ -408,6 +408,8 @@ def _job_conditions(wanted: JobFilter, values: _Values, moment: datetime) -> lis
             conditions.append(f"job.{column} = {values.add(str(value), 'text')}")
     if wanted.tag is not None:
         conditions.append(f"{values.add(wanted.tag, 'text')} = ANY (job.tags)")
+    if wanted.is_named:
+        conditions.append("job.name IS NOT NULL")
     if wanted.search is not None:
         # As text, not as a pattern; only named jobs can be found by name, and those have an index of their own.
         conditions.append(

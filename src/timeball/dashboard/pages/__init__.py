@@ -4,9 +4,39 @@ from __future__ import annotations
 
 from starlette.routing import Route
 
-from timeball.dashboard.pages import home, login, shell
+from timeball.dashboard.pages import (
+    audit,
+    dead,
+    downloads,
+    execution_actions,
+    executions,
+    home,
+    job_actions,
+    job_form,
+    jobs,
+    keys,
+    log,
+    login,
+    schedule_preview,
+    shell,
+)
 
-_TOPICS = (home, shell)
+# The order matters: `new`, `bulk` and `export` come before the place of a job's or an execution's id.
+_TOPICS = (
+    home,
+    shell,
+    schedule_preview,
+    downloads,
+    job_form,
+    job_actions,
+    jobs,
+    log,
+    execution_actions,
+    executions,
+    dead,
+    keys,
+    audit,
+)
 
 
 def every_page() -> list[Route]:

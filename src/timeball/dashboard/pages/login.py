@@ -60,7 +60,7 @@ async def leave(request: Request) -> Response:
 
 def _form(visit: Visit, error: str | None = None, status: int = 200) -> Response:
     wanted = visit.form.get("next") or visit.query("next")
-    return visit.page("login.html", status=status, error=error, wanted=wanted)
+    return visit.page("login.html", http_status=status, error=error, wanted=wanted)
 
 
 ROUTES = [

@@ -14,7 +14,7 @@ from timeball.api.problems import Refusal
 from timeball.dashboard.inner_api import ApiProblem
 from timeball.dashboard.visit import Visit
 from timeball.domain.instants import shown
-from timeball.errors import InvalidInput, StoreUnavailable
+from timeball.errors import InvalidInput, NotFound, StoreUnavailable
 
 _NOBODY = Caller("nobody", Role.VIEWER)
 _log = logging.getLogger("timeball.dashboard")
@@ -51,6 +51,8 @@ async def show_failure(request: Request, error: Exception) -> Response:
     """Something went wrong inside; the log knows what."""
     if isinstance(error, InvalidInput):
         return _show(request, 422, str(error), error.hint)
+    if isinstance(error, NotFound):
+        return _show(request, 404, str(error), "it may have been deleted; look for it in the list")
     if isinstance(error, StoreUnavailable):
         return _show(request, 503, "the database cannot be reached, or took too long", "try again in a moment")
     _log.error("page failed: %s %s", request.method, shown(request.url.path), exc_info=error)
@@ -61,5 +63,5 @@ def _show(request: Request, status: int, detail: str, hint: str | None) -> Respo
     visit = getattr(request.state, "visit", None) or Visit(request, request.app.state.site, _NOBODY)
     title = _TITLES.get(status, "That did not work")
     return visit.page(
-        "problem.html", part="partials/problem.html", status=status, title=title, detail=detail, hint=hint
+        "problem.html", part="partials/problem.html", http_status=status, title=title, detail=detail, hint=hint
     )

@@ -25,7 +25,7 @@ function show(element) {
   const full = written(date, { ...day, ...clock });
   const isToday = written(date, day).slice(0, 15) === written(new Date(), day).slice(0, 15);
   const mode = element.dataset.mode;
-  const text = mode === "relative" ? ago(date) : mode === "clock" && isToday ? written(date, clock) : full;
+  const text = mode === "log" ? written(date, { ...clock, fractionalSecondDigits: 3, timeZoneName: undefined }) : mode === "relative" ? ago(date) : mode === "clock" && isToday ? written(date, clock) : full;
   if (element.textContent !== text) element.textContent = text;
   if (element.title !== full) element.title = full;
 }

@@ -1,0 +1,161 @@
+"""Jobs: the list, and one job with its tabs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from starlette.responses import Response
+
+from timeball.api.views import execution_document, job_document
+from timeball.api.wishes import check_search, execution_filter, job_filter
+from timeball.dashboard.routing import Pages
+from timeball.dashboard.visit import Visit
+from timeball.domain.ids import JobId, show_execution
+from timeball.domain.job import Job
+from timeball.domain.search import ExecutionFilter, JobFilter, JobOrder, Page, PageRequest
+from timeball.errors import InvalidInput
+from timeball.insights import JobView
+
+pages = Pages()
+STATUSES = ("active", "paused", "finished", "running", "dead")
+TABS = ("overview", "executions", "schedule", "settings", "activity")
+_PAGE, _STRIP, _LONG_STRIP = 50, 20, 60
+
+
+def wanted_jobs(visit: Visit, q: str, status: str) -> JobFilter:
+    """Which jobs are asked for, in words and by a chip."""
+    wanted = job_filter(q=q or None, status=[status] if status else None)
+    check_search(wanted, visit.caller)
+    return wanted
+
+
+@pages.get("/jobs")
+async def list_jobs(visit: Visit) -> Response:
+    """All jobs, or those that match."""
+    q, status = visit.query("q"), visit.query("status")
+    with_one_offs = visit.query("all") == "yes"
+    error: InvalidInput | None = None
+    found: Page[JobView] = Page([])
+    try:
+        request = PageRequest(limit=_PAGE, cursor=visit.query("cursor") or None, with_total=True)
+        wanted = wanted_jobs(visit, q, status)
+        # Whoever looks for nothing in particular means the jobs with a name, not every one-off that was ever enqueued.
+        is_named = not (q or status or with_one_offs)
+        order = JobOrder.NAME if is_named else JobOrder.NEWEST
+        found = await visit.site.insights.jobs(replace(wanted, is_named=is_named), order, request)
+    except InvalidInput as problem:
+        error = problem
+    return visit.page(
+        "jobs.html",
+        part="partials/jobs_list.html",
+        rows=await _rows(visit, found.items),
+        page=found,
+        total=found.total,
+        q=q,
+        status=status,
+        statuses=STATUSES,
+        error=error,
+        is_filtered=bool(q or status),
+        with_one_offs=with_one_offs,
+    )
+
+
+async def _rows(visit: Visit, views: Sequence[JobView]) -> list[dict[str, Any]]:
+    strips = await visit.site.insights.recent_runs([view.job.id for view in views], _STRIP)
+    return [job_document(view) | {"words": words_of(view.job), "strip": strip(strips[view.job.id])} for view in views]
+
+
+def words_of(job: Job) -> str:
+    """When a job runs, in plain words."""
+    return job.rule.describe().partition(", counted from")[0]
+
+
+def strip(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Finished runs as bars: how long each took, and how it ended."""
+    return [
+        {
+            "id": show_execution(run["id"]),
+            "state": run["state"],
+            "ms": 0.0
+            if run["started_at"] is None
+            else max((run["finished_at"] - run["started_at"]).total_seconds() * 1_000, 0.0),
+        }
+        for run in runs
+    ]
+
+
+@pages.get("/jobs/{job}")
+async def show_job(visit: Visit) -> Response:
+    """One job: what it is, how it goes, when it runs, what was changed."""
+    view = await visit.site.insights.view_job(visit.path["job"])
+    tab = visit.query("tab", "overview") if visit.query("tab") in TABS else "overview"
+    context = await _TABS[tab](visit, view.job)
+    return visit.page(
+        "job.html",
+        part="partials/job_body.html",
+        job=job_document(view),
+        words=words_of(view.job),
+        tab=tab,
+        tabs=TABS,
+        **context,
+    )
+
+
+async def _overview(visit: Visit, job: Job) -> dict[str, Any]:
+    runs = (await visit.site.insights.recent_runs([job.id], _LONG_STRIP))[job.id]
+    times = visit.site.insights.next_times(job.rule, job.timezone, visit.site.insights.now(), 5)
+    latest = await _executions(visit, job.id, None, 8)
+    return {"runs": strip(runs), "times": times, "latest": latest[0]}
+
+
+async def _executions_tab(visit: Visit, job: Job) -> dict[str, Any]:
+    rows, page = await _executions(visit, job.id, visit.query("cursor") or None, _PAGE, visit.query("status"))
+    return {"rows": rows, "page": page}
+
+
+async def _executions(
+    visit: Visit, job_id: JobId, cursor: str | None, limit: int, status: str = ""
+) -> tuple[list[dict[str, Any]], Page[Any]]:
+    states = execution_filter(status=[status] if status else None).states
+    wanted = ExecutionFilter(job_id=job_id, states=states)
+    page = await visit.site.insights.executions(wanted, PageRequest(limit=limit, cursor=cursor))
+    return [execution_document(one) for one in page.items], page
+
+
+async def _schedule(visit: Visit, job: Job) -> dict[str, Any]:
+    insights = visit.site.insights
+    now = insights.now()
+    times = insights.next_times(job.rule, job.timezone, now, 20)
+    return {"times": times, "changes": insights.clock_changes(job.rule, now, 4)}
+
+
+async def _settings(_visit: Visit, _job: Job) -> dict[str, Any]:
+    return {}
+
+
+async def _activity(visit: Visit, job: Job) -> dict[str, Any]:
+    """Who changed it; the audit is for administrators, as in the API."""
+    if not visit.can("admin"):
+        return {"changes": None}
+    changes = await visit.api.get("audit", subject=f"job:{job.id}", limit=50, cursor=visit.query("cursor"))
+    return {"changes": [change | {"differences": differences(change)} for change in changes["data"]]}
+
+
+def differences(change: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Which fields an audit entry changed: name, before, after."""
+    before, after = change["before"] or {}, change["after"] or {}
+    if not isinstance(before, dict) or not isinstance(after, dict):
+        return [("", before, after)]
+    names = sorted(set(before) | set(after))
+    return [(name, before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)]
+
+
+_TABS = {
+    "overview": _overview,
+    "executions": _executions_tab,
+    "schedule": _schedule,
+    "settings": _settings,
+    "activity": _activity,
+}

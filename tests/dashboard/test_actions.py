@@ -1,0 +1,275 @@
+"""What people do in pages: make, change, pause, trigger, retry, cancel, discard; one or many; and undo it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import httpx
+
+from tests.dashboard.conftest import Browser
+from tests.dashboard.test_pages import ids
+from tests.factories import make_job
+from timeball.store.postgres import Store
+
+__all__ = ["ids"]
+Ids = dict[str, str]
+
+NEW = {
+    "name": "nightly",
+    "handler": "test.echo",
+    "payload": '{"a": 1}',
+    "kind": "cron",
+    "schedule": "30 2 * * *",
+    "timezone": "Europe/Berlin",
+    "tags": "one, two",
+    "timeout": "5m",
+    "max_retries": "2",
+}
+
+
+async def api(browser: Browser, path: str) -> dict[str, Any]:
+    answer = await browser.get(f"/api/v1{path}")
+    assert answer.status_code == 200, answer.text
+    document: dict[str, Any] = answer.json()
+    return document
+
+
+def toast(page: httpx.Response) -> str:
+    found = re.search(r'class="toast [^"]*">.*?<span>(.*?)</span>', page.text, re.DOTALL)
+    return found[1] if found else ""
+
+
+async def undo(browser: Browser, page: httpx.Response) -> httpx.Response:
+    """Press Undo in the toast."""
+    form = re.search(r'id="toasts".*?action="([^"]+)">(.*?)</form>', page.text, re.DOTALL)
+    assert form, "there is no Undo"
+    fields = dict(re.findall(r'name="([^"]+)" value="([^"]*)"', form[2]))
+    return await browser.post(form[1], data=fields)
+
+
+async def test_a_job_is_made_with_the_form(browser: Browser) -> None:
+    page = await browser.submit("/jobs", seen_on="/jobs/new", **NEW)
+
+    assert toast(page) == "nightly is created."
+    job = await api(browser, "/jobs/nightly")
+    assert (job["schedule"], job["timezone"], job["timeout_ms"]) == ("30 2 * * *", "Europe/Berlin", 300_000)
+    assert (job["payload"], job["tags"], job["max_retries"]) == ({"a": 1}, ["one", "two"], 2)
+
+
+async def test_what_does_not_fit_is_said_beside_its_field_and_nothing_typed_is_lost(browser: Browser) -> None:
+    for wrong, field in (
+        ({"schedule": "99 * * * *"}, "schedule"),
+        ({"timezone": "Europe/Berlim"}, "timezone"),
+        ({"payload": "{"}, "payload"),
+        ({"timeout": "soon"}, "timeout"),
+        ({"priority": "many"}, "priority"),
+    ):
+        page = await browser.submit("/jobs", seen_on="/jobs/new", **NEW | wrong)
+
+        assert page.status_code == 422, wrong
+        assert f'id="e-{field}"' in page.text, wrong
+        assert 'value="nightly"' in page.text
+
+
+async def test_a_job_is_changed_with_the_form_and_hidden_values_stay(browser: Browser) -> None:
+    await browser.post(
+        "/api/v1/jobs", json={"name": "hook", "handler": "test.echo", "payload": {"password": "p"}, "priority": 50}
+    )
+    form = await browser.get("/jobs/hook/edit")
+    fields = {"name": "hook", "handler": "test.echo", "kind": "manual", "priority": "90"}
+    payload = re.search(r'name="payload"[^>]*>(.*?)</textarea>', form.text, re.DOTALL)
+    assert payload
+
+    page = await browser.submit(
+        "/jobs/hook/edit", seen_on="/jobs/hook/edit", **fields, payload=payload[1].replace("&#34;", '"'), version="1"
+    )
+
+    assert "Saved" in toast(page)
+    job = await api(browser, "/jobs/hook")
+    assert (job["priority"], job["version"], job["payload"]) == (90, 2, {"password": "••••••"})
+
+
+async def test_a_change_that_came_second_is_refused(browser: Browser, store: Store) -> None:
+    job = await make_job(store, name="shared")
+    await browser.patch("/api/v1/jobs/shared", json={"priority": 10})
+
+    page = await browser.submit(
+        f"/jobs/{job.id}/edit",
+        seen_on="/jobs/shared/edit",
+        handler=job.handler,
+        kind="manual",
+        priority="20",
+        version="1",
+    )
+
+    assert page.status_code == 422
+    assert "version 2" in page.text
+    assert (await api(browser, "/jobs/shared"))["priority"] == 10
+
+
+async def test_a_schedule_can_be_of_every_kind_and_be_changed_into_another(browser: Browser) -> None:
+    await browser.submit("/jobs", **NEW)
+    for fields, expected in (
+        ({"kind": "every", "interval": "1h30m"}, ("every", None, 5_400)),
+        ({"kind": "once", "scheduled_at": "2030-01-01T09:00"}, ("once", None, None)),
+        ({"kind": "cron", "schedule": "@daily"}, ("cron", "@daily", None)),
+        ({"kind": "manual"}, ("manual", None, None)),
+    ):
+        page = await browser.submit("/jobs/nightly/edit", **{**NEW, **fields, "version": ""})
+
+        assert page.status_code == 200, (fields, page.text[:2000])
+        job = await api(browser, "/jobs/nightly")
+        assert (job["kind"], job["schedule"], job["interval_seconds"]) == expected
+
+
+async def test_the_editor_shows_what_a_schedule_does(browser: Browser, store: Store) -> None:
+    job = await make_job(store, name="etl", schedule="0 3 * * *", timezone="Europe/Berlin")
+
+    preview = await browser.submit(
+        "/parts/schedule", kind="cron", schedule="30 2 * * *", timezone="Europe/Berlin", job=str(job.id)
+    )
+
+    assert "At 02:30 every day" in preview.text
+    assert "10 of 10 move 30 min earlier" in preview.text
+    assert "does not exist" in preview.text
+    assert "comes twice" in preview.text
+    wrong = await browser.submit("/parts/schedule", kind="cron", schedule="99 * * * *", timezone="UTC")
+    assert "expected 0-59" in wrong.text
+
+
+async def test_a_pause_can_be_undone(browser: Browser, ids: Ids) -> None:
+    page = await browser.submit(f"/jobs/{ids['cron']}/pause", reason="maintenance", back="/jobs")
+
+    assert toast(page) == "cron is paused."
+    assert page.url.path == "/jobs"
+    job = await api(browser, "/jobs/cron")
+    assert (job["status"], job["pause_reason"]) == ("paused", "maintenance")
+    await undo(browser, page)
+    assert (await api(browser, "/jobs/cron"))["status"] == "active"
+
+
+async def test_a_toast_is_shown_once(browser: Browser, ids: Ids) -> None:
+    await browser.submit(f"/jobs/{ids['cron']}/pause")
+
+    assert toast(await browser.get("/jobs")) == ""
+
+
+async def test_a_job_is_triggered_and_its_execution_shown(browser: Browser, ids: Ids) -> None:
+    page = await browser.submit(f"/jobs/{ids['cron']}/trigger")
+
+    assert page.url.path.startswith("/executions/exe_")
+    execution = await api(browser, page.url.path)
+    assert execution["origin"] == "trigger"
+    await undo(browser, page)
+    assert (await api(browser, page.url.path))["state"] == "cancelled"
+
+
+async def test_a_dead_execution_is_retried_with_another_payload(browser: Browser, ids: Ids) -> None:
+    page = await browser.submit(f"/executions/{ids['dead']}/retry", payload='{"text": "mended"}', reason="fixed")
+
+    made = await api(browser, page.url.path)
+    assert (made["retry_of"], made["payload"]) == (ids["dead"], {"text": "mended"})
+    old = await api(browser, f"/executions/{ids['dead']}")
+    assert old["state"] == "dead"
+    assert old["payload"]["text"] != "mended"
+
+
+async def test_a_payload_that_is_no_json_is_said_beside_it(browser: Browser, ids: Ids) -> None:
+    page = await browser.submit(f"/executions/{ids['dead']}/retry", payload="{nope")
+
+    assert page.status_code == 422
+    assert "{nope" in page.text
+
+
+async def test_hidden_values_cannot_be_sent_back_as_dots(browser: Browser, ids: Ids) -> None:
+    page = await browser.submit(f"/executions/{ids['dead']}/retry", payload='{"password": "••••••"}')
+
+    assert page.status_code == 422
+    assert "stands for a hidden value" in page.text
+
+
+async def test_an_execution_is_cancelled_with_a_reason(browser: Browser, ids: Ids) -> None:
+    await browser.submit(f"/executions/{ids['waiting']}/cancel", reason="not needed")
+
+    run = await api(browser, f"/executions/{ids['waiting']}")
+    assert (run["state"], run["reason"]) == ("cancelled", "not needed")
+
+
+async def test_many_are_retried_and_that_is_undone(browser: Browser, ids: Ids) -> None:
+    page = await browser.submit("/executions/bulk", action="retry", ids=[ids["dead"], ids["good"]], back="/executions")
+
+    assert toast(page) == "2 executions retried."
+    made = [run for run in (await api(browser, "/executions"))["data"] if run["origin"] == "retry"]
+    assert {run["retry_of"] for run in made} == {ids["dead"], ids["good"]}
+    await undo(browser, page)
+    assert {(await api(browser, f"/executions/{run['id']}"))["state"] for run in made} == {"cancelled"}
+
+
+async def test_all_that_match_are_counted_before_anything_is_done(browser: Browser, ids: Ids) -> None:
+    wish = {"action": "cancel", "matching": "yes", "q": "job:cron", "status": "queued", "back": "/executions"}
+    asked = await browser.submit("/executions/bulk", **wish)
+
+    assert "Cancel 1 execution?" in asked.text
+    assert (await api(browser, f"/executions/{ids['waiting']}"))["state"] == "queued"
+    wrong = await browser.submit("/executions/bulk", **wish, expected="7")
+    assert "it was 7" in wrong.text
+    page = await browser.submit("/executions/bulk", **wish, expected="1")
+    assert toast(page) == "1 execution cancelled."
+    assert (await api(browser, f"/executions/{ids['waiting']}"))["state"] == "cancelled"
+
+
+async def test_many_jobs_are_paused_at_once(browser: Browser, ids: Ids) -> None:
+    page = await browser.submit("/jobs/bulk", action="pause", matching="yes", q="kind:cron,every", expected="2")
+
+    assert toast(page) == "2 jobs paused."
+    assert {job["name"] for job in (await api(browser, "/jobs?status=paused"))["data"]} >= {"cron", "every"}
+
+
+async def test_dead_letters_are_retried_one_first_and_then_discarded(browser: Browser, ids: Ids) -> None:
+    one = await browser.submit("/dead/retry", one=ids["dead"])
+    assert "look how it ends" in toast(one)
+    assert (await api(browser, "/dead-letter"))["data"] == []
+
+    page = await browser.submit("/dead/discard", fingerprint="f1", back="/dead")
+    assert toast(page) == "0 executions discarded."
+
+
+async def test_a_deleted_job_is_gone_and_a_copy_is_opened(browser: Browser, ids: Ids) -> None:
+    copy = await browser.submit(f"/jobs/{ids['cron']}/duplicate")
+    assert copy.url.path.endswith("/edit")
+    assert 'value="cron-copy"' in copy.text
+
+    page = await browser.submit(f"/jobs/{ids['cron']}/delete", reason="old")
+    assert "Deleted" in toast(page)
+    assert (await browser.get(f"/jobs/{ids['cron']}")).status_code == 404
+
+
+async def test_a_key_is_made_shown_once_used_and_revoked(browser: Browser) -> None:
+    made = await browser.submit("/keys", name="ci", role="viewer", lasts="90d")
+    found = re.search(r"<code>(tb_\w+_[\w-]+)</code>", made.text)
+    assert found
+    key = {"Authorization": f"Bearer {found[1]}"}
+    assert (await browser.get("/api/v1/jobs", headers=key)).status_code == 200
+    # From here on the door is closed.
+    assert (await browser.get("/keys")).url.path == "/login"
+    assert (await browser.submit("/login", seen_on="/login", key=found[1])).status_code == 200
+    assert (await browser.get("/keys")).status_code == 403
+
+
+async def test_a_change_is_in_the_audit_with_who_and_why(browser: Browser, ids: Ids) -> None:
+    await browser.submit(f"/jobs/{ids['cron']}/pause", reason="maintenance window")
+
+    page = await browser.get("/audit")
+    assert "job.pause" in page.text
+    assert "maintenance window" in page.text
+    activity = await browser.get(f"/jobs/{ids['cron']}?tab=activity")
+    assert "maintenance window" in activity.text
+
+
+async def test_files_are_taken_home(browser: Browser, ids: Ids) -> None:
+    answer = await browser.get("/executions/export?q=status:dead")
+
+    assert answer.headers["content-disposition"] == 'attachment; filename="executions.csv"'
+    assert ids["dead"] in answer.text
+    assert ids["good"] not in answer.text

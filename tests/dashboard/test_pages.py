@@ -1,0 +1,179 @@
+"""Every page, with nothing in the database and with everything in it; as every role; and whatever people call their things."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tests.dashboard.conftest import Browser
+from tests.factories import FAILURE, claim_all, found, make_job, record
+from timeball.commands import Commands
+from timeball.dashboard.pages import every_page
+from timeball.domain.execution import Failed
+from timeball.domain.ids import show_execution, show_job
+from timeball.store.postgres import Store
+from timeball.testing import VirtualClock
+
+HOSTILE = "<img src=x onerror=alert(1)>\"'{{7*7}}"
+CANARY = "canary-5f3a"
+Entering = Callable[[str], Awaitable[Browser]]
+Ids = dict[str, str]
+
+EMPTY = ["/", "/jobs", "/jobs/new", "/executions", "/dead", "/keys", "/audit"]
+SEARCHES = [
+    "/jobs?q=status:paused",
+    "/executions?status=dead&q=queue:x",
+    "/jobs?q=stauts:x",
+    "/executions?q=%22",
+    "/jobs?all=yes",
+]
+
+
+@pytest.fixture
+async def ids(store: Store, clock: VirtualClock) -> Ids:
+    """A job of every kind with hostile names and a secret, one execution that died, one that succeeded, one that waits."""
+    payload = {"text": HOSTILE, "password": CANARY, "nested": [{"api_key": CANARY}]}
+    job = await make_job(
+        store, name=HOSTILE, description=HOSTILE, tags=(HOSTILE,), queue=HOSTILE, payload=payload, max_retries=0
+    )
+    cron = await make_job(store, name="cron", schedule="30 2 * * *", timezone="Europe/Berlin")
+    await make_job(store, name="every", interval_seconds=60)
+    await make_job(store, name="once", scheduled_at="2030-01-01T00:00:00Z")
+    commands = Commands(store, store.env)
+    dead = await commands.trigger(job.id)
+    good = await commands.trigger(cron.id)
+    claimed = {one.id: one for one in await claim_all(store)}
+    start, end = clock.now(), clock.advance("2s")
+    failure = Failed(error=FAILURE.__class__(type="ValueError", message=HOSTILE, traceback=HOSTILE, fingerprint="f1"))
+    await record(
+        store,
+        [
+            found(claimed[dead], failure, started_at=start, finished_at=end),
+            found(claimed[good], started_at=start, finished_at=end),
+        ],
+    )
+    await commands.pause(job.id)
+    waiting = await commands.trigger(cron.id)
+    return {
+        "job": show_job(job.id),
+        "cron": show_job(cron.id),
+        "dead": show_execution(dead),
+        "good": show_execution(good),
+        "waiting": show_execution(waiting),
+    }
+
+
+def pages_of(ids: Ids) -> list[str]:
+    tabs = [f"/jobs/{ids[job]}?tab={tab}" for job in ("job", "cron") for tab in _TABS]
+    runs = [f"/executions/{ids[run]}{rest}" for run in ("dead", "good", "waiting") for rest in ("", "/why", "/log")]
+    others = [f"/jobs/{ids['job']}/edit", f"/jobs/{ids['cron']}/edit", f"/jobs/{ids['job']}/why"]
+    dead = ["/dead?fingerprint=f1", f"/executions/{ids['dead']}/retry", "/parts/palette?words=c"]
+    return [*EMPTY, *SEARCHES, *tabs, *runs, *others, *dead, "/jobs/export", "/executions/export?q=status:dead"]
+
+
+_TABS = ("overview", "executions", "schedule", "settings", "activity")
+
+
+async def test_every_page_is_there_when_there_is_nothing(browser: Browser) -> None:
+    for path in [*EMPTY, *SEARCHES]:
+        assert (await browser.get(path)).status_code == 200, path
+
+
+async def test_every_page_shows_everything_and_hides_what_must_be_hidden(browser: Browser, ids: Ids) -> None:
+    for path in pages_of(ids):
+        answer = await browser.get(path)
+
+        assert answer.status_code == 200, path
+        if not path.endswith("log"):
+            assert len(answer.text) > 100, path
+        assert CANARY not in answer.text, path
+        if answer.headers["content-type"].startswith("text/html"):
+            assert "<img src=x" not in answer.text, path
+            assert "onerror=alert(1)>" not in answer.text.replace("&gt;", ""), path
+            assert not re.search(r"\sstyle=|<style|<script(?![^>]*src=)", answer.text), path
+
+
+async def test_a_part_that_is_refreshed_is_only_the_part(browser: Browser, ids: Ids) -> None:
+    for path in ("/jobs", "/executions", "/dead", "/audit", f"/jobs/{ids['job']}", f"/executions/{ids['dead']}"):
+        whole = (await browser.get(path)).text
+        part = (await browser.get(path, headers={"HX-Request": "true", "HX-Request-Type": "partial"})).text
+
+        assert "<html" in whole, path
+        assert "<html" not in part, path
+        assert re.search(r'data-topics="[a-z :_A-Z0-9]+"', part), path
+
+
+async def test_what_is_not_there_is_not_found(browser: Browser) -> None:
+    for path in ("/jobs/none", "/executions/exe_0", "/jobs/none/edit", "/executions/none/why", "/jobs/%00"):
+        assert (await browser.get(path)).status_code == 404, path
+
+
+async def test_a_search_that_does_not_fit_helps(browser: Browser) -> None:
+    page = await browser.get("/jobs?q=stauts:x")
+
+    assert "did you mean status:?" in page.text
+
+
+async def test_empty_lists_say_which_nothing_it_is(browser: Browser, log_in: Entering) -> None:
+    assert "No jobs yet" in (await browser.get("/jobs")).text
+    assert "Nothing matches" in (await browser.get("/jobs?q=zzz")).text
+    viewer = await log_in("viewer")
+    assert (await viewer.get("/audit")).status_code == 403
+
+
+READS = {"/keys": "admin", "/audit": "admin", "/jobs/new": "editor"}
+
+
+async def test_pages_that_need_more_than_a_look_say_so(log_in: Entering) -> None:
+    for role in ("viewer", "operator", "editor", "admin"):
+        browser = await log_in(role)
+        for path, needed in READS.items():
+            ranks = ("viewer", "operator", "editor", "admin")
+            expected = 200 if ranks.index(role) >= ranks.index(needed) else 403
+            assert (await browser.get(path)).status_code == expected, (role, path)
+
+
+async def test_a_viewer_sees_no_button_and_can_press_none(log_in: Entering, ids: Ids) -> None:
+    viewer = await log_in("viewer")
+    pages = [await viewer.get(path) for path in ("/jobs", "/executions", "/dead", f"/jobs/{ids['job']}")]
+
+    for page in pages:
+        actions = set(re.findall(r'<form[^>]*method="post"[^>]*action="([^"]+)"', page.text))
+        assert actions <= {"/logout"}, page.url
+
+    for route in every_page():
+        if "POST" not in (route.methods or ()) or route.path in ("/login", "/logout", "/parts/schedule"):
+            continue
+        path = route.path.replace("{job}", ids["job"]).replace("{execution}", ids["dead"]).replace("{key}", "k")
+        assert (await viewer.submit(re.sub(r"{\w+}", "x", path))).status_code == 403, path
+
+
+# what needs which role in the API needs the same here
+SAME_ROLES = [
+    ("/jobs/{job}/pause", "/jobs/{job}/pause"),
+    ("/jobs/{job}/resume", "/jobs/{job}/resume"),
+    ("/jobs/{job}/trigger", "/jobs/{job}/trigger"),
+    ("/jobs/{job}/duplicate", "/jobs/{job}/duplicate"),
+    ("/executions/{execution}/cancel", "/executions/{execution}/cancel"),
+    ("/executions/{execution}/retry", "/executions/{execution}/retry"),
+    ("/executions/bulk", "/executions/bulk"),
+    ("/dead/retry", "/dead-letter/retry"),
+    ("/dead/discard", "/dead-letter/discard"),
+    ("/jobs", "/jobs"),
+]
+
+
+async def test_a_form_needs_the_role_that_its_route_in_the_api_needs(
+    browser: Browser, log_in: Entering, ids: Ids
+) -> None:
+    paths: dict[str, Any] = (await browser.get("/openapi.json")).json()["paths"]
+    browsers = {role: await log_in(role) for role in ("viewer", "operator", "editor")}
+    for page, route in SAME_ROLES:
+        needed = paths[f"/api/v1{route}"]["post"]["x-role"]
+        path = page.format(job=ids["cron"], execution=ids["good"])
+        below = {"operator": "viewer", "editor": "operator", "admin": "editor"}[needed]
+
+        assert (await browsers[below].submit(path)).status_code == 403, page
