@@ -8,7 +8,7 @@ BIN     := .venv/bin
 SERVICES := postgresql pgbouncer redis rabbitmq
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check lint types audit bench soak schema lock clean run-packages dev-packages services
+.PHONY: reference help up test check lint types audit bench soak schema reference lock clean run-packages dev-packages services
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
@@ -40,6 +40,9 @@ soak: dev-packages services ## the system tests with random faults, for long (MI
 
 schema: dev-packages services ## write down the schema that the migrations make, in one file for reading
 	@$(BIN)/python -m tests.schema
+
+reference: dev-packages ## write the pages of the reference that are made from the program
+	@$(BIN)/python -m tests.reference
 
 lock: dev-packages ## choose and lock the versions of all packages anew
 	@$(BIN)/python -m pip install --quiet uv

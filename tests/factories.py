@@ -12,7 +12,8 @@ from timeball.domain.job import Job, JobSpec, define
 from timeball.domain.lifecycle import decide
 from timeball.domain.node import Lease, Node, NodeKind
 from timeball.domain.occurrences import DueRow, Hoist, LookAgain, first_occurrence, plan
-from timeball.store.jobs import AuditEntry, Opening
+from timeball.store.new_jobs import Opening
+from timeball.store.placing import AuditEntry
 from timeball.store.postgres import Store
 from timeball.store.rooms import ClaimWish, Ownership
 

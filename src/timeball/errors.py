@@ -53,15 +53,34 @@ class TimeballError(Exception):
 
 
 class InvalidInput(TimeballError):
-    """A value cannot be used; *field* names it, the message says what was found and what was expected."""
+    """A value cannot be used; *field* names it, the message says what was found and what was expected.
+
+    Where several fields do not fit, *errors* points at each.
+    """
 
     code = "invalid_input"
     field: str | None = None
 
-    def __init__(self, message: str, *, field: str | None = None, hint: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        field: str | None = None,
+        hint: str | None = None,
+        errors: Sequence[Mapping[str, str]] = (),
+    ) -> None:
         super().__init__(message)
         self.field = field
         self.hint = hint
+        self.errors = tuple(errors) or (() if field is None else ({"pointer": f"/{field}", "detail": message},))
+
+    def below(self, path: str) -> InvalidInput:
+        """The same refusal of something that stands at *path* in something larger."""
+        inner = self.errors or ({"pointer": "", "detail": str(self)},)
+        errors = [{"pointer": f"/{path}{one['pointer']}", "detail": one["detail"]} for one in inner]
+        found = InvalidInput(str(self), field=errors[0]["pointer"][1:], hint=self.hint, errors=errors)
+        found.code = self.code
+        return found
 
 
 class ScheduleError(InvalidInput):
@@ -140,6 +159,10 @@ class NotAllowed(TimeballError):
     """The caller may not do this: no key, an unknown one, or one whose role does not suffice."""
 
     code = "forbidden"
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 class TooManyRequests(TimeballError):

@@ -90,6 +90,20 @@ class HousekeepingSettings(_Section):
     days_ahead: int = Field(default=7, ge=1, le=60, description="For how many days ahead partitions are made.")
 
 
+class ApiSettings(_Section):
+    """How much one key may ask of one API process."""
+
+    requests_per_second: float = Field(default=200, gt=0, description="How many requests a key may make, steadily.")
+    request_burst: float = Field(default=1_000, ge=1, description="How many requests a key may make at a stretch.")
+    concurrent_requests: int = Field(default=100, ge=1, description="How many requests of a key are answered together.")
+    megabytes_per_second: float = Field(default=32, gt=0, description="How much a key may send, steadily.")
+    megabyte_burst: float = Field(default=128, gt=0, description="How much a key may send at a stretch.")
+    largest_body_megabytes: float = Field(default=1, gt=0, le=100, description="The largest body of a request.")
+    largest_bulk_megabytes: float = Field(
+        default=32, gt=0, le=1_000, description="The largest body of a request that creates many jobs."
+    )
+
+
 def _split(value: Any) -> Any:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
@@ -181,6 +195,7 @@ class Settings(HandlerSettings, BaseSettings):
     scheduler: SchedulerSettings = SchedulerSettings()
     worker: WorkerSettings = WorkerSettings()
     housekeeping: HousekeepingSettings = HousekeepingSettings()
+    api: ApiSettings = ApiSettings()
 
     @classmethod
     def settings_customise_sources(

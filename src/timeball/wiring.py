@@ -23,6 +23,7 @@ from timeball.engine.supervisor import Supervisor
 from timeball.engine.worker_life import WorkerLife
 from timeball.env import Env
 from timeball.handlers.box import Box
+from timeball.handlers.catalogue import Catalogue
 from timeball.handlers.installed import installed_handlers
 from timeball.handlers.registry import Registry
 from timeball.insights import Insights
@@ -52,6 +53,12 @@ class Parts:
     commands: Commands
     box: Box
     broker: Broker
+    catalogue: Catalogue
+
+
+def catalogue_of(box: Box) -> Catalogue:
+    """What can be scheduled, as this process knows it."""
+    return Catalogue(box.known, [handler.name for handler in box.handlers])
 
 
 def built_in_handlers(parts: Parts) -> tuple[Handler, ...]:
@@ -82,7 +89,8 @@ async def opened(settings: Settings, env: Env | None = None) -> AsyncIterator[Pa
         stack.push_async_callback(box.close)
         broker = await _make_broker(settings, store)
         stack.push_async_callback(broker.close)
-        yield Parts(settings, env, store, Commands(store, env), box, broker)
+        catalogue = catalogue_of(box)
+        yield Parts(settings, env, store, Commands(store, env, catalogue), box, broker, catalogue)
 
 
 async def _make_broker(settings: Settings, store: Store) -> Broker:
@@ -105,6 +113,7 @@ class FrontParts:
     sessions: Sessions
     requests: Requests
     dead_letters: Listing
+    catalogue: Catalogue
 
 
 def front_parts(settings: Settings, store: Store, commands: Commands) -> FrontParts:
@@ -120,6 +129,8 @@ def front_parts(settings: Settings, store: Store, commands: Commands) -> FrontPa
         sessions=Sessions(store.database),
         requests=Requests(store.database),
         dead_letters=listing,
+        # Nothing of this box is opened: it only tells what there is.
+        catalogue=catalogue_of(Box(settings, store.env.clock, settings.data_dir, store.history)),
     )
 
 

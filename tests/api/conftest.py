@@ -15,10 +15,11 @@ from timeball.api.app import make_api
 from timeball.api.server import ApiServer
 from timeball.commands import Commands
 from timeball.env import Env
+from timeball.handlers.box import Box
 from timeball.settings import Settings
-from timeball.store.jobs import AuditEntry
+from timeball.store.placing import AuditEntry
 from timeball.store.postgres import Store
-from timeball.wiring import FrontParts, front_parts
+from timeball.wiring import FrontParts, catalogue_of, front_parts
 
 ROLES = ("viewer", "operator", "editor", "admin")
 
@@ -36,10 +37,17 @@ def fresh_database(servers: Servers, template_of: Callable[[PostgresServer], str
     server.drop_database(name)
 
 
+def checking_commands(settings: Settings, store: Store) -> Commands:
+    """Commands that know the handlers in the box."""
+    box = Box(settings, store.env.clock, settings.data_dir, store.history)
+    return Commands(store, store.env, catalogue_of(box))
+
+
 @pytest.fixture
 def parts(store: Store) -> FrontParts:
     """What the API is made of, over the test's store."""
-    return front_parts(Settings(), store, Commands(store, store.env))
+    settings = Settings()
+    return front_parts(settings, store, checking_commands(settings, store))
 
 
 @pytest.fixture
@@ -96,7 +104,8 @@ class _ApiThread:
         store = Store(self._dsn, Env())
         await store.open(migrates=False)
         self._loop = asyncio.get_running_loop()
-        self._server = ApiServer(front_parts(Settings(port=0), store, Commands(store, store.env)))
+        settings = Settings(port=0)
+        self._server = ApiServer(front_parts(settings, store, checking_commands(settings, store)))
         await self._server.open()
         self._started.set()
         await self._server.run()

@@ -15,10 +15,12 @@ from tests.api.test_conventions import check_problem
 from tests.factories import FAILURE, claim_all, enqueue, found, make_job, make_node, record, table
 from timeball.api.app import make_api
 from timeball.api.auth import Gate, is_loopback
+from timeball.commands import Commands
 from timeball.domain.execution import Failed
+from timeball.domain.operation import OperationAction
 from timeball.errors import InvalidInput, NotFound
 from timeball.settings import Settings
-from timeball.store.jobs import AuditEntry
+from timeball.store.placing import AuditEntry
 from timeball.store.postgres import Store
 from timeball.testing import VirtualClock
 from timeball.wiring import FrontParts
@@ -80,6 +82,21 @@ ROUTES: list[tuple[str, str, Any, str, int]] = [
     ("GET", "/health", None, "viewer", 200),
     ("GET", "/stats", None, "viewer", 200),
     ("GET", "/events?wait=0s", None, "viewer", 200),
+    ("POST", "/jobs/sync", {"jobs": [NEW | {"name": "declared"}]}, "editor", 200),
+    ("POST", "/queues/{queue}/purge", {"confirm": "mail"}, "editor", 200),
+    ("GET", "/templates", None, "viewer", 200),
+    ("POST", "/templates", {"name": "{unique}", "job": NEW}, "editor", 201),
+    ("GET", "/templates/{template}", None, "viewer", 200),
+    ("PUT", "/templates/{template}", {"description": "d"}, "editor", 200),
+    ("PATCH", "/templates/{template}", {"description": "d"}, "editor", 200),
+    ("POST", "/templates/{template}/use", {}, "editor", 201),
+    ("DELETE", "/templates/{template}", None, "editor", 204),
+    ("GET", "/operations", None, "viewer", 200),
+    ("GET", "/operations/{operation}", None, "viewer", 200),
+    ("GET", "/operations/{operation}/items", None, "viewer", 200),
+    ("POST", "/operations/{operation}/cancel", {}, "operator", 202),
+    ("GET", "/handlers", None, "viewer", 200),
+    ("GET", "/handlers/{handler}", None, "viewer", 200),
     ("GET", "/audit", None, "admin", 200),
 ]
 
@@ -102,12 +119,24 @@ async def test_security_2_every_route_is_for_its_role(
     execution = await enqueue(store, max_retries=0)
     await record(store, [found(claimed, Failed(FAILURE)) for claimed in await claim_all(store)])
     node = await make_node(store)
+    commands = Commands(store, store.env)
 
     for method, pattern, body, least, expected in ROUTES:
         for role in ("none", *ROLES):
             job = await make_job(store, interval_seconds=3600)
-            path = pattern.format(job=job.id, execution=execution, queue="mail", node=node)
-            body_for_it = body | {"name": f"copy of {job.id}"} if pattern.endswith("duplicate") else body
+            template = await commands.create_template(f"template of {job.id}", {"handler": "h"})
+            operation = await commands.start_operation(OperationAction.CANCEL, [execution])
+            path = pattern.format(
+                job=job.id,
+                execution=execution,
+                queue="mail",
+                node=node,
+                handler="test.echo",
+                template=template.id,
+                operation=operation.id,
+            )
+            is_named = pattern.endswith(("/duplicate", "/templates"))
+            body_for_it = body | {"name": f"copy of {job.id}"} if is_named and body else body
             response = await client.request(method, path, json=body_for_it, headers=keys[role])
 
             where = f"{method} {pattern} as {role}"

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.factories import table
 from timeball.api.app import make_api
 from timeball.api.export import cell
-from timeball.api.redaction import REDACTED
+from timeball.domain.redaction import REDACTED
 from timeball.store.postgres import Store
 from timeball.testing import VirtualClock
 from timeball.wiring import FrontParts

@@ -484,6 +484,7 @@ async def test_stats_tell_how_executions_ended(client: httpx.AsyncClient, store:
 
 async def test_the_audit_names_who_did_what(client: httpx.AsyncClient, clock: VirtualClock) -> None:
     await created(client, name="a", payload={"password": "canary"})
+    clock.advance(seconds(1))
     await client.patch("/jobs/a", json={"payload": {"password": "canary-2"}})
     clock.advance(seconds(1))
     await client.post("/jobs/a/pause", json={"reason": "lunch"})
@@ -491,6 +492,10 @@ async def test_the_audit_names_who_did_what(client: httpx.AsyncClient, clock: Vi
     response = await client.get("/audit")
 
     actions = [(entry["action"], entry["actor"], entry["reason"]) for entry in response.json()["data"]]
-    assert actions[:2] == [("job.pause", "local", "lunch"), ("job.update", "local", None)]
+    assert actions == [
+        ("job.pause", "local", "lunch"),
+        ("job.update", "local", None),
+        ("job.create", "local", None),
+    ]
     assert "canary" not in response.text
     assert len((await client.get("/audit", params={"actor": "nobody"})).json()["data"]) == 0

@@ -18,7 +18,7 @@ from tests.dashboard.conftest import Browser, open_browser, token_of
 from timeball.dashboard.app import CONTENT_POLICY, make_front
 from timeball.dashboard.assets import Assets
 from timeball.settings import Settings
-from timeball.store.jobs import AuditEntry
+from timeball.store.placing import AuditEntry
 from timeball.wiring import FrontParts
 
 ROOT = Path(timeball.dashboard.__file__).parent

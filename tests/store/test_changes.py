@@ -33,7 +33,8 @@ from timeball.domain.execution import Failed, Origin
 from timeball.domain.ids import ExecutionId, JobId, new_id, occurrence_id
 from timeball.domain.job import Job
 from timeball.errors import InvalidInput, NotFound
-from timeball.store.jobs import AuditEntry, Request
+from timeball.store.jobs import Request
+from timeball.store.placing import AuditEntry
 from timeball.store.postgres import Store
 from timeball.store.rooms import PARKED_AT
 from timeball.testing import VirtualClock

@@ -36,7 +36,7 @@ from timeball.domain.ids import ExecutionId, JobId, new_id
 from timeball.domain.lifecycle import Delivery
 from timeball.env import Env
 from timeball.errors import Conflict
-from timeball.store.jobs import Opening
+from timeball.store.new_jobs import Opening
 from timeball.store.postgres import Store
 from timeball.testing import VirtualClock
 

@@ -48,7 +48,8 @@ from timeball.domain.node import NodeKind
 from timeball.domain.occurrences import DueRow, Hoist
 from timeball.env import Env
 from timeball.errors import Conflict, NotFound
-from timeball.store.jobs import Created, Request
+from timeball.store.jobs import Request
+from timeball.store.new_jobs import Created
 from timeball.store.postgres import Store
 from timeball.store.rooms import PARKED_AT, ClaimWish, Ownership
 from timeball.store.tickets import Tickets

@@ -28,7 +28,8 @@ from tests.factories import (
 from timeball.domain.execution import Failed, Origin
 from timeball.domain.ids import ExecutionId, JobId, new_id, show
 from timeball.errors import Conflict, NotFound
-from timeball.store.jobs import AuditEntry, Request
+from timeball.store.jobs import Request
+from timeball.store.placing import AuditEntry
 from timeball.store.postgres import Store
 from timeball.testing import VirtualClock
 

@@ -34,7 +34,7 @@ from tests.servers import PostgresServer, Servers, ServiceMissing, give_up_on
 from timeball.commands import Commands
 from timeball.domain import changes
 from timeball.domain.civil_time import tzdata_version
-from timeball.domain.execution import Failed, Lost
+from timeball.domain.execution import ExecutionState, Failed, Lost
 from timeball.domain.ids import ExecutionId, JobId, occurrence_id, show_execution, show_job
 from timeball.domain.job import Job
 from timeball.domain.node import NodeKind
@@ -519,6 +519,23 @@ async def test_dropped_history_is_not_missed(store: Store, clock: VirtualClock) 
     report = await verify(store.database)
     assert report.holds, "\n".join(report.lines())
     assert report.check("S1").checked == 4
+
+
+async def test_what_was_deleted_by_its_state_is_not_missed_and_what_is_left_still_counts(
+    store: Store, clock: VirtualClock
+) -> None:
+    await store.history.add_day(clock.now().date())
+    await make_recurring(store, 3600, name="hourly")
+    await enqueue(store)
+    await pass_time(store, clock, 15 * HOUR, step=HOUR)
+
+    day = (clock.now() - timedelta(days=1)).date()
+    deleted = await store.history.trim_day(day, [ExecutionState.SUCCEEDED], batch=3)
+
+    assert deleted > 10
+    assert await store.history.trim_day(day, [ExecutionState.SUCCEEDED]) == 0
+    report = await verify(store.database)
+    assert report.holds, "\n".join(report.lines())
 
 
 async def test_verify_reads_one_snapshot_while_others_write(healthy: History) -> None:

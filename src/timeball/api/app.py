@@ -14,6 +14,7 @@ from timeball.api.auth import Doorkeeper, Gate
 from timeball.api.desk import ApiParts, Desk
 from timeball.api.docs_page import CONTENT_POLICY, render_docs
 from timeball.api.door import FrontDoor
+from timeball.api.limits import Limits
 from timeball.api.problems import MEDIA_TYPE, install_problems
 from timeball.api.routes import (
     bulk_jobs,
@@ -22,9 +23,13 @@ from timeball.api.routes import (
     events,
     executions,
     explain,
+    handlers,
     jobs,
     machinery,
+    operations,
+    sync,
     system,
+    templates,
     time,
 )
 from timeball.api.schemas.bulk import BulkJobs
@@ -33,6 +38,23 @@ from timeball.version import __version__
 
 PREFIX = "/api/v1"
 _COMPRESS_FROM = 1_000
+# `bulk` and `sync` before the rest: a job could be called so.
+_ROUTERS = (
+    bulk_jobs.router,
+    sync.router,
+    jobs.router,
+    executions.router,
+    explain.router,
+    dead_letter.router,
+    templates.router,
+    operations.router,
+    machinery.router,
+    handlers.router,
+    events.router,
+    doctor.router,
+    system.router,
+    time.router,
+)
 _DESCRIPTION = (
     "Jobs at their exact time. Errors are `application/problem+json`; lists are `{data, next_cursor, has_more}`; "
     "every POST takes an `Idempotency-Key`. Each route says which role a key must have (`x-role`): "
@@ -40,32 +62,32 @@ _DESCRIPTION = (
 )
 
 
-# `bulk` before the rest: a job could be called so.
-_ROUTES = (
-    bulk_jobs,
-    jobs,
-    executions,
-    explain,
-    dead_letter,
-    machinery,
-    events,
-    system,
-    time,
-    doctor,
-)
-
-
 def make_api(parts: ApiParts, gate: Doorkeeper | None = None) -> FastAPI:
     """The whole API over the parts of an open process; keys open its gate, unless another one is given."""
     app = FastAPI(title="Timeball", version=__version__, openapi_url=None, docs_url=None, redoc_url=None)
-    app.state.desk = Desk(parts.commands, parts.insights, parts.live, parts.dead_letters)
-    for module in _ROUTES:
-        app.include_router(module.router, prefix=PREFIX)
+    app.state.desk = Desk(
+        commands=parts.commands,
+        insights=parts.insights,
+        live=parts.live,
+        dead_letters=parts.dead_letters,
+        catalogue=parts.catalogue,
+        holder=parts.env.new_id(),
+    )
+    for router in _ROUTERS:
+        app.include_router(router, prefix=PREFIX)
     app.openapi = lambda: _schema_of(app)  # type: ignore[method-assign]
     install_problems(app)
     _add_pages(app)
     keeper = gate or Gate(parts.keys, parts.settings.host)
-    app.add_middleware(FrontDoor, gate=keeper, memory=parts.requests, new_id=parts.env.new_id)
+    settings = parts.settings.api
+    app.add_middleware(
+        FrontDoor,
+        gate=keeper,
+        memory=parts.requests,
+        limits=Limits(settings, parts.env.clock.monotonic),
+        settings=settings,
+        new_id=parts.env.new_id,
+    )
     app.add_middleware(GZipMiddleware, minimum_size=_COMPRESS_FROM, compresslevel=4)
     return app
 

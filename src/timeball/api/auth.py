@@ -66,6 +66,7 @@ class Caller:
 
     name: str
     role: Role
+    place: str | None = None
 
     def needs(self, role: Role, what: str) -> None:
         """Refuse, unless the caller's role is at least this one."""
@@ -79,7 +80,7 @@ class Caller:
 
     def acting(self, reason: str | None = None) -> Actor:
         """The caller as the audit names them."""
-        return Actor(self.name, reason)
+        return Actor(self.name, reason, self.place, is_administrator=self.role is Role.ADMIN)
 
 
 class Doorkeeper(Protocol):

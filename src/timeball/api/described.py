@@ -13,7 +13,7 @@ from timeball.api.parameters import known_parameters
 from timeball.api.problems import MEDIA_TYPE
 from timeball.api.schemas.common import Problem
 
-_ALWAYS = (400, 401, 403, 422, 503)
+_ALWAYS = (400, 401, 403, 422, 429, 503)
 _WITH_BODY = (413, 415)
 
 JOB_ID, EXECUTION_ID = "job_01JCV3V1KC8M2T4QZ5R7N9X0AB", "exe_01JCV3V1KC8M2T4QZ5R7N9X0AB"

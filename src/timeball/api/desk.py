@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol
+from uuid import UUID
 
 from fastapi import Depends, Request
 
@@ -22,6 +23,29 @@ class DeadLetters(Protocol):
     """Where dead executions are marked as dealt with."""
 
     async def settle(self, ids: Sequence[ExecutionId], how: str, audit: Any) -> set[ExecutionId]: ...
+
+
+class HandlerEntry(Protocol):
+    """A handler as the catalogue shows it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def description(self) -> str: ...
+    @property
+    def run_style(self) -> str: ...
+    @property
+    def payload_schema(self) -> dict[str, Any]: ...
+    @property
+    def example(self) -> Any: ...
+    @property
+    def is_enabled_here(self) -> bool: ...
+
+
+class Catalogue(Protocol):
+    """What can be scheduled."""
+
+    def entries(self) -> Sequence[HandlerEntry]: ...
 
 
 class ApiParts(Protocol):
@@ -43,6 +67,8 @@ class ApiParts(Protocol):
     def requests(self) -> Memory: ...
     @property
     def dead_letters(self) -> DeadLetters: ...
+    @property
+    def catalogue(self) -> Catalogue: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +79,9 @@ class Desk:
     insights: Insights
     live: Live
     dead_letters: DeadLetters
+    catalogue: Catalogue
+    # Under which name this process works off operations.
+    holder: UUID
 
 
 async def _desk(request: Request) -> Desk:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from uuid import UUID
 
 import orjson
@@ -15,14 +16,15 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from timeball.api.auth import Doorkeeper
+from timeball.api.auth import Caller, Doorkeeper
 from timeball.api.idempotency import HEADER, Memory, answer_once
+from timeball.api.limits import Limits
 from timeball.api.problems import Refusal, problem_for
 from timeball.domain.ids import show
 from timeball.errors import TimeballError
+from timeball.settings import ApiSettings
 
-MOST_BYTES = 1024 * 1024
-MOST_BYTES_IN_BULK = 32 * 1024 * 1024
+_MEGABYTE = 1024**2
 # The payload may be a hundred levels deep, and stands a few levels deep itself.
 DEEPEST = 110
 _BULK_PATH = "/api/v1/jobs/bulk"
@@ -47,10 +49,20 @@ _SECURITY_HEADERS = {
 class FrontDoor:
     """The outermost part of the API, as ASGI middleware."""
 
-    def __init__(self, app: ASGIApp, gate: Doorkeeper, memory: Memory, new_id: Callable[[], UUID]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        gate: Doorkeeper,
+        memory: Memory,
+        limits: Limits,
+        settings: ApiSettings,
+        new_id: Callable[[], UUID],
+    ) -> None:
         self._app = app
         self._gate = gate
         self._memory = memory
+        self._limits = limits
+        self._settings = settings
         self._new_id = new_id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -80,16 +92,41 @@ class FrontDoor:
         return given if _REQUEST_ID.fullmatch(given) else show("req", self._new_id())
 
     async def _admit(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
-        method = scope["method"]
-        caller = scope.get(TRUSTED_CALLER)
-        if caller is None and _own_path(scope) not in _FOR_EVERYBODY:
-            caller = await self._gate.identify(method, headers)
+        is_for_all = _own_path(scope) in _FOR_EVERYBODY
+        trusted: Caller | None = scope.get(TRUSTED_CALLER)
+        caller = trusted if trusted is not None or is_for_all else await self._identify(scope, headers)
         scope["state"]["caller"] = caller
+        if is_for_all:
+            await self._answer(scope, headers, receive, send, None)
+            return
+        name = _place(scope) if caller is None else caller.name
+        self._limits.begin(name)
+        try:
+            await self._answer(scope, headers, receive, send, caller)
+        finally:
+            self._limits.end(name)
+
+    async def _identify(self, scope: Scope, headers: Headers) -> Caller | None:
+        place = _place(scope)
+        try:
+            caller = await self._gate.identify(scope["method"], headers)
+            return None if caller is None else replace(caller, place=caller.place or place)
+        except Refusal:
+            # Whoever tries keys is counted by address, so that they cannot try for ever.
+            self._limits.begin(place)
+            self._limits.end(place)
+            raise
+
+    async def _answer(
+        self, scope: Scope, headers: Headers, receive: Receive, send: Send, caller: Caller | None
+    ) -> None:
+        method = scope["method"]
         if method not in _WITH_BODY:
             await self._app(scope, receive, send)
             return
         _check_media_type(headers)
-        body = await _read_body(_own_path(scope), headers, receive)
+        body = await self._read_body(_own_path(scope), headers, receive)
+        self._limits.count_bytes(_place(scope) if caller is None else caller.name, len(body))
         replayed = _Replayed(body, receive)
         key = headers.get(HEADER)
         if method != "POST" or key is None or caller is None:
@@ -98,6 +135,18 @@ class FrontDoor:
         await answer_once(
             self._memory, self._app, scope, replayed.receive, send, caller=caller.name, key=key, body=body
         )
+
+    async def _read_body(self, path: str, headers: Headers, receive: Receive) -> bytes:
+        settings = self._settings
+        is_bulk = path == _BULK_PATH
+        megabytes = settings.largest_bulk_megabytes if is_bulk else settings.largest_body_megabytes
+        return await _read_body(headers, receive, int(megabytes * _MEGABYTE))
+
+
+def _place(scope: Scope) -> str:
+    """From where a request came: the address of whoever opened the connection."""
+    client = scope.get("client")
+    return "http" if client is None else f"http {client[0]}"
 
 
 def _own_path(scope: Scope) -> str:
@@ -117,8 +166,7 @@ def _check_media_type(headers: Headers) -> None:
         )
 
 
-async def _read_body(path: str, headers: Headers, receive: Receive) -> bytes:
-    most = MOST_BYTES_IN_BULK if path == _BULK_PATH else MOST_BYTES
+async def _read_body(headers: Headers, receive: Receive, most: int) -> bytes:
     declared = headers.get("content-length", "0")
     if declared.isdecimal() and int(declared) > most:
         raise _too_large(most)

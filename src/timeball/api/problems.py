@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from timeball.domain.instants import shown
-from timeball.errors import Conflict, InvalidInput, NotFound, StoreUnavailable, TimeballError
+from timeball.errors import Conflict, InvalidInput, NotAllowed, NotFound, StoreUnavailable, TimeballError
 
 MEDIA_TYPE = "application/problem+json"
 _log = logging.getLogger("timeball.api")
@@ -64,8 +64,10 @@ def problem_for(error: Exception, request: Request) -> Response:
         case RequestValidationError():
             return _invalid(request, error.errors())
         case InvalidInput():
-            where = [] if error.field is None else [{"pointer": f"/{error.field}", "detail": str(error)}]
+            where = [{name: shown(text, 500) for name, text in one.items()} for one in error.errors[:50]]
             return _problem(request, 422, error.code, str(error), error.hint, where)
+        case NotAllowed():
+            return _problem(request, 403, error.code, str(error), error.hint)
         case NotFound():
             hint = f"look for it with GET /api/v1/{_COLLECTIONS.get(error.kind, 'jobs')}"
             return _problem(request, 404, error.code, str(error), hint)
@@ -84,7 +86,15 @@ def problem_for(error: Exception, request: Request) -> Response:
             return _problem(request, 500, code, detail, "tell us the request_id; the server's log knows more")
 
 
-_COLLECTIONS = {"job": "jobs", "execution": "executions", "node": "workers", "queue": "queues"}
+_COLLECTIONS = {
+    "job": "jobs",
+    "execution": "executions",
+    "node": "workers",
+    "queue": "queues",
+    "handler": "handlers",
+    "template": "templates",
+    "operation": "operations",
+}
 _CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed"}
 
 

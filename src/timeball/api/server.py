@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from starlette.types import ASGIApp
 
 from timeball.api.app import make_api
 from timeball.api.auth import Gate
+from timeball.api.background import OperationLoop
 from timeball.api.desk import ApiParts
 from timeball.errors import InvalidInput
 
@@ -60,9 +62,14 @@ class ApiServer:
         return f"API on {self.address}/api/v1 ({who}); its description: {self.address}/docs"
 
     async def run(self) -> None:
-        """Answer until stopped."""
+        """Answer until stopped, and work off operations meanwhile."""
         assert self._socket is not None
-        await self._server.serve(sockets=[self._socket])
+        working = asyncio.create_task(OperationLoop(self._parts.commands, self._parts.env.new_id()).run())
+        try:
+            await self._server.serve(sockets=[self._socket])
+        finally:
+            working.cancel()
+            await asyncio.wait([working])
 
     def stop(self) -> None:
         """Answer what has been asked, and end; asked a second time, end at once. Streams of events end now."""

@@ -11,10 +11,10 @@ from uuid import UUID
 import orjson
 from starlette.responses import Response
 
-from timeball.api.redaction import redact
 from timeball.domain.execution import Attempt, Execution
 from timeball.domain.ids import show, show_execution, show_job
 from timeball.domain.job import SPEC_FIELDS, spec_of
+from timeball.domain.redaction import redacted
 from timeball.domain.search import Page, PageRequest
 from timeball.insights import ExecutionView, FireTime, JobView
 
@@ -63,7 +63,7 @@ def job_document(view: JobView) -> Document:
         }
     return wish | {
         "id": show_job(job.id),
-        "payload": redact(orjson.loads(job.payload)),
+        "payload": redacted(orjson.loads(job.payload)),
         "tags": list(job.tags),
         "kind": job.kind,
         "status": view.status,
@@ -110,8 +110,8 @@ def execution_document(execution: Execution) -> Document:
 def full_execution_document(view: ExecutionView) -> Document:
     """An execution with all that is known of it; secrets hidden."""
     return execution_document(view.execution) | {
-        "payload": redact(orjson.loads(view.payload)),
-        "result": redact(view.execution.result),
+        "payload": redacted(orjson.loads(view.payload)),
+        "result": redacted(view.execution.result),
         "fingerprint": view.fingerprint,
         "stop_requested": view.stop,
         "attempt_list": [_attempt_document(attempt) for attempt in view.attempts],
@@ -206,7 +206,7 @@ def stats_document(row: Mapping[str, Any]) -> Document:
 
 def audit_document(row: Mapping[str, Any]) -> Document:
     """Who changed what; secrets hidden."""
-    before, after = (None if row[side] is None else redact(orjson.loads(row[side])) for side in ("before", "after"))
+    before, after = (None if row[side] is None else redacted(orjson.loads(row[side])) for side in ("before", "after"))
     return dict(row) | {"id": show("aud", row["id"]), "before": before, "after": after}
 
 

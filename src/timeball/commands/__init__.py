@@ -5,5 +5,6 @@ API, command line, dashboard and SDK all come through here, so a rule that holds
 
 from timeball.commands.actor import LOCAL, Actor
 from timeball.commands.all_commands import Commands
+from timeball.store.interface import Created
 
-__all__ = ["LOCAL", "Actor", "Commands"]
+__all__ = ["LOCAL", "Actor", "Commands", "Created"]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from timeball.commands.declaring import Declaring
-from timeball.commands.running import Running
+from timeball.commands.operating import Operating
 from timeball.commands.steering import Steering
+from timeball.commands.templating import Templating
 
 
-class Commands(Declaring, Running, Steering):
-    """What can be done to jobs, executions and queues."""
+class Commands(Declaring, Operating, Steering, Templating):
+    """What can be done to jobs, executions, queues and templates."""

@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+from timeball.commands.actor import Actor
 from timeball.domain.execution import Execution
+from timeball.domain.handler import OWNED_BY_ADMINISTRATORS, AnyPayload, PayloadRules
 from timeball.domain.ids import ExecutionId, JobId
 from timeball.domain.job import Job
 from timeball.env import Env
-from timeball.errors import NotFound
+from timeball.errors import NotAllowed, NotFound
 from timeball.store.interface import Store
 
 
 class Base:
     """The store and the world outside; and what must be there to be changed."""
 
-    def __init__(self, store: Store, env: Env) -> None:
+    def __init__(self, store: Store, env: Env, handlers: PayloadRules | None = None) -> None:
         self._store = store
         self._env = env
+        self._handlers = handlers or AnyPayload()
+
+    def _check_payload(self, handler: str, payload: str, actor: Actor) -> None:
+        """Refuse what the handler could never take, and commands from those who may not give them."""
+        self._check_owner(handler, actor)
+        check = self._handlers.checker(handler)
+        if check is not None:
+            check(payload)
+
+    @staticmethod
+    def _check_owner(handler: str, actor: Actor) -> None:
+        if handler in OWNED_BY_ADMINISTRATORS and not actor.is_administrator:
+            raise NotAllowed(
+                f"what {handler} runs can be written by an administrator only",
+                hint="ask one to create or change this job; an operator may run it as it is",
+            )
 
     def _new_job_id(self) -> JobId:
         return JobId(self._env.new_id())

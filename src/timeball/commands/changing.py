@@ -28,7 +28,10 @@ class Changing(Base):
 
         def decide(snapshot: JobSnapshot) -> JobChange:
             _check_version(snapshot.job, expected_version)
-            return changes.edit(snapshot, fields, self._store.shards)
+            change = changes.edit(snapshot, fields, self._store.shards)
+            if fields.keys() & {"handler", "payload"}:
+                self._check_payload(change.job.handler, change.job.payload, actor)
+            return change
 
         await self._refuse_known_instant(job_id, fields)
         return (await self._store.jobs.change(job_id, decide, actor.entry)).job

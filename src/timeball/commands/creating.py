@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from timeball.commands.actor import LOCAL, Actor
 from timeball.commands.base import Base
 from timeball.domain.execution import Origin
 from timeball.domain.ids import ExecutionId, shard_of
@@ -23,19 +24,27 @@ _TRIES = 4
 class Creating(Base):
     """Make jobs."""
 
-    async def create(self, spec: JobSpec, connection: Any = None) -> Created:
+    async def create(self, spec: JobSpec, connection: Any = None, actor: Actor = LOCAL) -> Created:
         """Create one job; inside the caller's own asyncpg *connection*, if one is given."""
-        return (await self.create_all([spec], connection))[0]
+        return (await self.create_all([spec], connection, actor))[0]
 
-    async def create_all(self, specs: Sequence[JobSpec], connection: Any = None) -> list[Created]:
+    async def create_all(self, specs: Sequence[JobSpec], connection: Any = None, actor: Actor = LOCAL) -> list[Created]:
         """Create jobs, all or none. A one-off whose `unique_key` is alive gives the execution that holds the key."""
-        prepared = self.prepare(specs)
+        prepared = self.prepare(specs, actor)
         jobs, openings = [job for job, _ in prepared], [opening for _, opening in prepared if opening is not None]
+        return await self._write_new(jobs, openings, connection, actor)
+
+    async def _write_new(
+        self, jobs: Sequence[Job], openings: Sequence[Opening], connection: Any, actor: Actor
+    ) -> list[Created]:
         if connection is not None:
             return await self._store.jobs.create(jobs, openings, connection)
+        # Definitions and bulk actions are audited; the enqueue of a one-off is work, not a change.
+        is_noted = any(not job.is_enqueued for job in jobs) or (actor is not LOCAL and len(jobs) > 1)
+        audit = actor.entry if is_noted else None
         for attempt in range(_TRIES):
             try:
-                return await self._store.jobs.create(jobs, openings)
+                return await self._store.jobs.create(jobs, openings, audit=audit)
             except StoreUnavailable:
                 if attempt == _TRIES - 1:
                     raise
@@ -62,10 +71,13 @@ class Creating(Base):
             done |= {created.job_id: created for created in again}
         return [done[job.id] for job in jobs]
 
-    def prepare(self, specs: Sequence[JobSpec]) -> list[tuple[Job, Opening | None]]:
+    def prepare(self, specs: Sequence[JobSpec], actor: Actor = LOCAL) -> list[tuple[Job, Opening | None]]:
         """Check wishes and make them jobs with their first executions, ready to be written."""
         now = self._env.clock.now()
-        return [self._prepare_one(spec, now) for spec in specs]
+        prepared = [self._prepare_one(spec, now) for spec in specs]
+        for job, _ in prepared:
+            self._check_payload(job.handler, job.payload, actor)
+        return prepared
 
     def _prepare_one(self, spec: JobSpec, now: datetime) -> tuple[Job, Opening | None]:
         is_immediate = (
@@ -90,12 +102,16 @@ class Creating(Base):
             executions_left=first.executions_left,
         )
 
-    async def enqueue_many(self, spec: JobSpec, payloads: Sequence[str]) -> list[ExecutionId]:
-        """Create many one-offs that differ only in their payloads (JSON texts): all or none."""
+    async def enqueue_many(self, spec: JobSpec, payloads: Sequence[str], actor: Actor = LOCAL) -> list[ExecutionId]:
+        """Create many one-offs that differ only in their payloads (JSON texts): all or none.
+
+        One that its handler could never take is refused under its number. Audited in one row, unless it is local work.
+        """
         if spec.unique_key is not None or spec.max_running is not None or spec.schedule is not None:
             raise InvalidInput(
                 "unique_key, max_running and schedules cannot be given to a bulk enqueue; create them singly"
             )
+        self._check_payloads(spec.handler, payloads, actor)
         now = self._env.clock.now()
         due_at = spec.scheduled_at
         template = define(
@@ -106,5 +122,17 @@ class Creating(Base):
         ids = self._env.new_ids(len(payloads))
         rows = [(id_, shard_of(id_, shards), payload) for id_, payload in zip(ids, payloads, strict=True)]
         if rows:
-            await self._store.jobs.create_many(template, rows, template.rule.scheduled_at if due_at else None)
+            run_at = template.rule.scheduled_at if due_at else None
+            await self._store.jobs.create_many(template, rows, run_at, None if actor is LOCAL else actor.entry)
         return [ExecutionId(id_) for id_, _, _ in rows]
+
+    def _check_payloads(self, handler: str, payloads: Sequence[str], actor: Actor) -> None:
+        self._check_owner(handler, actor)
+        check = self._handlers.checker(handler)
+        if check is None:
+            return
+        for number, payload in enumerate(payloads):
+            try:
+                check(payload)
+            except InvalidInput as error:
+                raise error.below(str(number)) from None

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import orjson
-
-from timeball.commands.actor import Actor
+from timeball.commands.actor import LOCAL, Actor
 from timeball.commands.changing import Changing
 from timeball.commands.creating import Creating
-from timeball.domain.job import SPEC_FIELDS, Job, JobSpec, redefine
+from timeball.domain.declaration import PlannedJob, Step, differences, plan
+from timeball.domain.job import Job, JobSpec
+from timeball.domain.text import check_label
 from timeball.errors import Conflict, InvalidInput
+
+_DECLARATION = Actor("declaration")
 
 
 class Declaring(Creating, Changing):
@@ -30,19 +32,16 @@ class Declaring(Creating, Changing):
             if present is not None:
                 return await self._align(present, spec)
             try:
-                prepared = self.prepare([spec])
-                jobs = [replace(job, declared_by=declared_by) for job, _ in prepared]
-                await self._store.jobs.create(jobs, [opening for _, opening in prepared if opening is not None])
+                return (await self._create_declared([spec], declared_by, _DECLARATION))[0]
             except Conflict:
                 continue  # another process was quicker: compare with what it made
-            return jobs[0]
         raise Conflict(f"job {spec.name!r} is being created and deleted over and over")
 
     async def _align(self, present: Job, spec: JobSpec) -> Job:
         fields = self.differences(present, spec)
         if not fields:
             return present
-        return await self.update(present.id, fields, Actor("declaration"))
+        return await self.update(present.id, fields, _DECLARATION)
 
     async def undeclared(self, modules: Sequence[str], names: Sequence[str]) -> list[Job]:
         """The jobs that these modules declared once, under other names than these, and that are still active."""
@@ -50,20 +49,51 @@ class Declaring(Creating, Changing):
 
     def differences(self, present: Job, spec: JobSpec) -> dict[str, Any]:
         """Which fields of a declaration differ from the job that is there."""
-        wanted = {name: getattr(spec, name) for name in SPEC_FIELDS}
-        if spec.interval_seconds is not None and spec.scheduled_at is None:
-            # An interval without an anchor keeps the one it has: a restart must not shift the rhythm.
-            wanted.pop("scheduled_at")
-        fresh = redefine(present, wanted, present.created_at or self._env.clock.now(), self._store.shards)
-        if _same_definition(present, fresh):
-            return {}
-        return wanted
+        return differences(present, spec, self._env.clock.now(), self._store.shards)[1]
 
+    # many at once
 
-def _same_definition(one: Job, other: Job) -> bool:
-    return _comparable(one) == _comparable(other) and orjson.loads(one.payload) == orjson.loads(other.payload)
+    async def plan_sync(
+        self, wishes: Sequence[JobSpec], declared_by: str, *, prune: bool = False, actor: Actor = LOCAL
+    ) -> list[PlannedJob]:
+        """What `sync` would do: a step for each job, and with *prune* one for each that *declared_by* no longer declares."""
+        check_label(declared_by, "declared_by")
+        made = [self._prepared(number, wish, actor) for number, wish in enumerate(wishes)]
+        present = await self._store.jobs.find_by_names([job.name for job in made if job.name is not None])
+        pruned = await self._store.jobs.declared_by(declared_by) if prune else []
+        return plan(present, list(zip(wishes, made, strict=True)), pruned, self._env.clock.now(), self._store.shards)
 
+    def _prepared(self, number: int, wish: JobSpec, actor: Actor) -> Job:
+        try:
+            return self.prepare([wish], actor)[0][0]
+        except InvalidInput as error:
+            raise error.below(f"jobs/{number}") from error
 
-def _comparable(job: Job) -> Job:
-    """A job without what differs in any case; the database writes a payload in its own way."""
-    return replace(job, payload="", version=0, created_at=None, updated_at=None)
+    async def sync(
+        self, wishes: Sequence[JobSpec], declared_by: str, *, prune: bool = False, actor: Actor = LOCAL
+    ) -> list[PlannedJob]:
+        """Make the jobs of these names what is declared: created, changed, or left; with *prune*, deleted if no longer declared.
+
+        Everything is checked before anything is done. A job that somebody edits meanwhile raises Conflict; repeat the call.
+        """
+        steps = await self.plan_sync(wishes, declared_by, prune=prune, actor=actor)
+        new = [step.wish for step in steps if step.step is Step.CREATE and step.wish is not None]
+        created = {job.name: job for job in await self._create_declared(new, declared_by, actor)} if new else {}
+        return [await self._take(step, created, actor) for step in steps]
+
+    async def _take(self, step: PlannedJob, created: dict[str | None, Job], actor: Actor) -> PlannedJob:
+        before = step.before
+        if before is None:
+            return replace(step, after=created[step.name])
+        if step.step is Step.CHANGE:
+            return replace(step, after=await self.update(before.id, step.fields, actor, before.version))
+        if step.step is Step.DELETE:
+            await self.delete(before.id, actor)
+        return step
+
+    async def _create_declared(self, wishes: Sequence[JobSpec], declared_by: str, actor: Actor) -> list[Job]:
+        prepared = self.prepare(wishes, actor)
+        jobs = [replace(job, declared_by=declared_by) for job, _ in prepared]
+        openings = [opening for _, opening in prepared if opening is not None]
+        await self._store.jobs.create(jobs, openings, audit=actor.entry)
+        return jobs

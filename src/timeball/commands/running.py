@@ -13,7 +13,7 @@ from timeball.domain.ids import ExecutionId, JobId
 from timeball.domain.schedule import Manual, Once
 from timeball.domain.text import to_json
 from timeball.errors import Conflict, InvalidInput, NotFound
-from timeball.store.interface import Request
+from timeball.store.interface import AuditEntry, Request
 
 _MOST_BACKFILLED = 10_000
 _BACKFILL_INTERVAL = timedelta(milliseconds=100)
@@ -29,31 +29,54 @@ class Running(Changing):
             id=ExecutionId(self._env.new_id()),
             job_id=job.id,
             origin=Origin.TRIGGER,
-            payload=None if payload is None else to_json(payload),
+            payload=self._own_payload(job.handler, payload, actor),
         )
         return (await self._store.jobs.request([request], actor.entry, "job.trigger"))[0]
 
     async def retry(self, execution_id: ExecutionId, payload: Any = None, actor: Actor = LOCAL) -> ExecutionId:
         """Run an ended execution again: a new one, linked to the old, which stays as it is."""
+        return await self._retry(execution_id, payload, actor, ExecutionId(self._env.new_id()), actor.entry)
+
+    async def _retry(
+        self,
+        execution_id: ExecutionId,
+        payload: Any,
+        actor: Actor,
+        new_id: ExecutionId,
+        audit: AuditEntry | None,
+    ) -> ExecutionId:
         ended = await self._existing_execution(execution_id)
         if not ended.state.is_final:
             raise Conflict(f"execution {execution_id} is {ended.state}, not ended", hint="cancel it first, or wait")
+        own = self._own_payload(ended.handler, payload, actor)
         request = Request(
-            id=ExecutionId(self._env.new_id()),
+            id=new_id,
             job_id=ended.job_id,
             origin=Origin.RETRY,
-            payload=await self._store.history.payload_override(execution_id) if payload is None else to_json(payload),
+            payload=await self._store.history.payload_override(execution_id) if own is None else own,
             retry_of=execution_id,
         )
-        return (await self._store.jobs.request([request], actor.entry, "execution.retry"))[0]
+        return (await self._store.jobs.request([request], audit, "execution.retry"))[0]
+
+    def _own_payload(self, handler: str, payload: Any, actor: Actor) -> str | None:
+        if payload is None:
+            return None
+        text = to_json(payload)
+        self._check_payload(handler, text, actor)
+        return text
 
     async def cancel(self, execution_ids: Sequence[ExecutionId], actor: Actor = LOCAL) -> set[ExecutionId]:
         """Cancel executions: what waits, at once; what runs is asked to stop. Returns those that this reached.
 
         The pending occurrence of a recurring job is cancelled too; its schedule goes on with the next.
         """
+        return await self._cancel(execution_ids, actor, actor.entry)
+
+    async def _cancel(
+        self, execution_ids: Sequence[ExecutionId], actor: Actor, audit: AuditEntry | None
+    ) -> set[ExecutionId]:
         reason = actor.reason or f"cancelled by {actor.name}"
-        reached = await self._store.jobs.cancel(execution_ids, reason, actor.entry)
+        reached = await self._store.jobs.cancel(execution_ids, reason, audit)
         for execution_id in execution_ids:
             if execution_id not in reached and await self._skip_if_pending(execution_id, actor):
                 reached.add(execution_id)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID
 
 from timeball.commands.actor import LOCAL, Actor
 from timeball.commands.base import Base
+from timeball.domain.ids import Incarnation
 from timeball.domain.text import check_label
 from timeball.errors import InvalidInput, NotFound
 
@@ -32,6 +32,11 @@ class Steering(Base):
             )
         await self._set_queue(name, actor, "queue.limit", max_running=max_running)
 
+    async def purge_queue(self, name: str, actor: Actor = LOCAL) -> int:
+        """Cancel everything that is queued there and has not begun; returns how much that was. Schedules go on."""
+        check_label(name, "queue")
+        return await self._store.jobs.purge(name, actor.reason or f"purged by {actor.name}", actor.entry)
+
     async def _set_queue(self, name: str, actor: Actor, action: str, **wanted: Any) -> None:
         check_label(name, "queue")
         found = await self._store.jobs.queue(name) or {}
@@ -41,7 +46,7 @@ class Steering(Base):
             name, is_paused=is_paused, max_running=max_running, reason=actor.reason, audit=actor.entry, action=action
         )
 
-    async def drain_node(self, incarnation: UUID) -> None:
+    async def drain_node(self, incarnation: Incarnation, actor: Actor = LOCAL) -> None:
         """Ask a worker or scheduler to leave in good order."""
-        if not await self._store.nodes.drain(incarnation):  # type: ignore[arg-type]
+        if not await self._store.jobs.drain_node(incarnation, actor.entry):
             raise NotFound("node", incarnation)

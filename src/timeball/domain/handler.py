@@ -77,3 +77,21 @@ class HandlerSource(Protocol):
 
     def find(self, name: str) -> Handler | None:
         """The handler of that name, if it is known here."""
+
+
+class PayloadRules(Protocol):
+    """Whatever knows what handlers can take."""
+
+    def checker(self, name: str) -> Callable[[str], object] | None:
+        """What raises `PayloadMismatch` for a payload (JSON text) that handler *name* could never take; None if nobody knows."""
+
+
+class AnyPayload:
+    """Rules of somebody who knows no handler."""
+
+    def checker(self, name: str) -> None:
+        """Nobody knows."""
+
+
+# Handlers that run whatever their payload says. Only an administrator may write it, or choose such a handler.
+OWNED_BY_ADMINISTRATORS = frozenset({"shell.command"})

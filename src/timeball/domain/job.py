@@ -229,7 +229,7 @@ def redefine(job: Job, changes: Mapping[str, Any], now: datetime, shards: int) -
         raise InvalidInput(
             f"unknown field {unknown[0]!r}; known are {', '.join(sorted(SPEC_FIELDS))}", field=unknown[0]
         )
-    spec = replace(_without_other_kinds(spec_of(job), changes), **changes)
+    spec = replace(without_other_kinds(spec_of(job), changes), **changes)
     fresh = define(replace(spec, payload={}) if "payload" not in changes else spec, job.id, now, shards)
     kept_payload = fresh.payload if "payload" in changes else job.payload
     return replace(
@@ -246,7 +246,7 @@ def redefine(job: Job, changes: Mapping[str, Any], now: datetime, shards: int) -
     )
 
 
-def _without_other_kinds(spec: JobSpec, changes: Mapping[str, Any]) -> JobSpec:
+def without_other_kinds(spec: JobSpec, changes: Mapping[str, Any]) -> JobSpec:
     """Whoever gives a cron expression to an interval job means to replace the interval, not to contradict it."""
     if changes.get("schedule") is not None:
         return replace(spec, interval_seconds=None, scheduled_at=None)

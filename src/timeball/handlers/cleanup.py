@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import date, datetime, timedelta
 from typing import Any, Protocol
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, field_validator
 
 from timeball.current import current
+from timeball.domain.execution import ExecutionState
+from timeball.domain.search import parse_states
+from timeball.errors import InvalidInput
 from timeball.handlers.typed import Payload, Refused
 
 
@@ -23,11 +27,43 @@ class OldHistory(Protocol):
     async def drop_day(self, day: date) -> int:
         """Drop a day of history; returns how many executions went."""
 
+    async def trim_day(self, day: date, states: Sequence[ExecutionState]) -> int:
+        """Delete what ended in these states on a day; returns how many executions went."""
+
 
 class CleanupPayload(Payload):
-    """Which history to delete: whole days, of any state, so that the ledger stays without holes."""
+    """Which history to delete: that of whole days, all of it or what ended in some states.
 
-    older_than_days: int = Field(ge=1, le=36_500, description="Days before that many days ago are deleted.")
+    Whatever is deleted, `timeball verify` proves the ledger from the day after the last one that was touched.
+    """
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"older_than_days": 30, "statuses": ["succeeded"]}]})
+
+    older_than_days: int = Field(ge=1, le=36_500, description="Days before that many days ago are cleaned up.")
+    statuses: tuple[str, ...] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=8,
+        description="succeeded, cancelled, dead or skipped; without them, everything of those days goes.",
+        examples=[["succeeded"]],
+    )
+
+    @field_validator("statuses")
+    @classmethod
+    def _check_statuses(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        try:
+            states = parse_states(value or (), "statuses")
+        except InvalidInput as error:
+            raise ValueError(str(error)) from None
+        for state in states:
+            if not state.is_final:
+                raise ValueError(f"{state} is not an end, expected some of succeeded, cancelled, dead, skipped")
+        return value
+
+    @property
+    def states(self) -> tuple[ExecutionState, ...]:
+        """The states to be deleted; none named means all."""
+        return parse_states(self.statuses or (), "statuses")
 
 
 class Cleanup:
@@ -45,8 +81,13 @@ class Cleanup:
         deleted = 0
         for number, day in enumerate(old):
             current.progress(number / len(old), f"{day}")
-            gone = await history.drop_day(day)
+            gone = await _clean(history, day, payload.states)
             current.log(f"{day}: {gone} executions deleted")
             deleted += gone
         current.progress(1, "done")
         return {"days": len(old), "executions": deleted}
+
+
+async def _clean(history: OldHistory, day: date, states: Sequence[ExecutionState]) -> int:
+    # A day without anything to keep goes in one piece, however large it is.
+    return await (history.trim_day(day, states) if states else history.drop_day(day))

@@ -23,7 +23,15 @@ from email.policy import SMTP
 from typing import Annotated, Any, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
 from timeball.clock import Clock
 from timeball.current import current
@@ -85,6 +93,10 @@ class Attachment(Payload):
 
 class EmailPayload(Payload):
     """One message."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"to": ["ada@example.com"], "subject": "The report", "message": "It is done."}]}
+    )
 
     to: MailAddresses = Field(min_length=1, examples=[["ada@example.com"]])
     cc: MailAddresses = ()

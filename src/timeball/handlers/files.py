@@ -14,7 +14,7 @@ from base64 import b64decode
 from contextlib import suppress
 from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from timeball.current import current
 from timeball.domain.text import MAX_PAYLOAD_BYTES
@@ -44,9 +44,15 @@ class _PathPayload(Payload):
 class FolderPayload(_PathPayload):
     """A folder to be there."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{"path": "reports/2026"}]})
+
 
 class FilePayload(_PathPayload):
     """A file and what is to be in it."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"path": "reports/2026/may.csv", "content": "a,b\n1,2\n", "mode": "overwrite"}]}
+    )
 
     content: str = Field(max_length=MAX_PAYLOAD_BYTES, description="What to write.")
     mode: Literal["create", "overwrite", "append"] = Field(

@@ -20,7 +20,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import orjson
-from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, field_validator, model_validator
 from yarl import URL
 
 from timeball.clock import Clock
@@ -70,6 +70,12 @@ HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|
 
 class WebhookPayload(Payload):
     """One HTTP request."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"url": "https://example.com/hooks/report", "method": "POST", "json": {"day": "2026-11-16"}}]
+        }
+    )
 
     url: Annotated[str, StringConstraints(min_length=1, max_length=4_000)] = Field(
         description="Where to; https, unless an administrator allows http.",

@@ -28,6 +28,19 @@ def installed_handlers(found: Iterable[EntryPoint] | None = None) -> tuple[Handl
     return tuple(_load(point) for point in sorted(points, key=lambda point: point.name))
 
 
+def installed_names() -> tuple[str, ...]:
+    """The names under which installed packages bring handlers along; nothing is loaded."""
+    return tuple(sorted(entry_points(group=GROUP).names))
+
+
+def installed_handler(name: str) -> Handler:
+    """The installed handler of that name; InvalidInput if its package is broken, or there is none."""
+    points = list(entry_points(group=GROUP, name=name))
+    if not points:
+        raise InvalidInput(f"no installed package brings a handler {name}", field="handler")
+    return _load(points[0])
+
+
 def _load(point: EntryPoint) -> Handler:
     try:
         loaded: Any = point.load()

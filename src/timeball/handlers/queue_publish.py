@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
 import orjson
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import ConfigDict, Field, StringConstraints, field_validator, model_validator
 from yarl import URL
 
 from timeball.current import current
@@ -32,6 +32,14 @@ Name = Annotated[str, StringConstraints(max_length=255, pattern=r"^[^\x00-\x1f\x
 
 class PublishPayload(Payload):
     """A message and where it goes."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"url": "amqp://rabbit.example.com:5672/", "routing_key": "reports", "body": {"day": "2026-11-16"}}
+            ]
+        }
+    )
 
     url: Annotated[str, StringConstraints(max_length=2_000)] | SecretReference = Field(
         description="amqp(s)://host:port/vhost or redis(s)://host:port/database; with a password, as a secret reference."

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from base64 import b64encode
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,10 +27,6 @@ _PREFIX = "TIMEBALL_SECRET_"
 _LARGEST = 64 * 1024
 # Blotting out shorter ones would tear up innocent text, and would hide nothing that could not be guessed.
 _SHORTEST_BLOTTED = 4
-_SECRET_KEY = re.compile(
-    r"passw|passphrase|pwd|secret|token|api[-_]?key|auth|credential|private[-_]?key|cookie|signature|\bdsn\b",
-    re.IGNORECASE,
-)
 
 
 class SecretReference(Payload):
@@ -111,24 +106,6 @@ class Disclosure:
         for secret in sorted(self._blots, key=len, reverse=True):
             text = text.replace(secret, BLOT)
         return text
-
-
-def redacted(value: Any) -> Any:
-    """JSON for people's eyes: what stands under a key that sounds like a secret is blotted out; references may be seen."""
-    match value:
-        case dict():
-            return {key: _redacted_entry(str(key), inner) for key, inner in value.items()}
-        case list() | tuple():
-            return [redacted(inner) for inner in value]
-        case _:
-            return value
-
-
-def _redacted_entry(key: str, value: Any) -> Any:
-    if key == "$secret" or not _SECRET_KEY.search(key) or value is None or isinstance(value, bool):
-        return redacted(value)
-    is_reference = isinstance(value, dict) and value.keys() == {"$secret"}
-    return value if is_reference else BLOT
 
 
 def _read(path: Path) -> str | None:

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, StringConstraints, field_validator
+from pydantic import ConfigDict, Field, StringConstraints, field_validator
 
 from timeball.current import current
 from timeball.errors import SettingsError, TimeballError
@@ -63,6 +63,10 @@ Argument = Annotated[str, StringConstraints(max_length=100_000, pattern=r"^[^\x0
 
 class ShellPayload(Payload):
     """A program and its arguments."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"command": "backup.sh", "args": ["--full", "/srv/data"]}]}
+    )
 
     command: Annotated[str, StringConstraints(min_length=1, max_length=1_000, pattern=r"^[^\x00-\x1f]+$")] = Field(
         description="The program: a path of the administrator's list, or the last part of one.", examples=["backup.sh"]

@@ -18,7 +18,9 @@ _LONGEST_DELAY_MS = 24 * 3_600_000
 class DelayPayload(Payload):
     """How long to wait, and what to come of it: the fields people post, in either spelling."""
 
-    model_config = ConfigDict(populate_by_name=True)
+    model_config = ConfigDict(
+        populate_by_name=True, json_schema_extra={"examples": [{"durationMs": 500, "shouldFail": False}]}
+    )
 
     duration_ms: int = Field(default=1_000, ge=0, le=_LONGEST_DELAY_MS, alias="durationMs")
     should_fail: bool = Field(default=False, alias="shouldFail")
@@ -27,6 +29,8 @@ class DelayPayload(Payload):
 
 class LogPayload(Payload):
     """What to write into the log, and how often."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"message": "hello", "lines": 3}]})
 
     message: str = Field(default="hello", max_length=16_000)
     level: Literal["debug", "info", "warning", "error", "critical"] = "info"

@@ -1,28 +1,13 @@
-"""Handlers whose payload is one Pydantic model: checked when a job is created, and again before it runs.
-
-    check_payload(registry, "http.webhook", payload)     PayloadError names every field that does not fit
-    handler_catalogue(registry)                          each handler with its sentence and its JSON Schema
-
-An unknown handler is nobody's to judge here: another worker may have it.
-"""
+"""Handlers whose payload is one Pydantic model: checked when a job is created, and again before it runs."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    PydanticInvalidForJsonSchema,
-    PydanticSchemaGenerationError,
-    PydanticUserError,
-    TypeAdapter,
-    ValidationError,
-)
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from timeball.domain.handler import Handler, HandlerOptions, HandlerSource, PayloadMismatch
+from timeball.domain.handler import Handler, HandlerOptions, PayloadMismatch
 from timeball.domain.json_values import encode_object
 from timeball.errors import InvalidInput, TimeballError
 from timeball.handlers.registry import style_of
@@ -99,48 +84,22 @@ def typed_handler(
     )
 
 
-def check_payload(handlers: HandlerSource, name: str, payload: str) -> None:
-    """Refuse a payload (JSON text) that its handler could never take; says nothing about handlers without a model."""
-    handler = handlers.find(name)
-    if handler is not None and isinstance(handler.binder, ModelBinder):
-        handler.binder.check(payload)
-
-
-def handler_catalogue(handlers: Iterable[Handler]) -> list[dict[str, Any]]:
-    """What there is to be scheduled, by name: a sentence each, and the JSON Schema of the payload."""
-    return [
-        {"name": handler.name, "summary": _summary(handler), "style": handler.style.value, "payload": _schema(handler)}
-        for handler in sorted(handlers, key=lambda handler: handler.name)
-    ]
-
-
-def _summary(handler: Handler) -> str:
-    function: Any = handler.function
-    is_routine = inspect.isroutine(function)
-    text = inspect.getdoc(function if is_routine else type(function)) or ""
-    return text.partition("\n\n")[0].replace("\n", " ")
-
-
-def _schema(handler: Handler) -> dict[str, Any]:
-    if isinstance(handler.binder, ModelBinder):
-        found: dict[str, Any] = handler.binder.model.model_json_schema()
-        return found
-    function: Any = handler.function
-    try:
-        schema = TypeAdapter(function).json_schema()
-    except (PydanticSchemaGenerationError, PydanticInvalidForJsonSchema, PydanticUserError, NameError):
-        # Its annotations mean nothing to Pydantic; the binder lets such arguments through as they are.
-        return {"type": "object"}
-    return schema if schema.get("type") == "object" else {"type": "object"}
-
-
 def _mismatch(name: str, error: ValidationError) -> PayloadMismatch:
     # What was found is not repeated: it may be a password that somebody put where it does not belong.
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     said = "; ".join(f"{_where(problem['loc'])}: {problem['msg']}" for problem in problems[:_MOST_PROBLEMS])
-    first = problems[0]["loc"]
-    return PayloadMismatch(f"the payload does not fit {name}: {said}", field=str(first[0]) if first else "payload")
+    errors = [{"pointer": _pointer(problem["loc"]), "detail": problem["msg"]} for problem in problems]
+    return PayloadMismatch(
+        f"the payload does not fit {name}: {said}",
+        field=errors[0]["pointer"][1:],
+        hint=f"GET /api/v1/handlers/{name} shows what it takes",
+        errors=errors,
+    )
 
 
 def _where(path: tuple[int | str, ...]) -> str:
     return ".".join(str(step) for step in path) or "payload"
+
+
+def _pointer(steps: tuple[int | str, ...]) -> str:
+    return "/".join(["", "payload", *(str(step).replace("~", "~0").replace("/", "~1") for step in steps)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -18,8 +19,10 @@ from timeball.domain.ids import ExecutionId, JobId, parse_id
 from timeball.domain.instants import shown
 from timeball.domain.job import Job
 from timeball.domain.node import NodeKind, NodeStatus
+from timeball.domain.operation import Operation, OperationId, OperationItem
 from timeball.domain.schedule import Cron, Schedule
 from timeball.domain.search import ExecutionFilter, JobFilter, JobOrder, Page, PageRequest
+from timeball.domain.template import Template, TemplateId
 from timeball.errors import InvalidInput, NotFound, StoreError
 from timeball.insights.brokers import broker_check
 from timeball.insights.doctor import Concern, Doctor
@@ -203,6 +206,45 @@ class Insights:
     async def dead_groups(self, limit: int) -> list[dict[str, Any]]:
         """The latest dead that nobody has dealt with, by what killed them."""
         return await self._listing.dead_groups(limit)
+
+    # templates
+
+    async def templates(self, request: PageRequest) -> Page[Template]:
+        """A page of templates, by name."""
+        return await self._store.templates.page(request.limit, request.cursor)
+
+    async def find_template(self, reference: str) -> Template:
+        """A template by its id or its name; NotFound if there is none."""
+        found: Template | None = None
+        with suppress(InvalidInput):
+            found = await self._store.templates.find(TemplateId(parse_id("tpl", reference)))
+        if found is None and "\0" not in reference:
+            found = await self._store.templates.find_by_name(reference)
+        if found is None:
+            raise NotFound("template", shown(reference))
+        return found
+
+    # operations
+
+    async def operations(self, request: PageRequest) -> Page[Operation]:
+        """A page of operations, the latest first."""
+        return await self._store.operations.page(request.limit, request.cursor)
+
+    async def find_operation(self, reference: str) -> Operation:
+        """An operation by its id; NotFound if there is none."""
+        try:
+            found = await self._store.operations.find(OperationId(parse_id("op", reference)))
+        except InvalidInput:
+            found = None
+        if found is None:
+            raise NotFound("operation", shown(reference))
+        return found
+
+    async def operation_items(
+        self, operation_id: OperationId, status: str | None, after: int, limit: int
+    ) -> list[OperationItem]:
+        """What came of each execution of an operation, behind a number."""
+        return await self._store.operations.items(operation_id, status, after, limit)
 
     # machinery
 

@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from timeball.domain.execution import Attempt, Execution
+from timeball.domain.execution import Attempt, Execution, ExecutionState
 from timeball.domain.ids import ExecutionId, JobId
 from timeball.store.database import Database
 from timeball.store.retention import Retention
@@ -137,14 +137,44 @@ class History:
             await connection.execute("SET LOCAL lock_timeout = '2s'")
             gone = await connection.fetchval(f"SELECT count(*) FROM {name}")  # noqa: S608
             latest = await connection.fetchval(f"SELECT max(scheduled_for) FROM {name}")  # noqa: S608
+            await connection.execute(
+                f"DELETE FROM timeball.settled USING {name} AS gone WHERE settled.execution_id = gone.id"  # noqa: S608
+            )
             for table in _PARTITIONED:
                 await connection.execute(f"DROP TABLE IF EXISTS timeball.{table}_{suffix}")
-            end = datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=1)
-            floor = max(end, latest) if latest else end
-            known = await self._database.fetch_value("get_fact", connection, key="history_from")
-            if known is None or datetime.fromisoformat(known) < floor:
-                await self._database.fetch("set_fact", connection, key="history_from", value=floor.isoformat())
+            await self._raise_floor(connection, day, latest)
         return int(gone)
+
+    async def trim_day(self, day: date, states: Sequence[ExecutionState], batch: int = 5_000) -> int:
+        """Delete what ended in these states on a day, in small steps; returns how many executions went.
+
+        For `verify` that day is over as if it had been dropped: from what is left, nobody could tell a hole.
+        """
+        start = datetime(day.year, day.month, day.day, tzinfo=UTC)
+        wanted = [state.value for state in states]
+        deleted = 0
+        while True:
+            async with self._database.transaction() as connection:
+                row = await self._database.fetch_row(
+                    "delete_finished",
+                    connection,
+                    day_start=start,
+                    day_end=start + timedelta(days=1),
+                    states=wanted,
+                    batch=batch,
+                )
+                if row is None or not row["deleted"]:
+                    return deleted
+                await self._raise_floor(connection, day, row["latest"])
+                deleted += row["deleted"]
+
+    async def _raise_floor(self, connection: Any, day: date, latest: datetime | None) -> None:
+        """Nothing up to the end of this day, and up to the latest instant that was deleted, is expected any more."""
+        end = datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=1)
+        floor = max(end, latest) if latest else end
+        known = await self._database.fetch_value("get_fact", connection, key="history_from")
+        if known is None or datetime.fromisoformat(known) < floor:
+            await self._database.fetch("set_fact", connection, key="history_from", value=floor.isoformat())
 
     async def _drop_jobs(self, partition: str, batch: int) -> None:
         """Remove the one-off jobs that ran on a day, and have nothing else left; in small steps."""

@@ -8,10 +8,12 @@ from __future__ import annotations
 from timeball.store.changes import Changes, ChangeStream
 from timeball.store.history import History as HistoryStore
 from timeball.store.history import LogLine
-from timeball.store.jobs import AuditEntry, Created, Opening, Request
 from timeball.store.jobs import Jobs as JobStore
+from timeball.store.jobs import Request
+from timeball.store.new_jobs import Created, Opening
 from timeball.store.nodes import Nodes as NodeStore
 from timeball.store.nodes import Renewal, ShardRow
+from timeball.store.placing import AuditEntry
 from timeball.store.postgres import Store
 from timeball.store.retention import Retention as RetentionStore
 from timeball.store.rollups import Rollups as RollupStore

@@ -1,12 +1,11 @@
-"""Jobs: made, found, changed; and the executions people ask for."""
+"""Jobs, found and changed; and the executions people ask for, or want to be rid of."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
-from uuid import UUID
 
 import asyncpg
 import orjson
@@ -15,34 +14,17 @@ from timeball.domain.changes import JobChange, JobSnapshot
 from timeball.domain.civil_time import tzdata_version
 from timeball.domain.execution import Origin
 from timeball.domain.hints import Hints
-from timeball.domain.ids import ExecutionId, JobId, occurrence_id, show_execution
+from timeball.domain.ids import ExecutionId, Incarnation, JobId, occurrence_id, show_execution
 from timeball.domain.job import Job
 from timeball.domain.misfire import SkippedRange
 from timeball.domain.occurrences import NextOccurrence
 from timeball.errors import Conflict, NotFound
-from timeball.store.database import Connection, Database
-from timeball.store.hinter import Hinter
-from timeball.store.rooms import PARKED_AT, Rooms
+from timeball.store.database import Connection
+from timeball.store.new_jobs import HINT_MARGIN, NewJobs, name_taken
+from timeball.store.placing import AuditEntry
+from timeball.store.queues import Queues
+from timeball.store.rooms import PARKED_AT
 from timeball.store.rows import job_columns, job_from, json_text, pending_from
-
-# A hint must not come out later than what it announces, and the two clocks are only nearly the same.
-_HINT_MARGIN = timedelta(milliseconds=50)
-# So many rows go with one statement of a bulk enqueue: each ends well within the patience for one.
-_BULK_SLICE = 20_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
-    """The first execution of a new job. Without *run_at* it is due now, by the database's clock."""
-
-    id: ExecutionId
-    job_id: JobId
-    origin: Origin
-    run_at: datetime | None = None
-    scheduled_for: datetime | None = None
-    watermark: datetime | None = None
-    tzdata: str | None = None
-    executions_left: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,123 +40,14 @@ class Request:
     retry_of: ExecutionId | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AuditEntry:
-    """Who does something, and why."""
-
-    actor: str
-    reason: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Created:
-    """What came of creating a job: its execution, or the one that held its unique key already."""
-
-    job_id: JobId
-    execution_id: ExecutionId | None
-    is_new: bool
-
-
-class Jobs:
+class Jobs(NewJobs, Queues):
     """Every write to the definitions, each with its pending occurrence in the same transaction."""
 
-    def __init__(self, database: Database, hinter: Hinter, rooms: Rooms, hoist_window: timedelta) -> None:
-        self._database = database
-        self._hinter = hinter
-        self._rooms = rooms
-        self._hoist_window = hoist_window
-
-    async def create(
-        self, jobs: Sequence[Job], openings: Sequence[Opening], connection: Connection | None = None
-    ) -> list[Created]:
-        """Write jobs and their first executions in one statement; a name that is taken raises Conflict and writes nothing.
-
-        Inside a caller's own *connection* no hint is sent: the workers find the work with their next sweep.
-        """
-        hint = self._hint_for(jobs) if connection is None and self._hinter.may_go_along() else None
-        try:
-            rows = await self._database.fetch(
-                "create_jobs",
-                connection,
-                jobs=json_text(job_columns(job) for job in jobs),
-                firsts=json_text(_opening_columns(opening) for opening in openings),
-                hoist_window=self._hoist_window,
-                hint=hint,
-            )
-        except asyncpg.UniqueViolationError as error:
-            raise _name_taken(error, jobs) from error
-        if connection is None:
-            await self._after_placing(rows, is_hinted=hint is not None)
-        made = {row["job_id"]: Created(row["job_id"], row["execution_id"], is_new=True) for row in rows}
-        refused = [job for job in jobs if job.id not in made]
-        if refused:
-            made |= await self._created_before(refused, openings, connection)
-        return [made[job.id] for job in jobs]
-
-    async def _created_before(
-        self, refused: Sequence[Job], openings: Sequence[Opening], connection: Connection | None
-    ) -> dict[UUID, Created]:
-        """Who holds the keys of these one-offs; where the holder has just ended, the key is free and they are written after all."""
-        rows = await self._database.fetch("live_keys", connection, keys=[job.unique_key for job in refused])
-        holders = {row["key"]: ExecutionId(row["execution_id"]) for row in rows}
-        free = {job.id: job for job in refused if job.unique_key not in holders}
-        again = [opening for opening in openings if opening.job_id in free]
-        made = await self.create(list(free.values()), again, connection) if free else []
-        known = [Created(job.id, holders[job.unique_key], is_new=False) for job in refused if job.unique_key in holders]
-        return {created.job_id: created for created in (*made, *known)}
-
-    def _hint_for(self, jobs: Sequence[Job]) -> str:
-        hints = Hints()
-        moment = self._database.env.clock.now() - _HINT_MARGIN
-        for job in jobs[:100]:
-            hints.add_lane(job.queue, job.priority, moment)
-        hints.look_everywhere = len(jobs) > 100
-        return hints.encode()
-
-    async def _after_placing(self, rows: Sequence[Any], *, is_hinted: bool) -> None:
-        hints = Hints()
-        for row in rows:
-            if row["room"] == "ready" and not is_hinted:
-                hints.add_lane(row["queue"], row["priority"], row["run_at"])
-            elif row["room"] == "due":
-                hints.add_shard(row["shard"], row["run_at"])
-        self._hinter.tell(hints)
-        limits = sorted({row["limit_key"] for row in rows if row["room"] == "blocked"})
-        if limits:
-            await self._rooms.promote(limits)
-
-    async def create_many(self, template: Job, rows: Sequence[tuple[UUID, int, str]], run_at: datetime | None) -> None:
-        """Write many one-off jobs that differ only in (id, shard, payload), all or nothing."""
-        moment = await self.moment()
-        starts_at = run_at or moment
-        is_ready = starts_at <= moment + self._hoist_window
-        given = json_text(
-            [job_columns(template) | {"scheduled_at": starts_at, "created_at": moment, "updated_at": moment}]
-        )
-        async with self._database.transaction() as connection:
-            for start in range(0, len(rows), _BULK_SLICE):
-                ids, shards, payloads = map(list, zip(*rows[start : start + _BULK_SLICE], strict=True))
-                await self._database.fetch(
-                    "enqueue_jobs", connection, template=given, ids=ids, shards=shards, payloads=payloads
-                )
-                await self._database.fetch(
-                    "enqueue_ready" if is_ready else "enqueue_due", connection, template=given, ids=ids, shards=shards
-                )
-        self._hint_bulk(template, {shard for _, shard, _ in rows}, starts_at, is_ready=is_ready)
-
-    def _hint_bulk(self, template: Job, shards: set[int], starts_at: datetime, *, is_ready: bool) -> None:
-        hints = Hints()
-        if is_ready:
-            hints.add_lane(template.queue, template.priority, starts_at)
-        else:
-            for shard in shards:
-                hints.add_shard(shard, starts_at)
-        self._hinter.tell(hints)
-
-    async def request(self, requests: Sequence[Request], audit: AuditEntry, action: str) -> list[ExecutionId]:
+    async def request(self, requests: Sequence[Request], audit: AuditEntry | None, action: str) -> list[ExecutionId]:
         """Add executions to jobs that are there, audited in the same transaction: all or none.
 
         NotFound if one of the jobs is not there, Conflict if an unfinished execution holds the unique key of one.
+        Without *audit* they are part of something that has been audited as a whole.
         """
 
         async def work(connection: Connection) -> list[Any]:
@@ -193,7 +66,8 @@ class Jobs:
                 f"job:{requests[0].job_id}" if len({r.job_id for r in requests}) == 1 else f"{len(requests)} executions"
             )
             facts = {"executions": [str(request.id) for request in requests[:100]], "count": len(requests)}
-            await self.audit(connection, audit, action, subject, None, facts)
+            if audit is not None:
+                await self.audit(connection, audit, action, subject, None, facts)
             return rows
 
         rows = await self._database.repeat(work, on=(_KeyFreedError,))
@@ -226,10 +100,14 @@ class Jobs:
         rows = await self._database.fetch("undeclared_jobs", modules=list(modules), names=list(names))
         return [job_from(row) for row in rows]
 
-    async def moment(self) -> datetime:
-        """The database's time."""
-        found: datetime = await self._database.fetch_value("moment")
-        return found
+    async def find_by_names(self, names: Sequence[str]) -> dict[str, Job]:
+        """The jobs of these names that are not deleted."""
+        rows = await self._database.fetch("find_jobs_by_name", names=list(names))
+        return {row["name"]: job_from(row) for row in rows}
+
+    async def declared_by(self, declared_by: str) -> list[Job]:
+        """The jobs that a declaration has made and that are not deleted."""
+        return [job_from(row) for row in await self._database.fetch("jobs_declared_by", declared_by=declared_by)]
 
     # changed
 
@@ -274,7 +152,7 @@ class Jobs:
         try:
             await run("write_job", connection, job=orjson.dumps(job_columns(job), default=str).decode())
         except asyncpg.UniqueViolationError as error:
-            raise _name_taken(error, [job]) from error
+            raise name_taken(error, [job]) from error
         if job.limit_key is not None and job.effective_limit is not None:
             await run("set_limit", connection, key=job.limit_key, max_running=job.effective_limit)
         if change.effective_from is not None and not job.is_enqueued:
@@ -385,13 +263,24 @@ class Jobs:
         if change.pending is not None:
             hints.add_shard(change.job.shard, change.pending.run_at)
         if change.unpark:
-            hints.add_shard(change.job.shard, self._database.env.clock.now() - _HINT_MARGIN)
+            hints.add_shard(change.job.shard, self._database.env.clock.now() - HINT_MARGIN)
         hints.add_holders(row["holder"] for row in holders)
         self._hinter.tell(hints)
         if change.job.limit_key is not None:
             await self._rooms.promote([change.job.limit_key])
 
-    async def cancel(self, ids: Sequence[ExecutionId], reason: str, audit: AuditEntry) -> set[ExecutionId]:
+    async def drain_node(self, incarnation: Incarnation, audit: AuditEntry) -> bool:
+        """Ask a node to leave, and note who did; False if there is no such node."""
+
+        async def work(connection: Connection) -> bool:
+            if not await self._database.fetch("drain_node", connection, incarnation=incarnation):
+                return False
+            await self.audit(connection, audit, "node.drain", f"node:{incarnation}", None, {"draining": True})
+            return True
+
+        return bool(await self._database.repeat(work))
+
+    async def cancel(self, ids: Sequence[ExecutionId], reason: str, audit: AuditEntry | None) -> set[ExecutionId]:
         """Cancel what waits, at once, and ask the holders of what runs to stop; returns what this reached.
 
         A pending occurrence of a recurring job is not reached: skip it by changing the job.
@@ -405,7 +294,7 @@ class Jobs:
                 gone += await self._database.fetch("cancel_waiting", connection, ids=left, reason=reason)
                 asked += await self._database.fetch("request_stop", connection, ids=left, reason=reason)
                 left = [row["id"] for row in await self._database.fetch("cancellable", connection, ids=left)]
-            if gone or asked:
+            if audit is not None and (gone or asked):
                 subject = f"execution:{ids[0]}" if len(ids) == 1 else f"{len(ids)} executions"
                 facts = {"cancelled": len(gone), "asked_to_stop": len(asked)}
                 await self.audit(connection, audit, "execution.cancel", subject, None, facts)
@@ -420,58 +309,6 @@ class Jobs:
             await self._rooms.promote(freed)
         return {ExecutionId(row["id"]) for row in (*gone, *asked)}
 
-    async def set_queue(
-        self, name: str, *, is_paused: bool, max_running: int | None, reason: str | None, audit: AuditEntry, action: str
-    ) -> None:
-        """Pause or limit a queue; takes effect with the next claim, and what was claimed before counts."""
-
-        async def work(connection: Connection) -> None:
-            if max_running is not None:
-                await self._database.fetch("lock_out_claims", connection)
-            before = await self._database.fetch_row("find_queue", connection, name=name)
-            await self._database.fetch(
-                "set_queue", connection, name=name, is_paused=is_paused, max_running=max_running, reason=reason
-            )
-            after = {"is_paused": is_paused, "max_running": max_running}
-            old = (
-                None
-                if before is None
-                else {"is_paused": before["paused_at"] is not None, "max_running": before["max_running"]}
-            )
-            await self.audit(connection, audit, action, f"queue:{name}", old, after)
-            await self._rooms.mark_queue_limited(connection)
-
-        await self._database.repeat(work)
-        hints = Hints(look_everywhere=True)
-        self._hinter.tell(hints)
-
-    async def queue(self, name: str) -> Mapping[str, Any] | None:
-        """A queue's pause and limit, if it has either."""
-        row = await self._database.fetch_row("find_queue", name=name)
-        return None if row is None else dict(row)
-
-    async def audit(
-        self,
-        connection: Connection,
-        entry: AuditEntry,
-        action: str,
-        subject: str,
-        before: Mapping[str, Any] | None,
-        after: Mapping[str, Any] | None,
-    ) -> None:
-        """Write who did what, in the transaction of the deed."""
-        await self._database.fetch(
-            "write_audit",
-            connection,
-            id=self._database.env.new_id(),
-            actor=entry.actor,
-            action=action,
-            subject=subject,
-            reason=entry.reason,
-            before=None if before is None else orjson.dumps(before, default=str).decode(),
-            after=None if after is None else orjson.dumps(after, default=str).decode(),
-        )
-
 
 class _KeyFreedError(Exception):
     """The key was held when it was asked for, and free when its holder was looked up: ask again."""
@@ -479,19 +316,6 @@ class _KeyFreedError(Exception):
 
 class _OccurrenceRaceError(Exception):
     """A scheduler wrote the job's next occurrence meanwhile: begin again."""
-
-
-def _opening_columns(opening: Opening) -> dict[str, Any]:
-    return {
-        "id": opening.id,
-        "job_id": opening.job_id,
-        "origin": opening.origin.value,
-        "run_at": opening.run_at,
-        "scheduled_for": opening.scheduled_for,
-        "watermark": opening.watermark,
-        "tzdata": opening.tzdata,
-        "executions_left": opening.executions_left,
-    }
 
 
 def _request_columns(request: Request) -> dict[str, Any]:
@@ -504,14 +328,6 @@ def _request_columns(request: Request) -> dict[str, Any]:
         "payload": None if request.payload is None else orjson.Fragment(request.payload),
         "retry_of": request.retry_of,
     }
-
-
-def _name_taken(error: asyncpg.UniqueViolationError, jobs: Sequence[Job]) -> Conflict:
-    if error.constraint_name != "job_name":
-        return Conflict(f"the database refused a second record: {error}")
-    names = sorted(job.name for job in jobs if job.name is not None)
-    which = f"named {names[0]!r}" if len(names) == 1 else "with one of these names"
-    return Conflict(f"there is already a job {which}", hint="choose another name, or update that job", names=names)
 
 
 def _differences(old: Job, new: Job) -> tuple[dict[str, Any], dict[str, Any]]:

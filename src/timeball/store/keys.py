@@ -17,7 +17,8 @@ from typing import Any
 from timeball.domain.text import check_label
 from timeball.errors import InvalidInput, NotFound
 from timeball.store.database import Database
-from timeball.store.jobs import AuditEntry, Jobs
+from timeball.store.jobs import Jobs
+from timeball.store.placing import AuditEntry
 
 _PREFIX = "tb"
 ROLES = ("viewer", "operator", "editor", "admin")

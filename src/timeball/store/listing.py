@@ -31,7 +31,8 @@ from timeball.domain.search import (
     write_cursor,
 )
 from timeball.store.database import Database
-from timeball.store.jobs import AuditEntry, Jobs
+from timeball.store.jobs import Jobs
+from timeball.store.placing import AuditEntry
 from timeball.store.rows import execution_from, job_from
 from timeball.store.searching import execution_condition, job_condition
 
@@ -226,7 +227,7 @@ class Listing:
             place = values.add(UUID(read_cursor(request.cursor, _BY_ID, 1)[0]), "uuid")
             conditions.append(f"id < {place}")
         text = (
-            "SELECT id, at, actor, action, subject, reason, before::text AS before, after::text AS after "  # noqa: S608
+            "SELECT id, at, actor, place, action, subject, reason, before::text AS before, after::text AS after "  # noqa: S608
             f"FROM timeball.audit WHERE {' AND '.join(conditions)} ORDER BY id DESC "
             f"OFFSET {int(request.offset)} LIMIT {int(request.limit) + 1}"
         )

@@ -13,9 +13,11 @@ from timeball.store.history import History
 from timeball.store.jobs import Jobs
 from timeball.store.migrate import check, migrate
 from timeball.store.nodes import Nodes
+from timeball.store.operations import Operations
 from timeball.store.retention import Retention
 from timeball.store.rollups import Rollups
 from timeball.store.rooms import Rooms
+from timeball.store.templates import Templates
 from timeball.store.tickets import Tickets
 
 DEFAULT_SHARDS = 64
@@ -35,6 +37,8 @@ class Store:
     rollups: Rollups
     retention: Retention
     changes: ChangeStream
+    templates: Templates
+    operations: Operations
     shards: int
 
     def __init__(
@@ -68,6 +72,8 @@ class Store:
         self.retention = Retention(self.database)
         self.history = History(self.database, self.retention)
         self.changes = ChangeStream(self.database)
+        self.templates = Templates(self.database, self.jobs)
+        self.operations = Operations(self.database, self.jobs)
         if migrates:
             await self._make_first_days()
         await self.learn_clock()

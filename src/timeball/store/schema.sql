@@ -1,4 +1,4 @@
--- The schema after migration 0006, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
+-- The schema after migration 0007, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
 
 CREATE TABLE timeball.migration (
     number     integer NOT NULL,
@@ -396,6 +396,7 @@ CREATE TABLE timeball.audit (
     before   jsonb,
     after    jsonb,
     recorded bigint NOT NULL DEFAULT ((pg_current_xact_id())::text)::bigint,
+    place    text,
     CONSTRAINT audit_pkey PRIMARY KEY (id)
 );
 -- The history of one thing: who changed it.
@@ -668,6 +669,63 @@ CREATE TABLE timeball.installation (
     id uuid NOT NULL,
     CONSTRAINT installation_pkey PRIMARY KEY (id)
 );
+
+-- Jobs that are not made yet: the fields of one, as they would be posted.
+CREATE TABLE timeball.template (
+    id          uuid NOT NULL,
+    name        text NOT NULL,
+    description text,
+    job         jsonb NOT NULL,
+    version     integer NOT NULL,
+    created_at  timestamptz NOT NULL,
+    updated_at  timestamptz NOT NULL,
+    CONSTRAINT template_pkey PRIMARY KEY (id),
+    CONSTRAINT template_name_check CHECK (length(name) >= 1 AND length(name) <= 200),
+    CONSTRAINT template_name_key UNIQUE (name),
+    CONSTRAINT template_version_check CHECK (version >= 1)
+);
+
+-- Something that is done to many executions, in the background. Whoever works it off holds it by lease.
+CREATE TABLE timeball.operation (
+    id               uuid NOT NULL,
+    action           text NOT NULL,
+    state            text NOT NULL,
+    actor            text NOT NULL,
+    place            text,
+    reason           text,
+    settles          boolean NOT NULL,
+    total            integer NOT NULL,
+    done             integer NOT NULL DEFAULT 0,
+    failed           integer NOT NULL DEFAULT 0,
+    cancel_requested boolean NOT NULL DEFAULT false,
+    error            text,
+    holder           uuid,
+    lease_until      timestamptz,
+    created_at       timestamptz NOT NULL,
+    started_at       timestamptz,
+    finished_at      timestamptz,
+    CONSTRAINT operation_pkey PRIMARY KEY (id),
+    CONSTRAINT operation_action_check CHECK (action = ANY (ARRAY['cancel', 'retry', 'discard'])),
+    CONSTRAINT operation_state_check CHECK (state = ANY (ARRAY['pending', 'running', 'succeeded', 'cancelled', 'failed'])),
+    CONSTRAINT operation_total_check CHECK (total >= 0)
+);
+-- take_operation: what is not finished, the oldest first.
+CREATE INDEX operation_unfinished ON timeball.operation (id) WHERE finished_at IS NULL;
+
+-- What an operation is to be done to, and what came of each.
+CREATE TABLE timeball.operation_item (
+    operation_id uuid NOT NULL,
+    number       integer NOT NULL,
+    execution_id uuid NOT NULL,
+    status       text,
+    made         uuid,
+    error        text,
+    CONSTRAINT operation_item_pkey PRIMARY KEY (operation_id, number),
+    CONSTRAINT operation_item_operation_id_fkey FOREIGN KEY (operation_id) REFERENCES timeball.operation(id) ON DELETE CASCADE,
+    CONSTRAINT operation_item_status_check CHECK (status = ANY (ARRAY['done', 'failed']))
+);
+-- next_items: what is left of an operation, in order.
+CREATE INDEX operation_item_left ON timeball.operation_item (operation_id, number) WHERE status IS NULL;
 
 -- The bucket of a span in seconds: see domain/sketch.py, which may never differ.
 CREATE OR REPLACE FUNCTION timeball.bucket(seconds double precision)

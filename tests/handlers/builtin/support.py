@@ -12,6 +12,7 @@ from typing import Any
 from tests.runners.support import Attempt, patience
 from timeball.domain.execution import Failed, Outcome, Succeeded
 from timeball.domain.handler import Handler, RunStyle
+from timeball.handlers.catalogue import Catalogue
 from timeball.runners.coroutine import CoroutineRunner
 from timeball.runners.thread import ThreadRunner
 
@@ -132,3 +133,10 @@ async def rude_server(host: str = "127.0.0.1") -> AsyncIterator[RudeServer]:
         for task in list(tasks):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def check_payload(handlers, name, payload):
+    """Refuse a payload as creating a job would."""
+    check = Catalogue(handlers, ()).checker(name)
+    if check is not None:
+        check(payload)

@@ -1,16 +1,21 @@
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 
 import pytest
 
+from tests.factories import FAILURE, claim_all, enqueue, found, record
 from tests.handlers.builtin.support import attempt_at, die, succeed
 from timeball.clock import SystemClock
+from timeball.domain.execution import ExecutionState, Failed
+from timeball.domain.handler import PayloadMismatch
 from timeball.handlers.box import Box
 from timeball.handlers.cleanup import Cleanup, CleanupPayload
 from timeball.handlers.registry import Registry
 from timeball.handlers.typed import typed_handler
 from timeball.settings import HandlerSettings
+from timeball.store.verify import verify
 
 pytestmark = pytest.mark.parametrize("fresh_database", ["pg18"], indirect=True)
 
@@ -36,6 +41,34 @@ async def test_the_history_of_today_cannot_be_deleted(store):
 
     for days in (0, -1, None, "all"):
         await die(handler, {"older_than_days": days})
+
+
+async def test_what_has_not_ended_cannot_be_deleted(store):
+    handler = typed_handler("system.cleanup", Cleanup(store.history), CleanupPayload)
+
+    for statuses in (["running"], ["pending"], ["nonsense"], [], "succeeded"):
+        with pytest.raises(PayloadMismatch, match="statuses"):
+            handler.binder.check(json.dumps({"older_than_days": 1, "statuses": statuses}))
+    assert handler.binder.check('{"older_than_days": 1, "statuses": ["failed"]}').states == (ExecutionState.DEAD,)
+
+
+async def test_only_what_ended_in_the_named_states_is_deleted(store, clock):
+    day = clock.now().date()
+    await store.history.add_day(day)
+    kept, gone = await enqueue(store), await enqueue(store)
+    claims = {claim.id: claim for claim in await claim_all(store)}
+    await record(store, [found(claims[gone]), found(claims[kept], Failed(FAILURE, is_retryable=False))])
+    clock.advance("40d")
+    handler = typed_handler("system.cleanup", Cleanup(store.history), CleanupPayload)
+
+    result = await succeed(handler, None, attempt_at(handler, {"older_than_days": 30, "statuses": ["completed"]}))
+
+    assert result == {"days": 1, "executions": 1}
+    assert await store.history.find(gone) is None
+    assert (await store.history.find(kept)).state is ExecutionState.DEAD
+    assert set(await store.jobs.find([gone, kept])) == {kept}
+    assert day in await store.history.days()
+    assert (await verify(store.database)).holds
 
 
 async def test_it_is_in_the_box_of_a_process_with_a_history(store, tmp_path):

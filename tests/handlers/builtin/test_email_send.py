@@ -18,14 +18,14 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult, Envelope, LoginPassword
 
-from tests.handlers.builtin.support import attempt_at, die, fail, succeed
+from tests.handlers.builtin.support import attempt_at, check_payload, die, fail, succeed
 from timeball.clock import SystemClock
 from timeball.domain.handler import Handler, PayloadMismatch
 from timeball.errors import SettingsError
 from timeball.handlers.box import Box
 from timeball.handlers.email_send import Email, EmailPayload, read_mail_server
 from timeball.handlers.registry import Registry
-from timeball.handlers.typed import check_payload, typed_handler
+from timeball.handlers.typed import typed_handler
 from timeball.settings import HandlerSettings, load_settings
 
 MESSAGE = {"to": "ada@example.com", "subject": "Hello", "message": "How are you?"}

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.handlers.builtin.support import die, fail, succeed
+from tests.handlers.builtin.support import check_payload, die, fail, succeed
 from timeball.clock import SystemClock
 from timeball.domain.handler import Handler, PayloadMismatch
 from timeball.handlers.box import Box
 from timeball.handlers.files import FilePayload, FileWrite, FolderCreate, FolderPayload
 from timeball.handlers.registry import Registry
 from timeball.handlers.rooted import Root
-from timeball.handlers.typed import check_payload, typed_handler
+from timeball.handlers.typed import typed_handler
 from timeball.settings import HandlerSettings
 
 

@@ -13,7 +13,17 @@ from typing import Any
 
 import pytest
 
-from tests.handlers.builtin.support import RudeServer, answer, attempt_at, die, fail, rude_server, run, succeed
+from tests.handlers.builtin.support import (
+    RudeServer,
+    answer,
+    attempt_at,
+    check_payload,
+    die,
+    fail,
+    rude_server,
+    run,
+    succeed,
+)
 from tests.runners.support import until
 from timeball.clock import SystemClock
 from timeball.current import Halt
@@ -23,7 +33,7 @@ from timeball.handlers.egress import Egress, parse_opening
 from timeball.handlers.http_webhook import Webhook, WebhookPayload
 from timeball.handlers.registry import Registry
 from timeball.handlers.secrets import Secrets
-from timeball.handlers.typed import check_payload, typed_handler
+from timeball.handlers.typed import typed_handler
 
 Make = Callable[..., Handler]
 

@@ -10,7 +10,7 @@ import aio_pika
 import pytest
 from redis.asyncio import Redis
 
-from tests.handlers.builtin.support import die, fail, succeed
+from tests.handlers.builtin.support import check_payload, die, fail, succeed
 from tests.queues import Rabbitmq, free_port, running_redis
 from tests.servers import ServiceMissing, give_up_on
 from timeball.clock import SystemClock
@@ -20,7 +20,7 @@ from timeball.handlers.box import Box
 from timeball.handlers.queue_publish import Publish, PublishPayload, read_allowed
 from timeball.handlers.registry import Registry
 from timeball.handlers.secrets import Secrets
-from timeball.handlers.typed import check_payload, typed_handler
+from timeball.handlers.typed import typed_handler
 from timeball.settings import HandlerSettings
 
 EXECUTION = "exe_00000000000000000000000001"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.handlers.builtin.support import attempt_at, die, fail, run, succeed
+from tests.handlers.builtin.support import attempt_at, check_payload, die, fail, run, succeed
 from tests.runners.support import is_alive, open_files, until
 from timeball.clock import SystemClock
 from timeball.current import Halt
@@ -20,7 +20,7 @@ from timeball.handlers.registry import Registry
 from timeball.handlers.rooted import Root
 from timeball.handlers.secrets import Secrets
 from timeball.handlers.shell_command import Shell, ShellPayload, ShellRules
-from timeball.handlers.typed import check_payload, typed_handler
+from timeball.handlers.typed import typed_handler
 from timeball.settings import HandlerSettings
 
 IS_ROOT = os.geteuid() == 0

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import pytest
 
+from tests.handlers.builtin.support import check_payload
 from timeball.clock import SystemClock
 from timeball.domain.handler import PayloadMismatch
 from timeball.errors import InvalidInput, SettingsError
 from timeball.handlers.box import Box
+from timeball.handlers.catalogue import entry_of
 from timeball.handlers.registry import Registry, make_handler
-from timeball.handlers.typed import check_payload, handler_catalogue
 from timeball.settings import HandlerSettings, load_settings
 
 
@@ -45,16 +47,16 @@ def test_fields_are_encoded_by_name(handlers):
 
 
 def test_the_catalogue_has_a_sentence_and_a_json_schema_for_every_handler(handlers):
-    catalogue = {entry["name"]: entry for entry in handler_catalogue(handlers)}
+    catalogue = {handler.name: entry_of(handler) for handler in handlers}
 
     assert set(catalogue) == set(handlers.names())
-    assert all(entry["summary"].endswith(".") for entry in catalogue.values())
-    assert all(entry["payload"]["type"] == "object" for entry in catalogue.values())
-    webhook = catalogue["http.webhook"]["payload"]
+    assert all(entry.description.endswith(".") for entry in catalogue.values())
+    assert all(entry.payload_schema["type"] == "object" for entry in catalogue.values())
+    webhook = catalogue["http.webhook"].payload_schema
     assert webhook["required"] == ["url"]
     assert webhook["additionalProperties"] is False
     assert "json" in webhook["properties"]
-    json.dumps(handler_catalogue(handlers))
+    json.dumps([asdict(entry) for entry in catalogue.values()])
 
 
 def test_the_catalogue_knows_the_parameters_of_python_handlers():
@@ -64,11 +66,12 @@ def test_the_catalogue_knows_the_parameters_of_python_handlers():
     def odd(thing: Unknown) -> None:  # noqa: F821
         """Nobody knows."""
 
-    found = handler_catalogue([make_handler(send, name="send"), make_handler(odd, name="odd")])
+    known, unknown = entry_of(make_handler(send, name="send")), entry_of(make_handler(odd, name="odd"))
 
-    assert found[0]["payload"] == {"type": "object"}
-    assert found[1]["payload"]["properties"]["order"]["type"] == "integer"
-    assert found[1]["payload"]["required"] == ["order"]
+    assert unknown.payload_schema == {"type": "object"}
+    assert known.payload_schema["properties"]["order"]["type"] == "integer"
+    assert known.payload_schema["required"] == ["order"]
+    assert known.example == {"order": 1, "to": "me"}
 
 
 def test_the_settings_are_named_as_people_know_them(monkeypatch):

@@ -12,18 +12,21 @@ from pydantic import ValidationError
 from starlette.responses import Response
 
 from timeball.api.auth import Role, TheCaller
-from timeball.api.described import BULK_EXAMPLE, EXECUTION_ID, JOB_ID, NEW_JOB_EXAMPLE, described
+from timeball.api.described import EXECUTION_ID, JOB_ID, NEW_JOB_EXAMPLE, described
 from timeball.api.desk import Desk, TheDesk
-from timeball.api.redaction import refuse_redacted
-from timeball.api.routes.jobs import IdempotencyKey, cancel_one
+from timeball.api.many import described_many, each_of, summed_up
+from timeball.api.routes.jobs import IdempotencyKey
 from timeball.api.schemas.bulk import BulkCreated, BulkJobs, BulkOut, JobRefs
 from timeball.api.schemas.jobs import JobIn
 from timeball.api.views import Document, answer
 from timeball.api.wishes import spec_from
+from timeball.commands import Actor
 from timeball.domain.ids import ExecutionId, show_execution, show_job
 from timeball.domain.job import Job
+from timeball.domain.operation import OperationAction, OperationItem
+from timeball.domain.redaction import refuse_redacted
 from timeball.domain.text import to_json
-from timeball.errors import Conflict, InvalidInput, NotFound
+from timeball.errors import Conflict, InvalidInput, NotAllowed, NotFound
 
 router = APIRouter(prefix="/jobs/bulk", tags=["jobs"])
 
@@ -48,7 +51,9 @@ _CREATE["openapi_extra"]["requestBody"] = {
 
 
 @router.post("", response_model=BulkCreated, **_CREATE)
-async def create_jobs(request: Request, desk: TheDesk, idempotency_key: IdempotencyKey = None) -> Response:
+async def create_jobs(
+    request: Request, desk: TheDesk, caller: TheCaller, idempotency_key: IdempotencyKey = None
+) -> Response:
     """Create up to 10,000 jobs: all or nothing by default, or each for itself (`"mode": "per_item"`).
 
     One-offs that differ only in their payloads are by far the quickest: they are copied into the database in one go.
@@ -57,16 +62,17 @@ async def create_jobs(request: Request, desk: TheDesk, idempotency_key: Idempote
     document = orjson.loads(await request.body() or b"null")
     payloads = _alike(document)
     if payloads is not None:
-        return await _copy(desk, document["jobs"][0], payloads)
+        return await _copy(desk, caller.acting(), document["jobs"][0], payloads)
     wishes = _read(document)
     if wishes.mode == "per_item":
-        return _created([await _create_one(desk, number, job) for number, job in enumerate(wishes.jobs)])
+        actor = caller.acting()
+        return _created([await _create_one(desk, actor, number, job) for number, job in enumerate(wishes.jobs)])
     specs = [_at(number, lambda job=job: spec_from(job)) for number, job in enumerate(wishes.jobs)]  # type: ignore[misc]
     try:
-        made = await desk.commands.create_all(specs)
+        made = await desk.commands.create_all(specs, actor=caller.acting())
     except InvalidInput:
         for number, spec in enumerate(specs):
-            _at(number, lambda spec=spec: desk.commands.prepare([spec]))  # type: ignore[misc]
+            _at(number, lambda spec=spec: desk.commands.prepare([spec], caller.acting()))  # type: ignore[misc]
         raise
     return _created([_item(number, one.job_id, one.execution_id, is_new=one.is_new) for number, one in enumerate(made)])
 
@@ -84,10 +90,13 @@ def _alike(document: Any) -> list[Any] | None:
     return payloads if is_alike else None
 
 
-async def _copy(desk: Desk, first: dict[str, Any], payloads: list[Any]) -> Response:
+async def _copy(desk: Desk, actor: Actor, first: dict[str, Any], payloads: list[Any]) -> Response:
     wish = _read({"jobs": [first | {"payload": {}}]}).jobs[0]
     texts = [_at(number, lambda payload=payload: _payload_text(payload)) for number, payload in enumerate(payloads)]  # type: ignore[misc]
-    ids = await desk.commands.enqueue_many(spec_from(wish), texts)
+    try:
+        ids = await desk.commands.enqueue_many(spec_from(wish), texts, actor)
+    except InvalidInput as error:
+        raise error.below("jobs") from error
     return _created([_copied(number, show_execution(one)) for number, one in enumerate(ids)])
 
 
@@ -115,14 +124,13 @@ def _at(number: int, work: Callable[[], Any]) -> Any:
     try:
         return work()
     except InvalidInput as error:
-        field = f"jobs/{number}" + (f"/{error.field}" if error.field else "")
-        raise InvalidInput(f"jobs[{number}]: {error}", field=field, hint=error.hint) from error
+        raise error.below(f"jobs/{number}") from error
 
 
-async def _create_one(desk: Desk, number: int, job: JobIn) -> Document:
+async def _create_one(desk: Desk, actor: Actor, number: int, job: JobIn) -> Document:
     try:
-        made = await desk.commands.create(spec_from(job))
-    except (InvalidInput, Conflict) as error:
+        made = await desk.commands.create(spec_from(job), actor=actor)
+    except (InvalidInput, Conflict, NotAllowed) as error:
         return {"index": number, "status": "failed", "job_id": None, "execution_id": None, "error": str(error)}
     return _item(number, made.job_id, made.execution_id, is_new=made.is_new)
 
@@ -143,9 +151,7 @@ def _created(results: list[Document]) -> Response:
     return answer({"created": created, "failed": failed, "results": results}, 201)
 
 
-_MANY: dict[str, Any] = described(
-    Role.OPERATOR, BULK_EXAMPLE, request={"ids": ["daily-report", JOB_ID], "reason": "a bad release"}, has_body=True
-)
+_MANY: dict[str, Any] = described_many({"ids": ["daily-report", JOB_ID], "reason": "a bad release"})
 
 
 @router.post("/cancel", response_model=BulkOut, **_MANY)
@@ -154,14 +160,13 @@ async def cancel_jobs(
 ) -> Response:
     """Cancel the current execution of each of up to 500 jobs."""
 
-    async def cancel(job: Job) -> ExecutionId:
-        current = await desk.insights.current_execution(job.id)
-        if current is None:
+    async def current(job: Job) -> ExecutionId:
+        found = await desk.insights.current_execution(job.id)
+        if found is None:
             raise Conflict("nothing of this job waits or runs")
-        await cancel_one(desk, current.id, caller.acting(body.reason))
-        return current.id
+        return found.id
 
-    return await _each(desk, body.ids, cancel)
+    return await _each(desk, caller.acting(body.reason), OperationAction.CANCEL, body.ids, current)
 
 
 @router.post("/retry", response_model=BulkOut, **_MANY)
@@ -170,27 +175,37 @@ async def retry_jobs(
 ) -> Response:
     """Run the last ended execution of each of up to 500 jobs again."""
 
-    async def retry(job: Job) -> ExecutionId:
-        last = await desk.insights.last_ended(job.id)
-        if last is None:
+    async def last(job: Job) -> ExecutionId:
+        found = await desk.insights.last_ended(job.id)
+        if found is None:
             raise Conflict("no execution of this job has ended")
-        return await desk.commands.retry(last.id, None, caller.acting(body.reason))
+        return found.id
 
-    return await _each(desk, body.ids, retry)
+    return await _each(desk, caller.acting(body.reason), OperationAction.RETRY, body.ids, last)
 
 
-async def _each(desk: Desk, references: list[str], act: Callable[[Job], Awaitable[ExecutionId]]) -> Response:
-    results: list[Document] = []
+async def _each(
+    desk: Desk,
+    actor: Actor,
+    action: OperationAction,
+    references: list[str],
+    execution_of: Callable[[Job], Awaitable[ExecutionId]],
+) -> Response:
+    """Find the execution that is meant for each job, do it to those, and tell what came of each job."""
+    meant: dict[str, ExecutionId] = {}
+    errors: dict[str, str] = {}
     for reference in references:
         try:
-            done = await act(await desk.insights.find_job(reference))
-            results.append({"id": reference, "status": "done", "execution_id": show_execution(done), "error": None})
-        except (NotFound, Conflict, InvalidInput) as error:
-            results.append({"id": reference, "status": "failed", "execution_id": None, "error": str(error)})
-    return answer(summed_up(results))
+            meant[reference] = await execution_of(await desk.insights.find_job(reference))
+        except (NotFound, Conflict) as error:
+            errors[reference] = str(error)
+    done = await each_of(desk, actor, action, list(dict.fromkeys(meant.values())))
+    return answer(summed_up([_job_result(one, done.get(meant.get(one)), errors.get(one)) for one in references]))
 
 
-def summed_up(results: list[Document], *, has_more: bool = False) -> Document:
-    """What came of each, and how many."""
-    failed = sum(item["status"] == "failed" for item in results)
-    return {"done": len(results) - failed, "failed": failed, "has_more": has_more, "results": results}
+def _job_result(reference: str, item: OperationItem | None, error: str | None) -> Document:
+    if item is None or item.status != "done":
+        said = error if item is None else item.error
+        return {"id": reference, "status": "failed", "execution_id": None, "error": said}
+    made = show_execution(item.made or item.execution_id)
+    return {"id": reference, "status": "done", "execution_id": made, "error": None}

@@ -12,21 +12,20 @@ from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
 from timeball.api.auth import Role, TheCaller
-from timeball.api.described import BULK_EXAMPLE, EXECUTION_EXAMPLE, EXECUTION_ID, MOMENT, described, listed
+from timeball.api.described import EXECUTION_EXAMPLE, EXECUTION_ID, MOMENT, described, listed
 from timeball.api.desk import Desk, TheDesk
+from timeball.api.many import all_matching, described_many, done_to_many
 from timeball.api.problems import Refusal
-from timeball.api.routes.bulk_jobs import summed_up
-from timeball.api.routes.executions import failed_item, first_ids
 from timeball.api.routes.jobs import IdempotencyKey, ThePage
 from timeball.api.schemas.bulk import BulkOut, DeadChoice
 from timeball.api.schemas.common import ListOut, Many, Words
 from timeball.api.schemas.executions import DeadGroup, ExecutionOut
-from timeball.api.views import Document, answer, dead_group_document, execution_document, page_document
+from timeball.api.views import answer, dead_group_document, execution_document, page_document
 from timeball.api.wishes import searched_executions
 from timeball.domain.execution import ExecutionState
-from timeball.domain.ids import ExecutionId, parse_id, show_execution
+from timeball.domain.ids import ExecutionId, parse_id
+from timeball.domain.operation import OperationAction
 from timeball.domain.search import ExecutionFilter
-from timeball.errors import Conflict, InvalidInput, NotFound
 
 router = APIRouter(prefix="/dead-letter", tags=["dead letter"])
 
@@ -62,54 +61,33 @@ async def list_groups(desk: TheDesk, limit: Annotated[int, Query(ge=1, le=200)] 
     return answer({"data": [dead_group_document(row) for row in await desk.insights.dead_groups(limit)]})
 
 
-@router.post(
-    "/retry",
-    response_model=BulkOut,
-    **described(Role.OPERATOR, BULK_EXAMPLE, request={"fingerprint": "4c1a9d02"}, has_body=True),
-)
+@router.post("/retry", response_model=BulkOut, **described_many({"fingerprint": "4c1a9d02"}))
 async def retry_dead(
     body: DeadChoice, desk: TheDesk, caller: TheCaller, idempotency_key: IdempotencyKey = None
 ) -> Response:
-    """Run dead executions again, each as a new one: some by id, all of one cause, or all; up to 500 a call."""
-    ids, has_more = await _chosen(desk, body)
-    actor = caller.acting(body.reason)
-    results: list[Document] = []
-    for execution_id in ids:
-        try:
-            made = await desk.commands.retry(execution_id, None, actor)
-        except (NotFound, Conflict, InvalidInput) as error:
-            results.append(failed_item(execution_id, error))
-            continue
-        await desk.dead_letters.settle([execution_id], "retried", actor.entry)
-        results.append(_done(execution_id, show_execution(made)))
-    return answer(summed_up(results, has_more=has_more))
+    """Run dead executions again, each as a new one: some by id, all of one cause, or all.
+
+    Up to 500 are done at once; more become an operation (202).
+    """
+    ids = await _chosen(desk, body)
+    return await done_to_many(desk, caller.acting(body.reason), OperationAction.RETRY, ids, settles=True)
 
 
-@router.post(
-    "/discard",
-    response_model=BulkOut,
-    **described(Role.OPERATOR, BULK_EXAMPLE, request={"ids": [EXECUTION_ID], "reason": "known"}, has_body=True),
-)
+@router.post("/discard", response_model=BulkOut, **described_many({"ids": [EXECUTION_ID], "reason": "known"}))
 async def discard_dead(
     body: DeadChoice, desk: TheDesk, caller: TheCaller, idempotency_key: IdempotencyKey = None
 ) -> Response:
-    """Take dead executions off this list, without running them: some by id, all of one cause, or all; up to 500 a call."""
-    ids, has_more = await _chosen(desk, body)
-    settled = await desk.dead_letters.settle(ids, "discarded", caller.acting(body.reason).entry)
-    results = [
-        _done(one, None) if one in settled else failed_item(one, Conflict("it is not on the dead-letter list"))
-        for one in ids
-    ]
-    return answer(summed_up(results, has_more=has_more))
+    """Take dead executions off this list, without running them: some by id, all of one cause, or all.
+
+    Up to 500 are done at once; more become an operation (202).
+    """
+    ids = await _chosen(desk, body)
+    return await done_to_many(desk, caller.acting(body.reason), OperationAction.DISCARD, ids)
 
 
-async def _chosen(desk: Desk, body: DeadChoice) -> tuple[list[ExecutionId], bool]:
+async def _chosen(desk: Desk, body: DeadChoice) -> list[ExecutionId]:
     if [body.ids is not None, body.fingerprint is not None, body.all].count(True) != 1:
         raise Refusal(422, "invalid_input", "give one of ids, fingerprint, or all: true")
     if body.ids is not None:
-        return [ExecutionId(parse_id("exe", one)) for one in body.ids], False
-    return await first_ids(desk, ExecutionFilter(states=_DEAD, fingerprint=body.fingerprint, is_unsettled=True))
-
-
-def _done(execution_id: ExecutionId, made: str | None) -> Document:
-    return {"id": show_execution(execution_id), "status": "done", "execution_id": made, "error": None}
+        return [ExecutionId(parse_id("exe", one)) for one in body.ids]
+    return await all_matching(desk, ExecutionFilter(states=_DEAD, fingerprint=body.fingerprint, is_unsettled=True))

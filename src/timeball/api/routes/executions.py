@@ -8,28 +8,29 @@ from fastapi import APIRouter, Depends, Path, Query
 from starlette.responses import Response
 
 from timeball.api.auth import Caller, Role, TheCaller
-from timeball.api.described import BULK_EXAMPLE, EXECUTION_EXAMPLE, MOMENT, described, described_export, listed
+from timeball.api.described import EXECUTION_EXAMPLE, MOMENT, described, described_export, listed
 from timeball.api.desk import Desk, TheDesk
 from timeball.api.export import Format, exported
+from timeball.api.many import all_matching, described_many, done_to_many
 from timeball.api.problems import Refusal
-from timeball.api.routes.bulk_jobs import summed_up
-from timeball.api.routes.jobs import IdempotencyKey, ThePage, cancel_one, checked_run, shown_execution
+from timeball.api.routes.jobs import RUN, IdempotencyKey, ThePage, cancel_one, checked_run
 from timeball.api.schemas.bulk import BulkOut, ExecutionBulkIn
 from timeball.api.schemas.common import ListOut, Reason
 from timeball.api.schemas.executions import ExecutionFull, ExecutionOut, LogLineOut
 from timeball.api.schemas.jobs import RunIn
-from timeball.api.views import Document, answer, execution_document, full_execution_document, page_document
+from timeball.api.views import answer, execution_document, full_execution_document, page_document
+from timeball.api.waiting import Wait, awaited_execution, shown_execution
 from timeball.api.wishes import check_search, execution_filter, searched_executions
-from timeball.domain.ids import ExecutionId, parse_id, show_execution
-from timeball.domain.search import ExecutionFilter, Page, PageRequest, read_cursor, write_cursor
-from timeball.errors import Conflict, InvalidInput, NotFound, TimeballError
+from timeball.domain.ids import ExecutionId, parse_id
+from timeball.domain.operation import OperationAction
+from timeball.domain.search import ExecutionFilter, PageRequest, read_cursor, write_cursor
+from timeball.errors import InvalidInput
 
 router = APIRouter(prefix="/executions", tags=["executions"])
 
 ExecutionRef = Annotated[str, Path(max_length=200, description="An execution's id.")]
 TheFilter = Annotated[ExecutionFilter, Depends(searched_executions)]
 
-MOST_AT_ONCE = 500
 _COLUMNS = list(EXECUTION_EXAMPLE)
 _FULL_EXAMPLE = EXECUTION_EXAMPLE | {
     "payload": {},
@@ -127,15 +128,12 @@ async def cancel_execution(
     return await shown_execution(desk, found.id, 200)
 
 
-@router.post(
-    "/{execution}/retry",
-    response_model=ExecutionFull,
-    **described(Role.OPERATOR, _FULL_EXAMPLE, status=202, request={"reason": "fixed"}, has_body=True, fails=[404, 409]),
-)
+@router.post("/{execution}/retry", response_model=ExecutionFull, **RUN)
 async def retry_execution(
     execution: ExecutionRef,
     desk: TheDesk,
     caller: TheCaller,
+    wait: Wait,
     body: RunIn | None = None,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
@@ -143,80 +141,40 @@ async def retry_execution(
     body = checked_run(body, caller)
     found = await desk.insights.find_execution(execution)
     execution_id = await desk.commands.retry(found.id, body.payload, caller.acting(body.reason))
-    return await shown_execution(desk, execution_id, 202)
+    return await awaited_execution(desk, execution_id, wait)
 
 
 @router.post(
     "/bulk",
     response_model=BulkOut,
-    **described(
-        Role.OPERATOR,
-        BULK_EXAMPLE,
-        request={"action": "retry", "filter": {"status": ["dead"]}, "dry_run": True},
-        has_body=True,
-        fails=[404, 409],
-    ),
+    **described_many({"action": "retry", "filter": {"status": ["dead"]}, "dry_run": True}),
 )
 async def change_executions(
     body: ExecutionBulkIn, desk: TheDesk, caller: TheCaller, idempotency_key: IdempotencyKey = None
 ) -> Response:
-    """Cancel or retry up to 500 executions, named or found by a filter; the answer tells of each, and whether there are more."""
-    ids, has_more = await _chosen(desk, caller, body)
-    if body.expected_count is not None and body.expected_count != len(ids):
-        raise Conflict(f"{len(ids)} executions would be touched, expected were {body.expected_count}")
-    if body.dry_run:
-        would = [
-            {"id": show_execution(one), "status": "would_be_done", "execution_id": None, "error": None} for one in ids
-        ]
-        return answer(summed_up(would, has_more=has_more))
-    results = [await _apply(desk, caller, body, one) for one in ids]
-    return answer(summed_up(results, has_more=has_more))
+    """Cancel or retry many executions, named or found by a filter.
+
+    Up to 500 are done at once, and the answer tells of each; more become an operation (202) that is asked about at
+    `/operations/{id}`. With `dry_run` the first 500 that would be touched are shown.
+    """
+    return await done_to_many(
+        desk,
+        caller.acting(body.reason),
+        OperationAction(body.action),
+        await _chosen(desk, caller, body),
+        dry_run=body.dry_run,
+        expected_count=body.expected_count,
+    )
 
 
-async def _chosen(desk: Desk, caller: Caller, body: ExecutionBulkIn) -> tuple[list[ExecutionId], bool]:
+async def _chosen(desk: Desk, caller: Caller, body: ExecutionBulkIn) -> list[ExecutionId]:
     if (body.ids is None) == (body.filter is None):
         raise Refusal(422, "invalid_input", "give either ids or a filter", hint="a filter may be empty: {}")
     if body.ids is not None:
-        return [ExecutionId(parse_id("exe", one)) for one in body.ids], False
+        return [ExecutionId(parse_id("exe", one)) for one in body.ids]
     assert body.filter is not None
     chosen = body.filter
     dates = chosen.start_date, chosen.end_date
     wanted = execution_filter(chosen.status, chosen.handler, chosen.queue, None, *dates, chosen.q)
     check_search(wanted, caller)
-    return await first_ids(desk, wanted)
-
-
-async def first_ids(desk: Desk, wanted: ExecutionFilter) -> tuple[list[ExecutionId], bool]:
-    """The ids of the first executions that match, and whether there are more."""
-    ids: list[ExecutionId] = []
-    cursor: str | None = None
-    while len(ids) < MOST_AT_ONCE:
-        page: Page[Any] = await desk.insights.executions(wanted, PageRequest(limit=100, cursor=cursor))
-        ids += [execution.id for execution in page.items]
-        cursor = page.next_cursor
-        if cursor is None:
-            return ids, False
-    return ids, True
-
-
-async def _apply(desk: Desk, caller: Caller, body: ExecutionBulkIn, execution_id: ExecutionId) -> Document:
-    actor = caller.acting(body.reason)
-    made: ExecutionId | None = None
-    try:
-        if body.action == "retry":
-            made = await desk.commands.retry(execution_id, None, actor)
-        else:
-            await cancel_one(desk, execution_id, actor)
-    except (NotFound, Conflict, InvalidInput) as error:
-        return failed_item(execution_id, error)
-    return {
-        "id": show_execution(execution_id),
-        "status": "done",
-        "execution_id": None if made is None else show_execution(made),
-        "error": None,
-    }
-
-
-def failed_item(execution_id: ExecutionId, error: TimeballError) -> Document:
-    """One of many that could not be touched."""
-    return {"id": show_execution(execution_id), "status": "failed", "execution_id": None, "error": str(error)}
+    return await all_matching(desk, wanted)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Path, Query
 from starlette.responses import Response
 
-from timeball.api.auth import Role, TheCaller
+from timeball.api.auth import Caller, Role, TheCaller
 from timeball.api.described import (
     EXECUTION_EXAMPLE,
     EXECUTION_ID,
@@ -21,7 +21,6 @@ from timeball.api.described import (
 from timeball.api.desk import Desk, TheDesk
 from timeball.api.export import Format, exported
 from timeball.api.problems import Refusal
-from timeball.api.redaction import refuse_redacted
 from timeball.api.schemas.bulk import ExecutionIds
 from timeball.api.schemas.common import ListOut, Reason
 from timeball.api.schemas.executions import ExecutionFull, ExecutionOut
@@ -31,10 +30,10 @@ from timeball.api.views import (
     answer,
     execution_document,
     fire_time_document,
-    full_execution_document,
     job_document,
     page_document,
 )
+from timeball.api.waiting import Wait, awaited_execution, shown_execution
 from timeball.api.wishes import (
     copy_of,
     fields_of,
@@ -46,8 +45,10 @@ from timeball.api.wishes import (
     spec_from,
     version_from,
 )
+from timeball.commands import Created
 from timeball.domain.ids import ExecutionId, show_execution, show_job
 from timeball.domain.job import JobSpec
+from timeball.domain.redaction import refuse_redacted
 from timeball.domain.search import ExecutionFilter, JobFilter, JobOrder, PageRequest
 from timeball.errors import Conflict
 from timeball.insights import JobView
@@ -95,28 +96,33 @@ _FULL_EXAMPLE = EXECUTION_EXAMPLE | {
 }
 
 
-_CREATED = JOB_EXAMPLE | {"execution_id": EXECUTION_ID}
+CREATED_EXAMPLE = JOB_EXAMPLE | {"execution_id": EXECUTION_ID}
 _CREATE: dict[str, Any] = described(
-    Role.EDITOR, _CREATED, status=201, request=NEW_JOB_EXAMPLE, has_body=True, fails=[409]
+    Role.EDITOR, CREATED_EXAMPLE, status=201, request=NEW_JOB_EXAMPLE, has_body=True, fails=[409]
 )
 _CREATE["responses"][200] = {
     "description": "The job that holds the unique_key",
     "model": JobCreated,
-    "content": {"application/json": {"example": _CREATED}},
+    "content": {"application/json": {"example": CREATED_EXAMPLE}},
 }
 
 
 @router.post("", response_model=JobCreated, **_CREATE)
-async def create_job(body: JobIn, desk: TheDesk, idempotency_key: IdempotencyKey = None) -> Response:
+async def create_job(body: JobIn, desk: TheDesk, caller: TheCaller, idempotency_key: IdempotencyKey = None) -> Response:
     """Create a job: once (`scheduled_at`), every (`interval_seconds`), cron (`schedule`), or run by hand.
 
     A one-off whose `unique_key` is alive is not made again; the answer then shows the job that holds the key.
     """
-    return await _create(desk, spec_from(body))
+    return await created_job(desk, caller, spec_from(body))
 
 
-async def _create(desk: Desk, spec: JobSpec) -> Response:
-    created = await desk.commands.create(spec)
+async def created_job(desk: Desk, caller: Caller, spec: JobSpec) -> Response:
+    """Create a job, and show it."""
+    return await shown_creation(desk, await desk.commands.create(spec, actor=caller.acting()))
+
+
+async def shown_creation(desk: Desk, created: Created) -> Response:
+    """A job that was created; or the one that holds its unique key."""
     job_id = created.job_id
     if not created.is_new and created.execution_id is not None:
         job_id = (await desk.insights.find_execution(str(created.execution_id))).job_id
@@ -178,19 +184,23 @@ async def change_job(
     return await _change(job, body, desk, caller, if_match)
 
 
-async def _change(job: str, body: JobPatch, desk: Desk, caller: Any, if_match: str | None) -> Response:
+async def _change(job: str, body: JobPatch, desk: Desk, caller: Caller, if_match: str | None) -> Response:
     found = await desk.insights.find_job(job)
     expected = version_from(if_match)
     try:
         changed = await desk.commands.update(found.id, fields_of(body), caller.acting(), expected)
     except Conflict as error:
-        if expected is None or "version" not in error.facts:
-            raise
-        raise Refusal(
-            412, "precondition_failed", str(error), hint=error.hint, headers={"ETag": f'"{error.facts["version"]}"'}
-        ) from error
+        raise stale(error) from error
     view = await desk.insights.view_job(str(changed.id))
     return answer(job_document(view), headers=_etag(view))
+
+
+def stale(error: Conflict) -> Refusal | Conflict:
+    """A change that was made for another version is a failed precondition; any other conflict is what it is."""
+    version = error.facts.get("version")
+    if version is None:
+        return error
+    return Refusal(412, "precondition_failed", str(error), hint=error.hint, headers=_tag(version))
 
 
 _DELETE: dict[str, Any] = described(Role.EDITOR, None, status=204, fails=[404, 409, 412])
@@ -244,20 +254,33 @@ async def resume_job(
     return answer(job_document(await desk.insights.view_job(str(found.id))))
 
 
-_RUN: dict[str, Any] = described(
+RUN: dict[str, Any] = described(
     Role.OPERATOR, _FULL_EXAMPLE, status=202, request={"reason": "again"}, has_body=True, fails=[404, 409]
 )
+RUN["responses"][200] = {
+    "description": "It ended while `wait` lasted",
+    "model": ExecutionFull,
+    "content": {"application/json": {"example": _FULL_EXAMPLE}},
+}
 
 
-@router.post("/{job}/trigger", response_model=ExecutionFull, **_RUN)
+@router.post("/{job}/trigger", response_model=ExecutionFull, **RUN)
 async def trigger_job(
-    job: JobRef, desk: TheDesk, caller: TheCaller, body: RunIn | None = None, idempotency_key: IdempotencyKey = None
+    job: JobRef,
+    desk: TheDesk,
+    caller: TheCaller,
+    wait: Wait,
+    body: RunIn | None = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Run a job now, beside its schedule. Another payload needs the role editor."""
+    """Run a job now, beside its schedule. Another payload needs the role editor.
+
+    With `wait` the answer comes when the execution has ended (200), or when the wait is over (202).
+    """
     body = checked_run(body, caller)
     found = await desk.insights.find_job(job)
     execution_id = await desk.commands.trigger(found.id, body.payload, caller.acting(body.reason))
-    return await shown_execution(desk, execution_id, 202)
+    return await awaited_execution(desk, execution_id, wait)
 
 
 @router.post(
@@ -277,9 +300,14 @@ async def cancel_job(
     return await shown_execution(desk, current.id, 200)
 
 
-@router.post("/{job}/retry", response_model=ExecutionFull, **_RUN)
+@router.post("/{job}/retry", response_model=ExecutionFull, **RUN)
 async def retry_job(
-    job: JobRef, desk: TheDesk, caller: TheCaller, body: RunIn | None = None, idempotency_key: IdempotencyKey = None
+    job: JobRef,
+    desk: TheDesk,
+    caller: TheCaller,
+    wait: Wait,
+    body: RunIn | None = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Run the last ended execution of a job again, as a new one. Another payload needs the role editor."""
     body = checked_run(body, caller)
@@ -288,7 +316,7 @@ async def retry_job(
     if last is None:
         raise Conflict("no execution of this job has ended", hint="trigger it instead")
     execution_id = await desk.commands.retry(last.id, body.payload, caller.acting(body.reason))
-    return await shown_execution(desk, execution_id, 202)
+    return await awaited_execution(desk, execution_id, wait)
 
 
 @router.post(
@@ -296,7 +324,7 @@ async def retry_job(
     response_model=JobCreated,
     **described(
         Role.EDITOR,
-        _CREATED,
+        CREATED_EXAMPLE,
         status=201,
         request={"name": "daily-report-2", "scheduled_at": MOMENT},
         has_body=True,
@@ -304,11 +332,12 @@ async def retry_job(
     ),
 )
 async def duplicate_job(
-    job: JobRef, desk: TheDesk, body: JobPatch | None = None, idempotency_key: IdempotencyKey = None
+    job: JobRef, desk: TheDesk, caller: TheCaller, body: JobPatch | None = None, idempotency_key: IdempotencyKey = None
 ) -> Response:
     """Create a copy of a job, with other values for the fields that are given."""
     found = await desk.insights.find_job(job)
-    return await _create(desk, copy_of(found, {} if body is None else fields_of(body), desk.insights.now()))
+    wish = copy_of(found, {} if body is None else fields_of(body), desk.insights.now())
+    return await created_job(desk, caller, wish)
 
 
 @router.post(
@@ -377,13 +406,6 @@ async def cancel_one(desk: Desk, execution_id: ExecutionId, actor: Any) -> None:
     """Cancel an execution; Conflict if it has ended."""
     if execution_id not in await desk.commands.cancel([execution_id], actor):
         raise Conflict("this execution has ended, or is being stopped already", hint="retry makes a new one")
-
-
-async def shown_execution(desk: Desk, execution_id: ExecutionId, status: int) -> Response:
-    """An execution in full, as an answer."""
-    view = await desk.insights.view_execution(str(execution_id))
-    headers = {"Location": f"/api/v1/executions/{show_execution(execution_id)}"} if status == 202 else None
-    return answer(full_execution_document(view), status, headers)
 
 
 def _etag(view: JobView) -> dict[str, str]:

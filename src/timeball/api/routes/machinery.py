@@ -12,7 +12,7 @@ from timeball.api.described import MOMENT, WORKER_ID, described
 from timeball.api.desk import TheDesk
 from timeball.api.routes.jobs import IdempotencyKey
 from timeball.api.schemas.common import Many, Reason
-from timeball.api.schemas.machinery import NodeOut, QueueLimit, QueueOut
+from timeball.api.schemas.machinery import NodeOut, PurgeIn, PurgeOut, QueueLimit, QueueOut
 from timeball.api.views import answer, node_document, queue_document
 from timeball.domain.ids import parse_id, show
 from timeball.domain.instants import shown
@@ -111,6 +111,30 @@ async def resume_queue(
     return answer(queue_document(await desk.insights.queue(queue)))
 
 
+@router.post(
+    "/queues/{queue}/purge",
+    tags=["queues"],
+    response_model=PurgeOut,
+    **described(
+        Role.EDITOR,
+        {"queue": "default", "cancelled": 12},
+        request={"confirm": "default", "reason": "sent twice"},
+        has_body=True,
+        fails=[409],
+    ),
+)
+async def purge_queue(
+    queue: QueueName, body: PurgeIn, desk: TheDesk, caller: TheCaller, idempotency_key: IdempotencyKey = None
+) -> Response:
+    """Cancel everything that is queued there and has not begun. What runs goes on, and so do schedules."""
+    if body.confirm != queue:
+        raise InvalidInput(
+            f"confirm is {shown(body.confirm)!r}, expected the name of the queue", field="confirm", hint="type it again"
+        )
+    cancelled = await desk.commands.purge_queue(queue, caller.acting(body.reason))
+    return answer({"queue": queue, "cancelled": cancelled})
+
+
 @router.get(
     "/workers", tags=["nodes"], response_model=Many[NodeOut], **described(Role.VIEWER, {"data": [_NODE_EXAMPLE]})
 )
@@ -145,11 +169,11 @@ async def get_worker(node: NodeRef, desk: TheDesk) -> Response:
     **described(Role.OPERATOR, _NODE_EXAMPLE, status=202, request={}, has_body=True, fails=[404, 409]),
 )
 async def drain_worker(
-    node: NodeRef, desk: TheDesk, body: Reason | None = None, idempotency_key: IdempotencyKey = None
+    node: NodeRef, desk: TheDesk, caller: TheCaller, body: Reason | None = None, idempotency_key: IdempotencyKey = None
 ) -> Response:
     """Ask a worker or scheduler to leave in good order: it takes nothing more, and ends when it has finished what it runs."""
     found = _find(node, await desk.insights.nodes())
-    await desk.commands.drain_node(found.incarnation)
+    await desk.commands.drain_node(found.incarnation, caller.acting((body or Reason()).reason))
     return answer(node_document(found) | {"draining": True}, 202)
 
 

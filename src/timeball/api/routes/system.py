@@ -50,6 +50,7 @@ _AUDIT_EXAMPLE = {
     "id": "aud_01JCV3V1KC8M2T4QZ5R7N9X0AB",
     "at": MOMENT,
     "actor": "key:4c1a9d02b7e1 deploy",
+    "place": "http 10.0.0.7",
     "action": "job.pause",
     "subject": "job:01937b1d-8607-7000-8000-000000000000",
     "reason": "maintenance",

@@ -38,7 +38,7 @@ class ExecutionBulkIn(Reason):
     """Something to do to many executions, named or found by a filter."""
 
     action: Literal["cancel", "retry"]
-    ids: list[Label] | None = Field(None, min_length=1, max_length=500)
+    ids: list[Label] | None = Field(None, min_length=1, max_length=10_000)
     filter: ExecutionChoice | None = None
     dry_run: bool = False
     expected_count: Annotated[int, Field(ge=0)] | None = Field(
@@ -49,7 +49,7 @@ class ExecutionBulkIn(Reason):
 class DeadChoice(Reason):
     """Dead executions: named, all of one fingerprint, or all."""
 
-    ids: list[Label] | None = Field(None, min_length=1, max_length=500)
+    ids: list[Label] | None = Field(None, min_length=1, max_length=10_000)
     fingerprint: Words | None = None
     all: bool = False
 
@@ -89,7 +89,7 @@ class ItemOut(BaseModel):
 
 
 class BulkOut(BaseModel):
-    """What came of each; `has_more` says that the filter matches more than were touched: repeat the call."""
+    """What came of each; `has_more` says that a dry run would touch more than are shown."""
 
     done: int
     failed: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
@@ -14,6 +14,19 @@ class QueueLimit(Reason):
     """How many of a queue may run together; null takes the limit away."""
 
     max_running: Annotated[int, Field(ge=1, le=LARGEST)] | None
+
+
+class PurgeIn(Reason):
+    """A queue to be emptied; `confirm` is its name, typed once more."""
+
+    confirm: Annotated[str, Field(max_length=200)]
+
+
+class PurgeOut(BaseModel):
+    """What was emptied."""
+
+    queue: str
+    cancelled: int
 
 
 class QueueOut(BaseModel):
@@ -49,3 +62,16 @@ class NodeOut(BaseModel):
     broker: Literal["postgresql", "redis", "rabbitmq"]
     broker_state: Literal["works", "silent", "down"]
     broker_error: str | None
+
+
+class HandlerOut(BaseModel):
+    """A handler; what is not known here, because only a worker has it, is null."""
+
+    name: str
+    description: str | None
+    run_style: Literal["coroutine", "thread", "process"] | None
+    payload_schema: dict[str, Any] | None = Field(description="JSON Schema of the payload.")
+    example: Any = Field(description="A payload it would take.")
+    is_enabled_here: bool | None = Field(description="Whether a worker with this process's settings would run it.")
+    workers: int = Field(description="How many workers that are alive know it.")
+    needs_role: Literal["editor", "admin"] = Field(description="Which role may write its payload.")

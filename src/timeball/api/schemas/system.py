@@ -94,6 +94,7 @@ class AuditOut(BaseModel):
     id: str
     at: datetime
     actor: str
+    place: str | None
     action: str
     subject: str
     reason: str | None

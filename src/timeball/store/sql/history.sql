@@ -67,6 +67,53 @@ WHERE pg_inherits.inhparent = 'timeball.finished'::regclass
   AND relname ~ '^finished_[0-9]{8}$'
 ORDER BY relname;
 
+-- name: delete_finished
+-- Delete some of what ended on a day in these states, with its attempts, its log, and the one-off jobs that nothing else belongs to.
+WITH chosen AS MATERIALIZED (
+    SELECT id, finished_at
+    FROM timeball.finished
+    WHERE finished_at >= :day_start
+      AND finished_at < :day_end
+      AND state = ANY (:states::text[])
+    LIMIT :batch
+),
+gone AS (
+    DELETE FROM timeball.finished
+    USING chosen
+    WHERE finished.id = chosen.id
+      AND finished.finished_at = chosen.finished_at
+    RETURNING finished.id, finished.job_id, finished.scheduled_for
+),
+attempts AS (
+    DELETE FROM timeball.attempt
+    USING gone
+    WHERE attempt.execution_id = gone.id
+),
+lines AS (
+    DELETE FROM timeball.log_line
+    USING gone
+    WHERE log_line.execution_id = gone.id
+),
+letters AS (
+    DELETE FROM timeball.settled
+    USING gone
+    WHERE settled.execution_id = gone.id
+),
+jobs AS (
+    DELETE FROM timeball.job
+    USING gone
+    WHERE job.id = gone.id
+      AND job.id = gone.job_id
+      AND job.name IS NULL
+      AND NOT EXISTS (SELECT 1 FROM timeball.finished WHERE finished.job_id = job.id AND finished.job_id <> finished.id)
+      AND NOT EXISTS (SELECT 1 FROM timeball.due WHERE due.job_id = job.id AND due.job_id <> due.id)
+      AND NOT EXISTS (SELECT 1 FROM timeball.ready WHERE ready.job_id = job.id AND ready.job_id <> ready.id)
+      AND NOT EXISTS (SELECT 1 FROM timeball.blocked WHERE blocked.job_id = job.id)
+      AND NOT EXISTS (SELECT 1 FROM timeball.running WHERE running.job_id = job.id AND running.job_id <> running.id)
+)
+SELECT count(*) AS deleted, max(scheduled_for) AS latest
+FROM gone;
+
 -- name: moment
 SELECT coalesce(:now, now()) AS moment;
 

@@ -147,6 +147,21 @@ WHERE declared_by = ANY (:modules::text[])
   AND paused_at IS NULL
 ORDER BY name;
 
+-- name: find_jobs_by_name
+SELECT *, payload::text AS payload_text
+FROM timeball.job
+WHERE name = ANY (:names::text[])
+  AND deleted_at IS NULL;
+
+-- name: jobs_declared_by
+-- All jobs that one declaration has made; only named ones are ever declared.
+SELECT *, payload::text AS payload_text
+FROM timeball.job
+WHERE name IS NOT NULL
+  AND deleted_at IS NULL
+  AND declared_by = :declared_by
+ORDER BY name;
+
 -- name: lock_job
 SELECT *, payload::text AS payload_text, coalesce(:now, now()) AS moment
 FROM timeball.job
@@ -491,5 +506,21 @@ FROM timeball.queue
 WHERE name = :name;
 
 -- name: write_audit
-INSERT INTO timeball.audit (id, at, actor, action, subject, reason, before, after)
-VALUES (:id, coalesce(:now, now()), :actor, :action, :subject, :reason, :before::jsonb, :after::jsonb);
+INSERT INTO timeball.audit (id, at, actor, action, subject, reason, before, after, place)
+VALUES (:id, coalesce(:now, now()), :actor, :action, :subject, :reason, :before::jsonb, :after::jsonb, :place);
+
+-- name: waiting_in_queue
+-- What is queued and has not been claimed, some of it.
+(
+    SELECT id
+    FROM timeball.ready
+    WHERE queue = :queue
+    LIMIT :limit
+)
+UNION ALL
+(
+    SELECT id
+    FROM timeball.blocked
+    WHERE queue = :queue
+    LIMIT :limit
+);

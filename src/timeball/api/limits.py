@@ -1,0 +1,112 @@
+"""How much one caller may ask for: requests and bytes by the second, and requests at the same time.
+
+Each caller has buckets that fill steadily and are emptied by what they ask for. They are kept by each process for
+itself: two API processes let twice as much through, and no request waits for another machine to count it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from timeball.api.problems import Refusal
+from timeball.settings import ApiSettings
+
+# Callers who have not been heard of for longest are forgotten first; their buckets would be full by now.
+_MOST_CALLERS = 10_000
+
+
+@dataclass(slots=True)
+class Bucket:
+    """Holds up to *size*, and fills by *rate* a second."""
+
+    size: float
+    rate: float
+    level: float
+    filled_at: float
+
+    def wait_for(self, amount: float, now: float) -> float:
+        """Take the amount out, or say in how many seconds it could be taken. What is larger than the bucket takes all of it."""
+        self.level = min(self.size, self.level + (now - self.filled_at) * self.rate)
+        self.filled_at = now
+        wanted = min(amount, self.size)
+        if self.level >= wanted:
+            self.level -= wanted
+            return 0.0
+        return (wanted - self.level) / self.rate
+
+
+@dataclass(slots=True)
+class _Caller:
+    requests: Bucket
+    body_bytes: Bucket
+    under_way: int = 0
+
+
+class Limits:
+    """The buckets of all callers."""
+
+    def __init__(self, settings: ApiSettings, monotonic: Callable[[], float]) -> None:
+        self._settings = settings
+        self._monotonic = monotonic
+        self._callers: OrderedDict[str, _Caller] = OrderedDict()
+
+    def begin(self, name: str) -> None:
+        """Count a request that begins; Refusal (429) says when to come again."""
+        caller, now = self._caller(name), self._monotonic()
+        most = self._settings.concurrent_requests
+        if caller.under_way >= most:
+            raise _too_many(f"{most} requests of this caller are under way already", 1)
+        wait = caller.requests.wait_for(1, now)
+        if wait:
+            rate = self._settings.requests_per_second
+            raise _too_many(f"this caller asks more than {rate:g} times a second", wait)
+        caller.under_way += 1
+
+    def count_bytes(self, name: str, number: int) -> None:
+        """Count a body that was read; Refusal (429) says when to send it again."""
+        wait = self._caller(name).body_bytes.wait_for(number, self._monotonic())
+        if wait:
+            rate = self._settings.megabytes_per_second
+            raise _too_many(f"this caller sends more than {rate:g} MB a second", wait)
+
+    def end(self, name: str) -> None:
+        """A request has been answered."""
+        self._caller(name).under_way -= 1
+
+    def _caller(self, name: str) -> _Caller:
+        found = self._callers.get(name)
+        if found is None:
+            found = self._callers[name] = self._new_caller()
+            self._forget_some()
+        self._callers.move_to_end(name)
+        return found
+
+    def _new_caller(self) -> _Caller:
+        settings, now = self._settings, self._monotonic()
+        burst, megabytes = settings.request_burst, settings.megabyte_burst * 1024.0**2
+        return _Caller(
+            Bucket(burst, settings.requests_per_second, burst, now),
+            Bucket(megabytes, settings.megabytes_per_second * 1024.0**2, megabytes, now),
+        )
+
+    def _forget_some(self) -> None:
+        while len(self._callers) > _MOST_CALLERS:
+            oldest = next(iter(self._callers))
+            if self._callers[oldest].under_way:
+                self._callers.move_to_end(oldest)
+                return
+            del self._callers[oldest]
+
+
+def _too_many(detail: str, wait: float) -> Refusal:
+    seconds = max(math.ceil(wait), 1)
+    return Refusal(
+        429,
+        "too_many_requests",
+        detail,
+        hint=f"come again in {seconds} s; an administrator can raise the limit: TIMEBALL_API__...",
+        headers={"Retry-After": str(seconds)},
+    )

@@ -1,0 +1,114 @@
+"""Operations: one thing that is done to many executions, and survives whoever does it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from uuid import UUID
+
+from timeball.commands.actor import LOCAL, Actor
+from timeball.commands.running import Running
+from timeball.domain.ids import ExecutionId
+from timeball.domain.instants import shown
+from timeball.domain.operation import (
+    MOST_ITEMS,
+    Operation,
+    OperationAction,
+    OperationId,
+    OperationItem,
+    OperationState,
+)
+from timeball.errors import Conflict, InvalidInput, NotFound, StoreError, TimeballError
+
+_BATCH = 50
+
+
+class Operating(Running):
+    """Cancel, retry or discard very many."""
+
+    async def start_operation(
+        self,
+        action: OperationAction,
+        ids: Sequence[ExecutionId],
+        actor: Actor = LOCAL,
+        *,
+        settles: bool = False,
+        holder: UUID | None = None,
+    ) -> Operation:
+        """Write an operation down; whoever runs `work_off` does it. With a *holder*, that one is to begin at once."""
+        if len(ids) > MOST_ITEMS:
+            raise InvalidInput(f"{len(ids)} executions are more than {MOST_ITEMS}", hint="do it in smaller parts")
+        unique = list(dict.fromkeys(ids))
+        return await self._store.operations.begin(action, unique, actor.entry, settles=settles, holder=holder)
+
+    async def cancel_operation(self, operation_id: OperationId, actor: Actor = LOCAL) -> Operation:
+        """Stop an operation where it is; what it has done stays done."""
+        asked = await self._store.operations.request_cancel(operation_id, actor.entry)
+        if asked is None:
+            if await self._store.operations.find(operation_id) is None:
+                raise NotFound("operation", operation_id)
+            raise Conflict("this operation is over")
+        return asked
+
+    async def take_operation(self, holder: UUID) -> Operation | None:
+        """Hold the oldest operation that nobody alive works off, if there is one."""
+        return await self._store.operations.take(holder)
+
+    async def work_off(self, operation: Operation, holder: UUID) -> Operation:
+        """Do all that is left of an operation that *holder* holds; returns it as it is afterwards.
+
+        While the database cannot be reached it is left as it is, to be taken again; any other surprise ends it as failed.
+        """
+        try:
+            return await self._work_off(operation, holder)
+        except StoreError:
+            raise
+        except Exception as error:
+            await self._store.operations.finish(operation, holder, OperationState.FAILED, shown(repr(error), 500))
+            raise
+
+    async def _work_off(self, operation: Operation, holder: UUID) -> Operation:
+        operations = self._store.operations
+        while not operation.cancel_requested:
+            items = await operations.left(operation.id, _BATCH)
+            if not items:
+                return await operations.finish(operation, holder, OperationState.SUCCEEDED)
+            recorded = await operations.record(operation, holder, await self._do(operation, items))
+            if recorded is None:  # it was taken from us, and is another's now
+                return await operations.find(operation.id) or operation
+            operation = recorded
+        return await operations.finish(operation, holder, OperationState.CANCELLED)
+
+    async def _do(self, operation: Operation, items: Sequence[OperationItem]) -> list[OperationItem]:
+        if operation.action is OperationAction.DISCARD:
+            settled = await self._store.operations.settle([item.execution_id for item in items], "discarded")
+            return [_discarded(item, is_done=item.execution_id in settled) for item in items]
+        return [await self._do_one(operation, item) for item in items]
+
+    async def _do_one(self, operation: Operation, item: OperationItem) -> OperationItem:
+        actor = Actor(operation.actor, operation.reason, operation.place)
+        try:
+            if operation.action is OperationAction.CANCEL:
+                if item.execution_id not in await self._cancel([item.execution_id], actor, audit=None):
+                    raise Conflict("this execution has ended, or is being stopped already")
+            else:
+                await self._retry_once(item, actor)
+                if operation.settles:
+                    await self._store.operations.settle([item.execution_id], "retried")
+        except StoreError:
+            raise
+        except TimeballError as error:
+            return replace(item, status="failed", made=None, error=shown(str(error), 500))
+        return replace(item, status="done")
+
+    async def _retry_once(self, item: OperationItem, actor: Actor) -> None:
+        """Whoever did this before us may have died before it was written down: then the execution is there already."""
+        assert item.made is not None
+        if await self._store.history.find(item.made) is None:
+            await self._retry(item.execution_id, None, actor, item.made, audit=None)
+
+
+def _discarded(item: OperationItem, *, is_done: bool) -> OperationItem:
+    if is_done:
+        return replace(item, status="done")
+    return replace(item, status="failed", error="it is not on the dead-letter list")

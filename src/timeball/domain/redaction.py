@@ -1,0 +1,57 @@
+"""What looks like a secret is not shown: not in answers, exports and pages, and not in the audit."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from timeball.errors import PayloadError
+
+REDACTED = "••••••"
+
+# `author` is no secret, `authorization` is.
+_SECRET_KEY = re.compile(
+    r"passw|passphrase|pass$|pwd|secret|token|(api|access|private|signing)[-_]?key|auth(?!or(s|ed|ing)?(\b|[-_]))"
+    r"|credential|cookie|signature|\bdsn\b",
+    re.IGNORECASE,
+)
+# The password in `amqp://user:password@host`.
+_IN_ADDRESS = re.compile(r"(://[^/\s:@]{0,200}:)[^/\s@]{1,500}(?=@)")
+
+
+def is_secret(key: str) -> bool:
+    """Whether values under this key are not for everybody's eyes."""
+    return _SECRET_KEY.search(key) is not None
+
+
+def redacted(value: Any) -> Any:
+    """JSON for people's eyes: what stands under a key that sounds like a secret is hidden; references may be seen."""
+    match value:
+        case dict():
+            return {key: _redacted_entry(str(key), inner) for key, inner in value.items()}
+        case list() | tuple():
+            return [redacted(inner) for inner in value]
+        case str() if "://" in value:
+            return _IN_ADDRESS.sub(rf"\1{REDACTED}", value)
+        case _:
+            return value
+
+
+def _redacted_entry(key: str, value: Any) -> Any:
+    if key == "$secret" or not is_secret(key) or value is None or value == "" or isinstance(value, bool):
+        return redacted(value)
+    is_reference = isinstance(value, dict) and value.keys() == {"$secret"}
+    return value if is_reference else REDACTED
+
+
+def refuse_redacted(value: Any, field: str = "payload") -> None:
+    """Whoever sends back what they were shown would store the dots in place of the secret."""
+    if isinstance(value, str) and REDACTED in value:
+        raise PayloadError(
+            f"{field} contains {REDACTED}, which stands for a hidden value",
+            field=field,
+            hint="give the value itself, or leave the payload out to keep it as it is",
+        )
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for one in inner:
+        refuse_redacted(one, field)

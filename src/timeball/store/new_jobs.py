@@ -1,0 +1,192 @@
+"""Jobs, made: one, some, or very many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import orjson
+
+from timeball.domain.execution import Origin
+from timeball.domain.hints import Hints
+from timeball.domain.ids import ExecutionId, JobId
+from timeball.domain.job import Job
+from timeball.errors import Conflict
+from timeball.store.database import Connection
+from timeball.store.placing import AuditEntry, Placing
+from timeball.store.rows import job_columns, json_text
+
+# A hint must not come out later than what it announces, and the two clocks are only nearly the same.
+HINT_MARGIN = timedelta(milliseconds=50)
+# So many rows go with one statement of a bulk enqueue: each ends well within the patience for one.
+_BULK_SLICE = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """The first execution of a new job. Without *run_at* it is due now, by the database's clock."""
+
+    id: ExecutionId
+    job_id: JobId
+    origin: Origin
+    run_at: datetime | None = None
+    scheduled_for: datetime | None = None
+    watermark: datetime | None = None
+    tzdata: str | None = None
+    executions_left: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """What came of creating a job: its execution, or the one that held its unique key already."""
+
+    job_id: JobId
+    execution_id: ExecutionId | None
+    is_new: bool
+
+
+class NewJobs(Placing):
+    """Writes jobs with their first executions."""
+
+    async def create(
+        self,
+        jobs: Sequence[Job],
+        openings: Sequence[Opening],
+        connection: Connection | None = None,
+        audit: AuditEntry | None = None,
+    ) -> list[Created]:
+        """Write jobs and their first executions in one statement; a name that is taken raises Conflict and writes nothing.
+
+        Inside a caller's own *connection* no hint is sent: the workers find the work with their next sweep.
+        With *audit*, what was written is noted in the same transaction.
+        """
+        hint = self._hint_for(jobs) if connection is None and self._hinter.may_go_along() else None
+        try:
+            rows = await self._insert(jobs, openings, connection, hint, audit)
+        except asyncpg.UniqueViolationError as error:
+            raise name_taken(error, jobs) from error
+        if connection is None:
+            await self._after_placing(rows, is_hinted=hint is not None)
+        made = {row["job_id"]: Created(row["job_id"], row["execution_id"], is_new=True) for row in rows}
+        refused = [job for job in jobs if job.id not in made]
+        if refused:
+            made |= await self._created_before(refused, openings, connection)
+        return [made[job.id] for job in jobs]
+
+    async def _insert(
+        self,
+        jobs: Sequence[Job],
+        openings: Sequence[Opening],
+        connection: Connection | None,
+        hint: str | None,
+        audit: AuditEntry | None,
+    ) -> list[Any]:
+        async def work(within: Connection | None) -> list[Any]:
+            rows = await self._database.fetch(
+                "create_jobs",
+                within,
+                jobs=json_text(job_columns(job) for job in jobs),
+                firsts=json_text(_opening_columns(opening) for opening in openings),
+                hoist_window=self._hoist_window,
+                hint=hint,
+            )
+            if audit is not None and rows:
+                made = {row["job_id"] for row in rows}
+                await self._note_created(within, audit, [job for job in jobs if job.id in made])
+            return rows
+
+        if audit is None or connection is not None:
+            return await work(connection)
+        found: list[Any] = await self._database.repeat(work)
+        return found
+
+    async def _note_created(self, connection: Connection, audit: AuditEntry, jobs: Sequence[Job]) -> None:
+        if len(jobs) == 1:
+            facts = {name: value for name, value in job_columns(jobs[0]).items() if value is not None}
+            facts["payload"] = orjson.loads(jobs[0].payload)
+            await self.audit(connection, audit, "job.create", f"job:{jobs[0].id}", None, facts)
+            return
+        facts = {"count": len(jobs), "jobs": [job.name or str(job.id) for job in jobs[:100]]}
+        await self.audit(connection, audit, "job.create", f"{len(jobs)} jobs", None, facts)
+
+    async def _created_before(
+        self, refused: Sequence[Job], openings: Sequence[Opening], connection: Connection | None
+    ) -> dict[UUID, Created]:
+        """Who holds the keys of these one-offs; where the holder has just ended, the key is free and they are written after all."""
+        rows = await self._database.fetch("live_keys", connection, keys=[job.unique_key for job in refused])
+        holders = {row["key"]: ExecutionId(row["execution_id"]) for row in rows}
+        free = {job.id: job for job in refused if job.unique_key not in holders}
+        again = [opening for opening in openings if opening.job_id in free]
+        made = await self.create(list(free.values()), again, connection) if free else []
+        known = [Created(job.id, holders[job.unique_key], is_new=False) for job in refused if job.unique_key in holders]
+        return {created.job_id: created for created in (*made, *known)}
+
+    def _hint_for(self, jobs: Sequence[Job]) -> str:
+        hints = Hints()
+        moment = self._database.env.clock.now() - HINT_MARGIN
+        for job in jobs[:100]:
+            hints.add_lane(job.queue, job.priority, moment)
+        hints.look_everywhere = len(jobs) > 100
+        return hints.encode()
+
+    async def create_many(
+        self,
+        template: Job,
+        rows: Sequence[tuple[UUID, int, str]],
+        run_at: datetime | None,
+        audit: AuditEntry | None = None,
+    ) -> None:
+        """Write many one-off jobs that differ only in (id, shard, payload), all or nothing; *audit* notes them in one row."""
+        moment = await self.moment()
+        starts_at = run_at or moment
+        is_ready = starts_at <= moment + self._hoist_window
+        given = json_text(
+            [job_columns(template) | {"scheduled_at": starts_at, "created_at": moment, "updated_at": moment}]
+        )
+        async with self._database.transaction() as connection:
+            for start in range(0, len(rows), _BULK_SLICE):
+                ids, shards, payloads = map(list, zip(*rows[start : start + _BULK_SLICE], strict=True))
+                await self._database.fetch(
+                    "enqueue_jobs", connection, template=given, ids=ids, shards=shards, payloads=payloads
+                )
+                await self._database.fetch(
+                    "enqueue_ready" if is_ready else "enqueue_due", connection, template=given, ids=ids, shards=shards
+                )
+            if audit is not None:
+                facts = {"count": len(rows), "handler": template.handler, "queue": template.queue}
+                await self.audit(connection, audit, "job.create", f"{len(rows)} jobs", None, facts)
+        self._hint_bulk(template, {shard for _, shard, _ in rows}, starts_at, is_ready=is_ready)
+
+    def _hint_bulk(self, template: Job, shards: set[int], starts_at: datetime, *, is_ready: bool) -> None:
+        hints = Hints()
+        if is_ready:
+            hints.add_lane(template.queue, template.priority, starts_at)
+        else:
+            for shard in shards:
+                hints.add_shard(shard, starts_at)
+        self._hinter.tell(hints)
+
+
+def _opening_columns(opening: Opening) -> dict[str, Any]:
+    return {
+        "id": opening.id,
+        "job_id": opening.job_id,
+        "origin": opening.origin.value,
+        "run_at": opening.run_at,
+        "scheduled_for": opening.scheduled_for,
+        "watermark": opening.watermark,
+        "tzdata": opening.tzdata,
+        "executions_left": opening.executions_left,
+    }
+
+
+def name_taken(error: asyncpg.UniqueViolationError, jobs: Sequence[Job]) -> Conflict:
+    if error.constraint_name != "job_name":
+        return Conflict(f"the database refused a second record: {error}")
+    names = sorted(job.name for job in jobs if job.name is not None)
+    which = f"named {names[0]!r}" if len(names) == 1 else "with one of these names"
+    return Conflict(f"there is already a job {which}", hint="choose another name, or update that job", names=names)

@@ -1,0 +1,205 @@
+"""Operations: begun, held by lease while they are worked off, and remembered for a week.
+
+Each execution of an operation is a row that says what came of it. Whoever holds the operation works off the rows that
+say nothing yet. If the holder dies, its lease ends and another goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from timeball.domain.ids import ExecutionId
+from timeball.domain.operation import Operation, OperationAction, OperationId, OperationItem, OperationState
+from timeball.domain.search import Page, read_cursor, write_cursor
+from timeball.errors import NotFound
+from timeball.store.database import Connection, Database
+from timeball.store.placing import AuditEntry, Placing
+
+LEASE = timedelta(seconds=30)
+KEEP = timedelta(days=7)
+_LAST_ID = UUID(int=2**128 - 1)
+_LATEST_FIRST = "operation"
+_AUDITED_AS = {
+    OperationAction.CANCEL: "execution.cancel",
+    OperationAction.RETRY: "execution.retry",
+    OperationAction.DISCARD: "dead_letter.discarded",
+}
+
+
+class Operations:
+    """The operations of this database."""
+
+    def __init__(self, database: Database, auditor: Placing) -> None:
+        self._database = database
+        self._auditor = auditor
+
+    async def begin(
+        self,
+        action: OperationAction,
+        ids: Sequence[ExecutionId],
+        audit: AuditEntry,
+        *,
+        settles: bool = False,
+        holder: UUID | None = None,
+    ) -> Operation:
+        """Write an operation down, audited in one row; *holder* works it off at once, else somebody will."""
+        env = self._database.env
+        operation_id = env.new_id()
+        made = [env.new_id() if action is OperationAction.RETRY else None for _ in ids]
+
+        async def work(connection: Connection) -> Operation:
+            row = await self._database.fetch_row(
+                "add_operation",
+                connection,
+                id=operation_id,
+                action=action.value,
+                actor=audit.actor,
+                place=audit.place,
+                reason=audit.reason,
+                settles=settles,
+                total=len(ids),
+                holder=holder,
+                lease=LEASE,
+            )
+            await self._database.fetch(
+                "add_operation_items", connection, operation_id=operation_id, execution_ids=list(ids), made=made
+            )
+            facts = {"count": len(ids), "executions": [str(one) for one in ids[:100]], "operation": str(operation_id)}
+            subject = f"execution:{ids[0]}" if len(ids) == 1 else f"{len(ids)} executions"
+            await self._auditor.audit(connection, audit, _AUDITED_AS[action], subject, None, facts)
+            return _operation_from(row)
+
+        await self._database.fetch("forget_operations", keep=KEEP)
+        begun: Operation = await self._database.repeat(work)
+        return begun
+
+    async def find(self, operation_id: OperationId) -> Operation | None:
+        """One operation."""
+        row = await self._database.fetch_row("find_operation", id=operation_id)
+        return None if row is None else _operation_from(row)
+
+    async def page(self, limit: int, cursor: str | None) -> Page[Operation]:
+        """Some of the operations, the latest first."""
+        before = _LAST_ID if cursor is None else UUID(read_cursor(cursor, _LATEST_FIRST, 1)[0])
+        found = [
+            _operation_from(row)
+            for row in await self._database.fetch("list_operations", before=before, limit=limit + 1)
+        ]
+        items = found[:limit]
+        return Page(items, write_cursor(_LATEST_FIRST, items[-1].id) if len(found) > limit else None)
+
+    async def items(
+        self, operation_id: OperationId, status: str | None = None, after: int = 0, limit: int = 100
+    ) -> list[OperationItem]:
+        """What came of each, behind a number; of one status, if it is named."""
+        rows = await self._database.fetch(
+            "operation_items", operation_id=operation_id, status=status, after=after, limit=limit
+        )
+        return [_item_from(row) for row in rows]
+
+    async def request_cancel(self, operation_id: OperationId, audit: AuditEntry) -> Operation | None:
+        """Ask for an operation to stop where it is; None if it is over."""
+
+        async def work(connection: Connection) -> Operation | None:
+            row = await self._database.fetch_row("cancel_operation", connection, id=operation_id)
+            if row is None:
+                return None
+            await self._auditor.audit(connection, audit, "operation.cancel", f"operation:{operation_id}", None, None)
+            return _operation_from(row)
+
+        asked: Operation | None = await self._database.repeat(work)
+        return asked
+
+    # working off
+
+    async def take(self, holder: UUID) -> Operation | None:
+        """Hold the oldest operation that is unfinished and that nobody alive holds."""
+        row = await self._database.fetch_row("take_operation", holder=holder, lease=LEASE)
+        return None if row is None else _operation_from(row)
+
+    async def left(self, operation_id: OperationId, limit: int) -> list[OperationItem]:
+        """What has not been tried yet, in order."""
+        rows = await self._database.fetch("items_left", operation_id=operation_id, limit=limit)
+        return [_item_from(row) for row in rows]
+
+    async def record(self, operation: Operation, holder: UUID, results: Sequence[OperationItem]) -> Operation | None:
+        """Write down what came of some items, and renew the lease; None, and nothing written, if another holds it by now."""
+
+        async def work(connection: Connection) -> Operation | None:
+            failed = sum(item.status == "failed" for item in results)
+            row = await self._database.fetch_row(
+                "advance_operation",
+                connection,
+                id=operation.id,
+                holder=holder,
+                done=len(results) - failed,
+                failed=failed,
+                lease=LEASE,
+            )
+            if row is None:
+                return None
+            await self._database.fetch(
+                "record_items",
+                connection,
+                operation_id=operation.id,
+                numbers=[item.number for item in results],
+                statuses=[item.status for item in results],
+                made=[item.made for item in results],
+                errors=[item.error for item in results],
+            )
+            return _operation_from(row)
+
+        recorded: Operation | None = await self._database.repeat(work)
+        return recorded
+
+    async def finish(
+        self, operation: Operation, holder: UUID, state: OperationState, error: str | None = None
+    ) -> Operation:
+        """End an operation; if another holds it by now, how that one has it."""
+        row = await self._database.fetch_row(
+            "finish_operation", id=operation.id, holder=holder, state=state.value, error=error
+        )
+        if row is not None:
+            return _operation_from(row)
+        found = await self.find(operation.id)
+        if found is None:
+            raise NotFound("operation", operation.id)
+        return found
+
+    async def settle(self, ids: Sequence[ExecutionId], how: str) -> set[ExecutionId]:
+        """Take dead executions off the dead-letter list; the operation has been audited already."""
+        rows = await self._database.fetch("settle", ids=list(ids), how=how)
+        return {ExecutionId(row["execution_id"]) for row in rows}
+
+
+def _operation_from(row: Any) -> Operation:
+    return Operation(
+        id=OperationId(row["id"]),
+        action=OperationAction(row["action"]),
+        state=OperationState(row["state"]),
+        actor=row["actor"],
+        place=row["place"],
+        reason=row["reason"],
+        settles=row["settles"],
+        total=row["total"],
+        done=row["done"],
+        failed=row["failed"],
+        cancel_requested=row["cancel_requested"],
+        error=row["error"],
+        created_at=row["created_at"],
+        started_at=row["started_at"],
+        finished_at=row["finished_at"],
+    )
+
+
+def _item_from(row: Any) -> OperationItem:
+    return OperationItem(
+        number=row["number"],
+        execution_id=ExecutionId(row["execution_id"]),
+        status=row["status"],
+        made=None if row["made"] is None else ExecutionId(row["made"]),
+        error=row["error"],
+    )

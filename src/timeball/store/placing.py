@@ -1,0 +1,79 @@
+"""What all writes to jobs share: the audit, and what follows when rows have been placed in the rooms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import orjson
+
+from timeball.domain.hints import Hints
+from timeball.domain.redaction import redacted
+from timeball.store.database import Connection, Database
+from timeball.store.hinter import Hinter
+from timeball.store.rooms import Rooms
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """Who does something, why, and from where."""
+
+    actor: str
+    reason: str | None = None
+    place: str | None = None
+
+
+class Placing:
+    """Places rows, tells those who wait for them, and writes down who did it."""
+
+    def __init__(self, database: Database, hinter: Hinter, rooms: Rooms, hoist_window: timedelta) -> None:
+        self._database = database
+        self._hinter = hinter
+        self._rooms = rooms
+        self._hoist_window = hoist_window
+
+    async def _after_placing(self, rows: Sequence[Any], *, is_hinted: bool) -> None:
+        hints = Hints()
+        for row in rows:
+            if row["room"] == "ready" and not is_hinted:
+                hints.add_lane(row["queue"], row["priority"], row["run_at"])
+            elif row["room"] == "due":
+                hints.add_shard(row["shard"], row["run_at"])
+        self._hinter.tell(hints)
+        limits = sorted({row["limit_key"] for row in rows if row["room"] == "blocked"})
+        if limits:
+            await self._rooms.promote(limits)
+
+    async def moment(self) -> datetime:
+        """The database's time."""
+        found: datetime = await self._database.fetch_value("moment")
+        return found
+
+    async def audit(
+        self,
+        connection: Connection,
+        entry: AuditEntry,
+        action: str,
+        subject: str,
+        before: Mapping[str, Any] | None,
+        after: Mapping[str, Any] | None,
+    ) -> None:
+        """Write who did what, in the transaction of the deed; what looks like a secret is not written."""
+        await self._database.fetch(
+            "write_audit",
+            connection,
+            id=self._database.env.new_id(),
+            actor=entry.actor,
+            place=entry.place,
+            action=action,
+            subject=subject,
+            reason=entry.reason,
+            before=_for_the_record(before),
+            after=_for_the_record(after),
+        )
+
+
+def _for_the_record(facts: Mapping[str, Any] | None) -> str | None:
+    return None if facts is None else orjson.dumps(redacted(dict(facts)), default=str).decode()

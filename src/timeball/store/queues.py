@@ -1,0 +1,66 @@
+"""Queues: paused, limited."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from timeball.domain.hints import Hints
+from timeball.store.database import Connection
+from timeball.store.placing import AuditEntry, Placing
+
+_PURGED_AT_ONCE = 2_000
+
+
+class Queues(Placing):
+    """What people say about queues."""
+
+    async def set_queue(
+        self, name: str, *, is_paused: bool, max_running: int | None, reason: str | None, audit: AuditEntry, action: str
+    ) -> None:
+        """Pause or limit a queue; takes effect with the next claim, and what was claimed before counts."""
+
+        async def work(connection: Connection) -> None:
+            if max_running is not None:
+                await self._database.fetch("lock_out_claims", connection)
+            before = await self._database.fetch_row("find_queue", connection, name=name)
+            await self._database.fetch(
+                "set_queue", connection, name=name, is_paused=is_paused, max_running=max_running, reason=reason
+            )
+            after = {"is_paused": is_paused, "max_running": max_running}
+            old = (
+                None
+                if before is None
+                else {"is_paused": before["paused_at"] is not None, "max_running": before["max_running"]}
+            )
+            await self.audit(connection, audit, action, f"queue:{name}", old, after)
+            await self._rooms.mark_queue_limited(connection)
+
+        await self._database.repeat(work)
+        hints = Hints(look_everywhere=True)
+        self._hinter.tell(hints)
+
+    async def purge(self, name: str, reason: str, audit: AuditEntry) -> int:
+        """Cancel everything that is queued in a queue and has not been claimed, all or nothing; returns how much that was."""
+
+        async def work(connection: Connection) -> tuple[int, set[str]]:
+            cancelled, freed = 0, set[str]()
+            while rows := await self._database.fetch("waiting_in_queue", connection, queue=name, limit=_PURGED_AT_ONCE):
+                ids = [row["id"] for row in rows]
+                gone = await self._database.fetch("cancel_waiting", connection, ids=ids, reason=reason)
+                if not gone:  # claimed meanwhile, all of them
+                    break
+                cancelled += len(gone)
+                freed |= {row["limit_key"] for row in gone if row["limit_key"] is not None}
+            await self.audit(connection, audit, "queue.purge", f"queue:{name}", None, {"cancelled": cancelled})
+            return cancelled, freed
+
+        cancelled, freed = await self._database.repeat(work)
+        if freed:
+            await self._rooms.promote(sorted(freed))
+        return int(cancelled)
+
+    async def queue(self, name: str) -> Mapping[str, Any] | None:
+        """A queue's pause and limit, if it has either."""
+        row = await self._database.fetch_row("find_queue", name=name)
+        return None if row is None else dict(row)

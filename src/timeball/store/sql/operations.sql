@@ -1,0 +1,106 @@
+-- Operations: one thing that is done to many executions.
+
+-- name: add_operation
+-- With a holder it is begun at once; without one, somebody will take it.
+INSERT INTO timeball.operation (id, action, state, actor, place, reason, settles, total, holder, lease_until, created_at, started_at)
+VALUES (:id, :action, CASE WHEN :holder::uuid IS NULL THEN 'pending' ELSE 'running' END, :actor, :place, :reason, :settles, :total,
+        :holder::uuid, CASE WHEN :holder::uuid IS NOT NULL THEN coalesce(:now, now()) + :lease::interval END, coalesce(:now, now()),
+        CASE WHEN :holder::uuid IS NOT NULL THEN coalesce(:now, now()) END)
+RETURNING *;
+
+-- name: add_operation_items
+INSERT INTO timeball.operation_item (operation_id, number, execution_id, made)
+SELECT :operation_id, item.number, item.execution_id, item.made
+FROM unnest(:execution_ids::uuid[], :made::uuid[]) WITH ORDINALITY AS item (execution_id, made, number);
+
+-- name: find_operation
+SELECT *
+FROM timeball.operation
+WHERE id = :id;
+
+-- name: list_operations
+-- The latest first, behind an id.
+SELECT *
+FROM timeball.operation
+WHERE id < :before
+ORDER BY id DESC
+LIMIT :limit;
+
+-- name: take_operation
+-- The oldest one that is unfinished and held by nobody who is alive; or the one that is named.
+UPDATE timeball.operation
+SET holder = :holder,
+    lease_until = coalesce(:now, now()) + :lease::interval,
+    state = 'running',
+    started_at = coalesce(started_at, :now, now())
+WHERE id = (
+    SELECT id
+    FROM timeball.operation
+    WHERE finished_at IS NULL
+      AND (holder IS NULL OR holder = :holder OR lease_until <= coalesce(:now, now()))
+    ORDER BY id
+    LIMIT 1
+    FOR UPDATE SKIP LOCKED
+)
+RETURNING *;
+
+-- name: items_left
+SELECT number, execution_id, status, made, error
+FROM timeball.operation_item
+WHERE operation_id = :operation_id
+  AND status IS NULL
+ORDER BY number
+LIMIT :limit;
+
+-- name: operation_items
+-- Behind a number; of one status, if it is named.
+SELECT number, execution_id, status, made, error
+FROM timeball.operation_item
+WHERE operation_id = :operation_id
+  AND number > :after
+  AND (:status::text IS NULL OR status = :status)
+ORDER BY number
+LIMIT :limit;
+
+-- name: advance_operation
+-- Count what was done, and renew the lease; no row if somebody else holds the operation by now.
+UPDATE timeball.operation
+SET done = done + :done,
+    failed = failed + :failed,
+    lease_until = coalesce(:now, now()) + :lease::interval
+WHERE id = :id
+  AND holder = :holder
+  AND finished_at IS NULL
+RETURNING *;
+
+-- name: record_items
+UPDATE timeball.operation_item
+SET status = result.status,
+    made = result.made,
+    error = result.error
+FROM unnest(:numbers::integer[], :statuses::text[], :made::uuid[], :errors::text[]) AS result (number, status, made, error)
+WHERE operation_item.operation_id = :operation_id
+  AND operation_item.number = result.number;
+
+-- name: finish_operation
+UPDATE timeball.operation
+SET state = :state,
+    error = :error,
+    finished_at = coalesce(:now, now()),
+    holder = NULL,
+    lease_until = NULL
+WHERE id = :id
+  AND holder = :holder
+  AND finished_at IS NULL
+RETURNING *;
+
+-- name: cancel_operation
+UPDATE timeball.operation
+SET cancel_requested = true
+WHERE id = :id
+  AND finished_at IS NULL
+RETURNING *;
+
+-- name: forget_operations
+DELETE FROM timeball.operation
+WHERE finished_at < coalesce(:now, now()) - :keep::interval;

@@ -1,0 +1,168 @@
+"""What handlers take is known, shown, and insisted upon; commands are written by administrators."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.factories import make_node
+from timeball.handlers.box import Box
+from timeball.settings import Settings
+from timeball.store.postgres import Store
+from timeball.wiring import FrontParts, catalogue_of
+
+MakeKey = Callable[[str], Awaitable[dict[str, str]]]
+GOOD = {"handler": "http.webhook", "payload": {"url": "https://example.com"}}
+BAD: dict[str, Any] = {"handler": "http.webhook", "payload": {"headers": {"a b": "c"}, "colour": "red"}}
+SHELL = {"handler": "shell.command", "payload": {"command": "backup.sh"}}
+
+
+def pointers(response: httpx.Response) -> set[str]:
+    assert response.status_code == 422, response.text
+    return {error["pointer"] for error in response.json()["errors"]}
+
+
+async def test_a_payload_is_checked_when_a_job_is_created(client: httpx.AsyncClient) -> None:
+    response = await client.post("/jobs", json=BAD)
+
+    assert {"/payload/url", "/payload/colour"} <= pointers(response)
+    assert response.json()["code"] == "payload_mismatch"
+    assert "/handlers/http.webhook" in response.json()["hint"]
+    assert (await client.get("/jobs")).json()["data"] == []
+
+
+async def test_a_payload_is_checked_when_a_job_is_changed_copied_or_run_otherwise(client: httpx.AsyncClient) -> None:
+    await client.post("/jobs", json=GOOD | {"name": "a", "schedule": "0 6 * * *"})
+    await client.post("/jobs", json={"handler": "mine", "name": "b", "payload": {"odd": 1}})
+
+    changed = await client.patch("/jobs/a", json={"payload": {"url": 7}})
+    copied = await client.post("/jobs/a/duplicate", json={"payload": {}})
+    run = await client.post("/jobs/a/trigger", json={"payload": {"method": "POST"}})
+    other = await client.patch("/jobs/b", json={"handler": "http.webhook"})
+
+    assert [pointers(each) >= {"/payload/url"} for each in (changed, copied, run, other)] == [True] * 4
+    assert (await client.patch("/jobs/a", json={"priority": 1})).status_code == 200
+
+
+@pytest.mark.parametrize("second", [BAD, BAD | {"priority": 3}], ids=["copied", "written"])
+async def test_every_payload_of_a_bulk_is_checked(client: httpx.AsyncClient, second: dict[str, Any]) -> None:
+    response = await client.post("/jobs/bulk", json={"jobs": [GOOD, second]})
+
+    assert "/jobs/1/payload/url" in pointers(response)
+    assert (await client.get("/jobs")).json()["data"] == []
+
+
+async def test_a_bulk_of_single_wishes_tells_which_payload_did_not_fit(client: httpx.AsyncClient) -> None:
+    response = await client.post("/jobs/bulk", json={"jobs": [GOOD, BAD], "mode": "per_item"})
+
+    assert [item["status"] for item in response.json()["results"]] == ["created", "failed"]
+
+
+async def test_a_handler_that_nobody_knows_takes_anything(client: httpx.AsyncClient) -> None:
+    assert (await client.post("/jobs", json={"handler": "app.mail:send", "payload": [1]})).status_code == 201
+
+
+async def test_the_catalogue_tells_of_every_handler(client: httpx.AsyncClient, store: Store) -> None:
+    await make_node(store, handlers=("test.delay", "app.mail:send"))
+
+    data = {each["name"]: each for each in (await client.get("/handlers")).json()["data"]}
+
+    assert {"http.webhook", "shell.command", "email.send", "system.cleanup", "test.echo"} <= data.keys()
+    assert data["test.delay"] | {"payload_schema": None} == {
+        "name": "test.delay",
+        "description": "Wait for a while, then succeed, or fail if told so.",
+        "run_style": "coroutine",
+        "payload_schema": None,
+        "example": {"durationMs": 500, "shouldFail": False},
+        "is_enabled_here": True,
+        "workers": 1,
+        "needs_role": "editor",
+    }
+    assert data["http.webhook"]["payload_schema"]["required"] == ["url"]
+    assert (data["shell.command"]["is_enabled_here"], data["shell.command"]["needs_role"]) == (False, "admin")
+    assert (data["app.mail:send"]["payload_schema"], data["app.mail:send"]["workers"]) == (None, 1)
+    assert (await client.get("/handlers/test.delay")).json() == data["test.delay"]
+    assert (await client.get("/handlers/nobody")).status_code == 404
+
+
+def test_the_example_of_every_handler_is_one_that_it_takes(parts: FrontParts) -> None:
+    settings = Settings()
+    catalogue = catalogue_of(Box(settings, parts.env.clock, settings.data_dir))
+
+    for entry in catalogue.entries():
+        check = catalogue.checker(entry.name)
+        if check is not None:
+            check(httpx.Request("POST", "http://x", json=entry.example).content.decode())
+        assert entry.example or entry.name == "test.echo", entry.name
+
+
+async def test_commands_are_written_by_administrators_only(client: httpx.AsyncClient, make_key: MakeKey) -> None:
+    admin, editor, operator = await make_key("admin"), await make_key("editor"), await make_key("operator")
+    made = await client.post("/jobs", json=SHELL | {"name": "backup"}, headers=admin)
+    await client.post("/jobs", json={"handler": "h", "name": "other", "payload": SHELL["payload"]}, headers=editor)
+    assert made.status_code == 201
+
+    refused = [
+        await client.post("/jobs", json=SHELL, headers=editor),
+        await client.post("/jobs/bulk", json={"jobs": [SHELL, SHELL]}, headers=editor),
+        await client.post("/jobs/bulk", json={"jobs": [SHELL | {"name": "x"}, GOOD]}, headers=editor),
+        await client.patch("/jobs/backup", json={"payload": {"command": "rm"}}, headers=editor),
+        await client.patch("/jobs/other", json={"handler": "shell.command"}, headers=editor),
+        await client.post("/jobs/backup/duplicate", json={"payload": {"command": "rm"}}, headers=editor),
+        await client.post("/jobs/backup/duplicate", headers=editor),
+        await client.post("/jobs/backup/trigger", json={"payload": {"command": "rm"}}, headers=editor),
+    ]
+    each = await client.post("/jobs/bulk", json={"jobs": [SHELL, GOOD], "mode": "per_item"}, headers=editor)
+
+    assert [(response.status_code, response.json()["code"]) for response in refused] == [(403, "forbidden")] * 8
+    assert [item["status"] for item in each.json()["results"]] == ["failed", "created"]
+    assert (await client.patch("/jobs/backup", json={"priority": 9}, headers=editor)).status_code == 200
+    assert (await client.post("/jobs/backup/trigger", headers=operator)).status_code == 202
+    assert (await client.patch("/jobs/backup", json={"payload": {"command": "x"}}, headers=admin)).status_code == 200
+
+
+async def test_retrying_a_command_with_another_payload_needs_an_administrator(
+    client: httpx.AsyncClient, make_key: MakeKey
+) -> None:
+    admin, editor = await make_key("admin"), await make_key("editor")
+    job = (await client.post("/jobs", json=SHELL, headers=admin)).json()
+    url = f"/executions/{job['execution_id']}"
+    await client.post(f"{url}/cancel", headers=admin)
+
+    changed = await client.post(f"{url}/retry", json={"payload": {"command": "rm"}}, headers=editor)
+    same = await client.post(f"{url}/retry", headers=editor)
+
+    assert (changed.status_code, same.status_code) == (403, 202)
+
+
+async def test_creating_and_draining_is_audited_with_who_and_where(
+    client: httpx.AsyncClient, make_key: MakeKey, store: Store
+) -> None:
+    editor, admin = await make_key("editor"), await make_key("admin")
+    node = await make_node(store)
+    payload = {"url": "https://example.com", "headers": {"Authorization": "Bearer hunter2"}}
+    await client.post("/jobs", json={"handler": "http.webhook", "name": "a", "payload": payload}, headers=editor)
+    await client.post("/jobs", json={"handler": "h"}, headers=editor)
+    await client.post("/jobs/bulk", json={"jobs": [{"handler": "h"}, {"handler": "h"}]}, headers=editor)
+    await client.post("/jobs/bulk", json={"jobs": [{"handler": "h", "name": "n"}, {"handler": "i"}]}, headers=editor)
+    await client.post(f"/workers/{node}/drain", json={"reason": "new release"}, headers=admin)
+
+    rows = (await client.get("/audit", headers=admin)).json()["data"]
+    rows = [row for row in rows if not row["action"].startswith("key.")]
+
+    assert sorted((row["action"], row["reason"] or "") for row in rows) == [
+        ("job.create", ""),
+        ("job.create", ""),
+        ("job.create", ""),
+        ("node.drain", "new release"),
+    ]
+    (single,) = [row for row in rows if row["subject"].startswith("job:")]
+    assert single["after"]["name"] == "a"
+    assert sum(row["subject"] == "2 jobs" for row in rows) == 2
+    assert all(row["actor"].endswith((" editor", " admin")) for row in rows)
+    assert {row["place"] for row in rows} == {"http 127.0.0.1"}
+    async with store.database.connection() as connection:
+        assert "hunter2" not in await connection.fetchval("SELECT string_agg(a::text, '') FROM timeball.audit a")

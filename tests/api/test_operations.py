@@ -1,0 +1,189 @@
+"""Operations: one thing done to very many, told of item by item, and not undone by a death."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.api.test_conventions import check_problem
+from tests.factories import FAILURE, claim_all, enqueue, found, record, seconds, table
+from timeball.api.background import OperationLoop
+from timeball.commands import Actor, Commands
+from timeball.domain.execution import Failed
+from timeball.domain.ids import ExecutionId
+from timeball.domain.operation import OperationAction, OperationItem, OperationState
+from timeball.store.postgres import Store
+from timeball.testing import VirtualClock
+
+SOMEBODY = Actor("somebody", "a bad release")
+
+
+@pytest.fixture(autouse=True)
+def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six executions are too many to be done at once."""
+    monkeypatch.setattr("timeball.api.many.MOST_AT_ONCE", 5)
+    monkeypatch.setattr("timeball.commands.operating._BATCH", 4)
+
+
+@pytest.fixture
+def commands(store: Store) -> Commands:
+    return Commands(store, store.env)
+
+
+@pytest.fixture
+def loop(commands: Commands, store: Store) -> OperationLoop:
+    return OperationLoop(commands, store.env.new_id())
+
+
+async def make_dead(store: Store, number: int) -> list[ExecutionId]:
+    ids = [await enqueue(store, max_retries=0) for _ in range(number)]
+    await record(store, [found(claimed, Failed(FAILURE)) for claimed in await claim_all(store)])
+    return ids
+
+
+async def retries_of(store: Store) -> list[Any]:
+    return [row for row in await table(store, "ready") if row["retry_of"] is not None]
+
+
+async def test_many_become_an_operation_that_is_worked_off_in_the_background(
+    client: httpx.AsyncClient, store: Store, loop: OperationLoop
+) -> None:
+    ids = await make_dead(store, 6)
+    alive = await enqueue(store)
+
+    begun = await client.post(
+        "/executions/bulk", json={"action": "retry", "ids": [str(one) for one in (*ids, alive)], "reason": "again"}
+    )
+    location = begun.headers["location"].removeprefix("/api/v1")
+    before = (await client.get(location)).json()
+    assert await loop.round()
+    after = (await client.get(location)).json()
+
+    assert begun.status_code == 202
+    assert (before["state"], before["total"], before["progress"]) == ("pending", 7, 0)
+    assert (after["state"], after["done"], after["failed"], after["progress"]) == ("succeeded", 6, 1, 1)
+    assert not await loop.round()
+    items = (await client.get(f"{location}/items", params={"limit": 4})).json()
+    more = (await client.get(f"{location}/items", params={"cursor": items["next_cursor"]})).json()
+    results = items["data"] + more["data"]
+    assert [item["number"] for item in results] == list(range(1, 8))
+    assert {item["execution_id"] for item in results[:6]} == {
+        (await client.get(f"/executions/{row['id']}")).json()["id"] for row in await retries_of(store)
+    }
+    (failed,) = (await client.get(f"{location}/items", params={"status": "failed"})).json()["data"]
+    assert "not ended" in failed["error"]
+    assert [one["id"] for one in (await client.get("/operations")).json()["data"]] == [after["id"]]
+
+
+async def test_few_are_done_at_once_and_noted_in_one_row(client: httpx.AsyncClient, store: Store) -> None:
+    ids = await make_dead(store, 3)
+
+    done = await client.post("/dead-letter/retry", json={"all": True, "reason": "mended"})
+
+    assert (done.status_code, done.json()["done"]) == (200, 3)
+    assert {item["status"] for item in done.json()["results"]} == {"done"}
+    assert len(await retries_of(store)) == 3
+    assert (await client.get("/dead-letter")).json()["data"] == []
+    notes = [(row["action"], row["subject"], row["reason"]) for row in await table(store, "audit")]
+    assert notes == [("execution.retry", "3 executions", "mended")]
+    assert (await client.post("/dead-letter/discard", json={"ids": [str(ids[0])]})).json()["failed"] == 1
+    assert (await client.post("/dead-letter/discard", json={"all": True})).json()["done"] == 0
+
+
+async def test_jobs_are_cancelled_in_bulk_with_one_note(client: httpx.AsyncClient, store: Store) -> None:
+    ids = [await enqueue(store) for _ in range(2)]
+
+    done = (await client.post("/jobs/bulk/cancel", json={"ids": [*map(str, ids), "nobody"]})).json()
+
+    assert [item["status"] for item in done["results"]] == ["done", "done", "failed"]
+    assert [row["action"] for row in await table(store, "audit")] == ["execution.cancel"]
+
+
+async def test_a_dry_run_counts_and_an_unexpected_count_is_refused(client: httpx.AsyncClient, store: Store) -> None:
+    await make_dead(store, 6)
+    wish = {"action": "retry", "filter": {"status": ["dead"]}}
+
+    dry = (await client.post("/executions/bulk", json=wish | {"dry_run": True})).json()
+
+    assert (dry["done"], len(dry["results"]), dry["has_more"]) == (6, 5, True)
+    check_problem(await client.post("/executions/bulk", json=wish | {"expected_count": 5}), 409, "conflict")
+    assert await table(store, "operation") == []
+    assert await retries_of(store) == []
+
+
+async def test_what_a_dead_process_left_is_taken_up_and_nothing_is_done_twice(
+    store: Store, commands: Commands, loop: OperationLoop, clock: VirtualClock
+) -> None:
+    ids = await make_dead(store, 6)
+    dead_holder = store.env.new_id()
+    operation = await commands.start_operation(OperationAction.RETRY, ids, SOMEBODY, holder=dead_holder)
+    # It did two and wrote down one of them, and died.
+    first, second = await store.operations.left(operation.id, 2)
+    for item in (first, second):
+        await commands._retry_once(item, SOMEBODY)
+    await store.operations.record(operation, dead_holder, [OperationItem(**{**_fields(first), "status": "done"})])
+    assert not await loop.round()
+
+    clock.advance(seconds(31))
+    assert await loop.round()
+
+    over = await store.operations.find(operation.id)
+    assert over is not None
+    assert (over.state, over.done, over.failed) == (OperationState.SUCCEEDED, 6, 0)
+    assert sorted(str(row["retry_of"]) for row in await retries_of(store)) == sorted(map(str, ids))
+    # The dead one wakes up: it holds nothing any more.
+    assert await store.operations.record(operation, dead_holder, [second]) is None
+
+
+def _fields(item: OperationItem) -> dict[str, Any]:
+    return {"number": item.number, "execution_id": item.execution_id, "made": item.made}
+
+
+async def test_an_operation_can_be_stopped_where_it_is(
+    client: httpx.AsyncClient, store: Store, commands: Commands, loop: OperationLoop
+) -> None:
+    ids = await make_dead(store, 6)
+    operation = await commands.start_operation(OperationAction.RETRY, ids, SOMEBODY)
+
+    asked = await client.post(f"/operations/{operation.id}/cancel", json={"reason": "enough"})
+    await loop.round()
+
+    assert (asked.status_code, asked.json()["cancel_requested"]) == (202, True)
+    shown = (await client.get(f"/operations/{operation.id}")).json()
+    assert (shown["state"], shown["done"], shown["finished_at"] is not None) == ("cancelled", 0, True)
+    check_problem(await client.post(f"/operations/{operation.id}/cancel"), 409, "conflict")
+    assert await retries_of(store) == []
+
+
+async def test_an_operation_that_meets_a_surprise_ends_as_failed(
+    store: Store, commands: Commands, loop: OperationLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = await make_dead(store, 6)
+    operation = await commands.start_operation(OperationAction.RETRY, ids, SOMEBODY)
+
+    async def surprise(*_: object) -> None:
+        raise ZeroDivisionError("surprise")
+
+    monkeypatch.setattr(commands, "_retry_once", surprise)
+    with pytest.raises(ZeroDivisionError):
+        await loop.round()
+
+    over = await store.operations.find(operation.id)
+    assert over is not None
+    assert (over.state, over.error) == (OperationState.FAILED, "ZeroDivisionError('surprise')")
+
+
+async def test_finished_operations_are_forgotten_after_a_week(
+    store: Store, commands: Commands, loop: OperationLoop, clock: VirtualClock
+) -> None:
+    old = await commands.start_operation(OperationAction.CANCEL, [await enqueue(store)], SOMEBODY)
+    await loop.round()
+
+    clock.advance(seconds(8 * 86_400))
+    young = await commands.start_operation(OperationAction.CANCEL, [await enqueue(store)], SOMEBODY)
+
+    assert await store.operations.find(old.id) is None
+    assert await store.operations.find(young.id) is not None
+    assert len(await table(store, "operation_item")) == 1

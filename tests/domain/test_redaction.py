@@ -1,0 +1,48 @@
+"""What looks like a secret is hidden, and what merely sounds similar is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from timeball.domain.redaction import REDACTED, redacted, refuse_redacted
+from timeball.errors import PayloadError
+
+
+def test_values_under_keys_that_sound_like_secrets_are_hidden_but_references_may_be_seen() -> None:
+    payload = {
+        "password": "x",
+        "headers": {"Authorization": "Bearer abc", "X-Api-Key": "k", "Accept": "text/html"},
+        "nested": [{"client_secret": {"a": 1}}, {"access_token": {"$secret": "TOKEN"}}],
+        "token": None,
+    }
+
+    assert redacted(payload) == {
+        "password": REDACTED,
+        "headers": {"Authorization": REDACTED, "X-Api-Key": REDACTED, "Accept": "text/html"},
+        "nested": [{"client_secret": REDACTED}, {"access_token": {"$secret": "TOKEN"}}],
+        "token": None,
+    }
+
+
+@pytest.mark.parametrize("key", ["author", "authors", "author_id", "co-author", "compass_heading", "keyboard"])
+def test_innocent_keys_are_shown(key: str) -> None:
+    assert redacted({key: "seen"}) == {key: "seen"}
+
+
+@pytest.mark.parametrize(
+    "key", ["authorization", "auth", "oauth2", "smtp_pass", "PWD", "apiKey", "signing-key", "Set-Cookie", "dsn"]
+)
+def test_the_usual_names_of_secrets_are_known(key: str) -> None:
+    assert redacted({key: "hidden"}) == {key: REDACTED}
+
+
+def test_the_password_in_an_address_is_hidden() -> None:
+    shown = redacted({"url": "amqp://worker:hunter2@rabbit:5672/", "plain": ["https://example.com/a@b"]})
+
+    assert shown == {"url": f"amqp://worker:{REDACTED}@rabbit:5672/", "plain": ["https://example.com/a@b"]}
+
+
+@pytest.mark.parametrize("value", [REDACTED, {"a": [REDACTED]}, f"amqp://u:{REDACTED}@h"])
+def test_what_was_hidden_is_not_stored(value: object) -> None:
+    with pytest.raises(PayloadError, match="hidden value"):
+        refuse_redacted(value)

@@ -1,0 +1,86 @@
+"""Writes the pages of the reference that are made from the program itself: `make reference`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from timeball.clock import SystemClock
+from timeball.domain.handler import OWNED_BY_ADMINISTRATORS
+from timeball.handlers.box import Box
+from timeball.handlers.catalogue import Catalogue, HandlerEntry
+from timeball.settings import HandlerSettings
+
+REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
+HANDLERS_FILE = REFERENCE / "handlers.md"
+
+_HEAD = """# Handlers
+
+What comes in the box, and what each takes.
+This page is made from the program by `make reference`.
+`GET /api/v1/handlers` answers the same, together with the handlers of installed packages and of your workers.
+A payload is checked when a job is created or changed, and again before it runs; an unknown field is an error.
+A value that is marked *or a secret* can be `{"$secret": "NAME"}`.
+The worker takes it from `TIMEBALL_SECRET_NAME`, or from a file `NAME` in `TIMEBALL_SECRETS_DIR`.
+"""
+_ENABLED_BY = {
+    "shell.command": "`TIMEBALL_SHELL_ENABLED=true` and `TIMEBALL_SHELL_PROGRAMS`",
+    "email.send": "`TIMEBALL_SMTP_URL`",
+    "queue.publish": "`TIMEBALL_QUEUE_ALLOW`",
+}
+
+
+def handlers_text() -> str:
+    """The page about the handlers in the box."""
+    box = Box(HandlerSettings(), SystemClock(), Path("files"))
+    entries = Catalogue(box.known, ()).entries()
+    return "\n".join([_HEAD, *(_section(entry) for entry in entries if entry.name in box.known)])
+
+
+def _section(entry: HandlerEntry) -> str:
+    lines = [f"## {entry.name}", "", entry.description]
+    if entry.name in _ENABLED_BY:
+        lines.append(f"A worker runs it only with {_ENABLED_BY[entry.name]}.")
+    if entry.name in OWNED_BY_ADMINISTRATORS:
+        lines.append("Its payload can be written by administrators only.")
+    fields = entry.payload_schema.get("properties", {})
+    if fields:
+        lines += ["", "| field | type | default | |", "|---|---|---|---|"]
+        required = entry.payload_schema.get("required", ())
+        lines += [
+            _row(name, field, entry.payload_schema, is_required=name in required) for name, field in fields.items()
+        ]
+    else:
+        lines += ["", "Any JSON object."]
+    return "\n".join([*lines, "", "```json", json.dumps(entry.example), "```", ""])
+
+
+def _row(name: str, field: dict[str, Any], schema: dict[str, Any], *, is_required: bool) -> str:
+    default = "required" if is_required else f"`{json.dumps(field.get('default'))}`"
+    return f"| `{name}` | {_type(field, schema)} | {default} | {field.get('description', '')} |"
+
+
+def _type(field: dict[str, Any], schema: dict[str, Any]) -> str:
+    if "$ref" in field:
+        name = field["$ref"].rpartition("/")[2]
+        return "a secret" if name == "SecretReference" else _type(schema["$defs"][name], schema)
+    if "anyOf" in field:
+        return " or ".join(dict.fromkeys(_type(one, schema) for one in field["anyOf"] if one.get("type") != "null"))
+    if "enum" in field:
+        return ", ".join(f"`{value}`" for value in field["enum"])
+    if field.get("type") == "array":
+        return f"list of {_type(field.get('items', {}), schema)}"
+    return {"string": "text", "integer": "whole number", "object": "object", "boolean": "true or false"}.get(
+        field.get("type", ""), "any JSON"
+    )
+
+
+def main() -> None:
+    """Write the pages."""
+    HANDLERS_FILE.write_text(handlers_text(), encoding="utf-8")
+    print(f"wrote {HANDLERS_FILE}")
+
+
+if __name__ == "__main__":
+    main()
