@@ -99,7 +99,9 @@ def test_the_example_of_every_handler_is_one_that_it_takes(parts: FrontParts) ->
         assert entry.example or entry.name == "test.echo", entry.name
 
 
-async def test_commands_are_written_by_administrators_only(client: httpx.AsyncClient, make_key: MakeKey) -> None:
+async def test_security_3_commands_are_written_by_administrators_only(
+    client: httpx.AsyncClient, make_key: MakeKey
+) -> None:
     admin, editor, operator = await make_key("admin"), await make_key("editor"), await make_key("operator")
     made = await client.post("/jobs", json=SHELL | {"name": "backup"}, headers=admin)
     await client.post("/jobs", json={"handler": "h", "name": "other", "payload": SHELL["payload"]}, headers=editor)
@@ -124,7 +126,7 @@ async def test_commands_are_written_by_administrators_only(client: httpx.AsyncCl
     assert (await client.patch("/jobs/backup", json={"payload": {"command": "x"}}, headers=admin)).status_code == 200
 
 
-async def test_retrying_a_command_with_another_payload_needs_an_administrator(
+async def test_security_3_retrying_a_command_with_another_payload_needs_an_administrator(
     client: httpx.AsyncClient, make_key: MakeKey
 ) -> None:
     admin, editor = await make_key("admin"), await make_key("editor")
@@ -138,7 +140,7 @@ async def test_retrying_a_command_with_another_payload_needs_an_administrator(
     assert (changed.status_code, same.status_code) == (403, 202)
 
 
-async def test_creating_and_draining_is_audited_with_who_and_where(
+async def test_security_14_creating_and_draining_is_audited_with_who_and_where(
     client: httpx.AsyncClient, make_key: MakeKey, store: Store
 ) -> None:
     editor, admin = await make_key("editor"), await make_key("admin")

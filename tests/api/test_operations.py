@@ -77,7 +77,7 @@ async def test_many_become_an_operation_that_is_worked_off_in_the_background(
     assert [one["id"] for one in (await client.get("/operations")).json()["data"]] == [after["id"]]
 
 
-async def test_few_are_done_at_once_and_noted_in_one_row(client: httpx.AsyncClient, store: Store) -> None:
+async def test_security_14_few_are_done_at_once_and_noted_in_one_row(client: httpx.AsyncClient, store: Store) -> None:
     ids = await make_dead(store, 3)
 
     done = await client.post("/dead-letter/retry", json={"all": True, "reason": "mended"})

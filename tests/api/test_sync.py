@@ -87,7 +87,9 @@ async def test_nothing_is_done_unless_everything_fits(client: httpx.AsyncClient)
     assert (await client.get("/jobs")).json()["data"] == []
 
 
-async def test_commands_are_declared_by_administrators_only(client: httpx.AsyncClient, make_key: MakeKey) -> None:
+async def test_security_3_commands_are_declared_by_administrators_only(
+    client: httpx.AsyncClient, make_key: MakeKey
+) -> None:
     editor = await make_key("editor")
     shell = {"name": "x", "handler": "shell.command", "payload": {"command": "a"}}
 

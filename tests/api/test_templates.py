@@ -126,7 +126,9 @@ async def test_secrets_in_templates_are_hidden_and_changes_audited(client: httpx
     check_problem(await client.post("/templates", json={"name": "x", "job": shown["job"]}), 422, "invalid_payload")
 
 
-async def test_templates_of_commands_are_for_administrators(client: httpx.AsyncClient, make_key: MakeKey) -> None:
+async def test_security_3_templates_of_commands_are_for_administrators(
+    client: httpx.AsyncClient, make_key: MakeKey
+) -> None:
     admin, editor = await make_key("admin"), await make_key("editor")
     shell = {"name": "backup", "job": {"handler": "shell.command", "payload": {"command": "backup.sh"}}}
     open_shell = {"name": "any", "job": {"handler": "shell.command", "payload": {"command": "{{program}}"}}}

@@ -401,7 +401,7 @@ async def test_many_one_offs_for_later_wait_in_due(store: Store, clock: VirtualC
 async def test_a_bulk_write_is_all_or_nothing(
     store: Store, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, rows_at_once: int
 ) -> None:
-    monkeypatch.setattr("timeball.store.jobs._BULK_SLICE", rows_at_once)
+    monkeypatch.setattr("timeball.store.new_jobs._BULK_SLICE", rows_at_once)
     template = define_job(store, name=None, scheduled_at=clock.now())
     doubled = [(UUID(int=1), 1, "{}"), (UUID(int=2), 2, "{}"), (UUID(int=1), 1, "{}")]
 

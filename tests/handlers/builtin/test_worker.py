@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import httpx
 import pytest
 
 from tests.handlers.builtin.support import RudeServer, answer, rude_server
 from tests.runners.support import patience
+from timeball.api.app import make_api
 from timeball.domain.execution import Execution
 from timeball.domain.job import JobSpec
 from timeball.settings import load_settings
-from timeball.wiring import Parts, opened
+from timeball.wiring import Parts, front_parts, opened
 
 CANARY = "S3cret-canary-4711"
 pytestmark = pytest.mark.parametrize("fresh_database", ["pg18"], indirect=True)
@@ -87,6 +89,22 @@ async def all_rows(parts: Parts) -> str:
     return "\n".join(rows)
 
 
+async def all_answers(parts: Parts) -> str:
+    """Everything the API tells about it, as text."""
+    api = make_api(front_parts(parts.settings, parts.store, parts.commands))
+    transport = httpx.ASGITransport(app=api)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost/api/v1") as client:
+        executions = (await client.get("/executions")).json()["data"]
+        paths = [f"/executions/{one['id']}{tail}" for one in executions for tail in ("", "/logs", "/explain")]
+        paths += [f"/jobs/{one['job_id']}" for one in executions]
+        for format_ in ("csv", "jsonl"):
+            paths += [f"/jobs/export?format={format_}", f"/executions/export?format={format_}"]
+        paths += ["/jobs", "/executions", "/dead-letter", "/dead-letter/groups", "/audit", "/handlers", "/operations"]
+        answers = [await client.get(path) for path in paths]
+    assert {answer.status_code for answer in answers} == {200}
+    return "\n".join(answer.text for answer in answers)
+
+
 async def test_a_worker_runs_what_comes_in_the_box_and_keeps_no_secret(parts, server, worker_log, tmp_path):
     async def echo(request, writer):
         writer.write(answer("200 OK", request.headers["authorization"].encode()))
@@ -115,4 +133,7 @@ async def test_a_worker_runs_what_comes_in_the_box_and_keeps_no_secret(parts, se
     kept = await all_rows(parts) + worker_log.read_text()
     assert "CANARY" in kept
     assert CANARY not in kept
+    told = await all_answers(parts)
+    assert '"$secret":"CANARY"' in told
+    assert CANARY not in told
     assert isinstance(sent.id, UUID)
