@@ -67,6 +67,14 @@ class WorkerSettings(_Section):
     queues: tuple[str, ...] = Field(default=(), description="The queues a worker serves; none named means all.")
     lease_seconds: float = Field(default=15, gt=0, description="How long a worker is believed alive after a renewal.")
     renew_seconds: float = Field(default=5, gt=0, description="How often a worker renews its lease.")
+    retry_budget_per_second: float = Field(
+        default=10,
+        ge=0,
+        description="How many retries a second a worker always allows a target: a handler, or a webhook's host.",
+    )
+    retry_budget_share: float = Field(
+        default=0.2, ge=0, description="How many retries more for each first attempt at the same target."
+    )
     grace_seconds: float = Field(default=30, ge=0, description="How long a leaving worker waits for what it runs.")
 
     @property

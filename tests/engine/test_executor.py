@@ -42,6 +42,7 @@ def claim(run_at: datetime = START, number: int = 1, **columns: Any) -> Claimed:
         job_id=JobId(UUID(int=number)),
         fence=1,
         attempt=1,
+        lost=0,
         handler=HANDLER,
         payload="{}",
         run_at=run_at,

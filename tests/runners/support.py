@@ -46,6 +46,7 @@ class Attempt(RunContext):
             job_id=JobId(UUID(int=2)),
             fence=7,
             attempt=3,
+            lost=0,
             handler=handler,
             payload=payload,
             run_at=NOON,

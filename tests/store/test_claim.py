@@ -85,6 +85,7 @@ async def test_a_claim_keeps_every_column_and_adds_its_own(store: Store, clock: 
         job_id=job.id,
         fence=8,
         attempt=4,
+        lost=2,
         handler=HANDLER,
         payload='{"of": "execution"}',
         run_at=now - seconds(1),

@@ -66,6 +66,7 @@ async def running(store: Store, clock: VirtualClock) -> Running:
         job_id=job.id,
         fence=8,
         attempt=4,
+        lost=2,
         handler="app:h",
         payload="[1]",
         run_at=now - seconds(1),

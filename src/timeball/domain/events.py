@@ -94,6 +94,14 @@ class AttemptFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class RetriesHeldBack:
+    """Retries that a target's budget had no room for; they wait a little longer, uncounted."""
+
+    target: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class OutcomeRefused:
     """A stale outcome: the row no longer named its claim. Nothing was changed."""
 
@@ -232,6 +240,7 @@ Event = (
     | OccurrencesSkipped
     | SucceededInBatch
     | AttemptFailed
+    | RetriesHeldBack
     | OutcomeRefused
     | Reaped
     | StraysTakenIn

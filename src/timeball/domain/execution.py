@@ -48,6 +48,7 @@ class Claimed(NamedTuple):
     job_id: JobId
     fence: int
     attempt: int
+    lost: int
     handler: str
     payload: str
     run_at: datetime
@@ -57,6 +58,11 @@ class Claimed(NamedTuple):
     priority: int
     claim_id: ClaimId
     stop: str | None
+
+    @property
+    def is_retry(self) -> bool:
+        """Whether an earlier attempt has failed; those that were lost with their worker are no failures."""
+        return self.attempt - self.lost > 1
 
 
 # What a holder answers for: an execution, by the claim that gave it to the holder.

@@ -70,6 +70,8 @@ class Handler:
     style: RunStyle
     binder: Binder
     options: HandlerOptions = field(default_factory=HandlerOptions)
+    # What a stored payload points to, such as a host, if retries are to be counted by that and not by the handler alone.
+    target: Callable[[str], str | None] | None = None
 
 
 class HandlerSource(Protocol):

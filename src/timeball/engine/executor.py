@@ -12,7 +12,7 @@ import asyncio
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Protocol, runtime_checkable
 
 from timeball.current import Halt, RunContext, RunSink
@@ -25,7 +25,9 @@ from timeball.domain.execution import (
     NotDropped,
     Outcome,
     Released,
+    Snoozed,
     Stake,
+    Succeeded,
 )
 from timeball.domain.handler import Handler, HandlerSource, RunStyle
 from timeball.domain.ids import ExecutionId
@@ -92,6 +94,9 @@ class Executor:
         self.started = 0
         # Whether this life may still begin anything: a machine that slept wakes to timers of work that others have by now.
         self.may_begin: Callable[[], bool] = lambda: True
+        # How long an attempt has to wait before it may be made; None means not at all. And whom to tell of success.
+        self.admit: Callable[[Handler, Claimed], timedelta | None] = lambda _handler, _claimed: None
+        self.on_success: Callable[[Handler, Claimed], None] = lambda _handler, _claimed: None
         # Called whenever a place has become free.
         self.on_room: Callable[[], None] = lambda: None
 
@@ -201,6 +206,9 @@ class Executor:
         if handler is None:
             self._conclude(claimed, Failed(_unknown_handler(claimed), is_retryable=False), None)
             return
+        if (delay := self.admit(handler, claimed)) is not None:
+            self._conclude(claimed, Snoozed(delay), None)
+            return
         context = RunContext(claimed, self._env.clock, self._open_sink)
         task = self._loop.create_task(self._attempt(handler, context))
         self._running[claimed.id] = (context, task)
@@ -217,6 +225,8 @@ class Executor:
             return
         if isinstance(outcome, Released):
             outcome = Released(has_started=True)
+        elif isinstance(outcome, Succeeded):
+            self.on_success(handler, claimed)
         self._wheel.remove(context)
         self._running.pop(claimed.id, None)
         self._close_sink(claimed)

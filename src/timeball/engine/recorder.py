@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from timeball.domain.events import AttemptFailed, Emit, OutcomeRefused, SucceededInBatch
-from timeball.domain.execution import Finding, Released, Stake, Succeeded
+from timeball.domain.execution import Finding, Released, Snoozed, Stake, Succeeded
 from timeball.domain.lifecycle import Finish, Transition, decide
 from timeball.engine.service import AT_ONCE, LONGEST_REST, Service
 from timeball.env import Env
@@ -118,7 +118,8 @@ class Recorder(Service):
 
     def _tell(self, moves: Sequence[tuple[Finding, Transition]]) -> None:
         for finding, transition in moves:
-            if not isinstance(finding.outcome, Released):
+            # What was given back, or held back before it began, is no news of a handler.
+            if not isinstance(finding.outcome, Released) and not _was_held_back(finding):
                 self.emit(_failure(finding, transition))
 
     def _count_successes(self, findings: Sequence[Finding]) -> None:
@@ -134,6 +135,10 @@ class Recorder(Service):
             self.emit(SucceededInBatch(self._succeeded, self._worst))
             self._succeeded, self._worst = 0, _ZERO
             self._next_report = self.env.clock.monotonic() + _REPORT_SECONDS
+
+
+def _was_held_back(finding: Finding) -> bool:
+    return isinstance(finding.outcome, Snoozed) and finding.started_at is None
 
 
 def _failure(finding: Finding, transition: Transition) -> AttemptFailed:

@@ -17,6 +17,7 @@ from timeball.engine.journal import Journal
 from timeball.engine.life import Life
 from timeball.engine.receiver import Receiver
 from timeball.engine.recorder import Recorder
+from timeball.engine.retry_gate import RetryGate
 from timeball.engine.service import Service
 from timeball.engine.stocktaker import Stocktaker
 from timeball.engine.ticket_claimer import TicketClaimer
@@ -86,6 +87,9 @@ class WorkerLife(Life):
         self.stocktaker = Stocktaker(
             env, emit, store.rooms, node.incarnation, self.claimer, self.executor, self.recorder.unrecorded
         )
+        self.retry_gate = RetryGate(env, emit, settings)
+        self.executor.admit = self.retry_gate.admit
+        self.executor.on_success = self.retry_gate.note_success
         self.heartbeat.busy = lambda: self.executor.busy
         self.executor.may_begin = lambda: self.heartbeat.has_lease
 
@@ -107,6 +111,7 @@ class WorkerLife(Life):
             self.sweeper,
             self.claimer,
             self.stocktaker,
+            self.retry_gate,
             *receivers,
         )
 
@@ -135,7 +140,7 @@ class WorkerLife(Life):
         if self.receiver is not None:
             self.receiver.stop()
         # A claim that is under way must not bring anything in behind our back.
-        await self._finish(self.claimer, self.stocktaker)
+        await self._finish(self.claimer, self.stocktaker, self.retry_gate)
         given_back = self.executor.give_back_all()
         if self.executor.busy:
             self.emit(Draining(self.executor.busy, self._settings.grace))

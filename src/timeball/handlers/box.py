@@ -11,7 +11,7 @@ from timeball.handlers.cleanup import Cleanup, CleanupPayload, OldHistory
 from timeball.handlers.egress import Egress, parse_opening
 from timeball.handlers.email_send import Email, EmailPayload, MailServer, read_mail_server
 from timeball.handlers.files import FilePayload, FileWrite, FolderCreate, FolderPayload
-from timeball.handlers.http_webhook import Webhook, WebhookPayload
+from timeball.handlers.http_webhook import Webhook, WebhookPayload, host_of
 from timeball.handlers.queue_publish import Publish, PublishPayload, read_allowed
 from timeball.handlers.registry import Registry
 from timeball.handlers.rooted import Root
@@ -46,7 +46,7 @@ class Box:
         publish = typed_handler("queue.publish", self._publish, PublishPayload)
         cleanup = typed_handler("system.cleanup", Cleanup(history), CleanupPayload)
         always = (
-            typed_handler("http.webhook", self._webhook, WebhookPayload),
+            typed_handler("http.webhook", self._webhook, WebhookPayload, target=host_of),
             typed_handler("folder.create", FolderCreate(root), FolderPayload),
             typed_handler("file.write", FileWrite(root), FilePayload),
             *testing_handlers(),

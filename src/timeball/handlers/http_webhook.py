@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, timedelta
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 import orjson
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, field_validator, model_validator
@@ -130,6 +131,14 @@ class WebhookFailed(TimeballError):
     """The request was not answered, or the server could not serve it just now."""
 
     code = "webhook_failed"
+
+
+def host_of(payload: str) -> str | None:
+    """The host that a stored payload points to; None if it cannot be read, which the handler will say better."""
+    try:
+        return urlsplit(str(orjson.loads(payload)["url"])).hostname
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 class WebhookRejected(Refused):

@@ -73,6 +73,7 @@ def typed_handler(
     model: type[P],
     *,
     no_retry: tuple[type[BaseException], ...] = (),
+    target: Callable[[str], str | None] | None = None,
 ) -> Handler:
     """A handler of that name; what is `Refused`, and errors of the kinds in *no_retry*, are not tried again."""
     return Handler(
@@ -81,6 +82,7 @@ def typed_handler(
         style=style_of(function, isolate=False),
         binder=ModelBinder(name, function, model),
         options=HandlerOptions(no_retry=(Refused, *no_retry)),
+        target=target,
     )
 
 

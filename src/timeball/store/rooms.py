@@ -398,6 +398,7 @@ def _claimed_from(row: Any) -> Claimed:
         job_id=JobId(row["job_id"]),
         fence=row["fence"],
         attempt=row["attempts"],
+        lost=row["lost"],
         handler=row["handler"],
         payload="",
         run_at=row["run_at"],

@@ -306,6 +306,7 @@ SELECT (SELECT count(*) FROM chosen) < least(:slots::integer, (SELECT count(*) F
        picked.job_id,
        picked.fence + 1,
        picked.attempts + 1,
+       picked.lost,
        picked.handler,
        coalesce(picked.payload, picked.job_payload)::text,
        picked.run_at,
@@ -507,7 +508,7 @@ FROM unnest(:ids::uuid[], :claim_ids::uuid[]) AS asked (id, claim_id);
 
 -- name: read_back_claim
 -- What a claim gave us, when its reply was lost.
-SELECT running.id, running.job_id, running.fence, running.attempts, running.handler, coalesce(running.payload, job.payload)::text AS payload,
+SELECT running.id, running.job_id, running.fence, running.attempts, running.lost, running.handler, coalesce(running.payload, job.payload)::text AS payload,
        running.run_at, running.scheduled_for, job.timeout_ms, running.queue, running.priority, running.claim_id, running.stop
 FROM timeball.running
 LEFT JOIN timeball.job ON job.id = running.job_id
@@ -603,7 +604,7 @@ WHERE id = :id
 
 -- name: reap_orphans
 -- What is held by nobody alive: its node's row is gone, or its deadline has passed.
-SELECT running.id, running.job_id, running.fence, running.attempts, running.handler, running.run_at, running.scheduled_for, running.queue,
+SELECT running.id, running.job_id, running.fence, running.attempts, running.lost, running.handler, running.run_at, running.scheduled_for, running.queue,
        running.priority, running.claim_id, running.holder, running.claimed_at, running.deadline, node.incarnation IS NULL AS is_orphan
 FROM timeball.running
 LEFT JOIN timeball.node ON node.incarnation = running.holder

@@ -73,6 +73,7 @@ SELECT (SELECT array_agg(found.id) FROM found WHERE found.tid <> ALL (ARRAY(SELE
        picked.job_id,
        picked.fence + 1,
        picked.attempts + 1,
+       picked.lost,
        picked.handler,
        coalesce(picked.payload, picked.job_payload)::text,
        picked.run_at,
