@@ -9,8 +9,11 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Self
+
+from redis.asyncio import Redis
 
 from tests.servers import ServiceMissing, wait_until
 
@@ -47,6 +50,37 @@ def running_redis(*options: str, port: int | None = None) -> Iterator[int]:
         finally:
             process.terminate()
             process.wait(timeout=30)
+
+
+class RestartableRedis:
+    """A Redis that a test may stop and start again, empty, on the same port."""
+
+    def __init__(self, *options: str) -> None:
+        self.port = free_port()
+        self._options = options
+        self._running = ExitStack()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def start(self) -> None:
+        self._running.enter_context(running_redis(*self._options, port=self.port))
+
+    def stop(self) -> None:
+        self._running.close()
+
+    async def fill(self) -> None:
+        """Write more than there is memory for, so that something has to go."""
+        async with Redis.from_url(self.url()) as redis:
+            for number in range(40):
+                await redis.set(f"somebody-elses-{number}", b"x" * 50_000)
 
 
 class Rabbitmq:

@@ -11,6 +11,7 @@ the worker takes it, and what was delivered to a worker that has no room any mor
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -25,6 +26,10 @@ from timeball.broker.rabbitmq_consumer import Consumer
 from timeball.broker.rabbitmq_tickets import LEVELS, level_of, message_of
 from timeball.clock import Clock
 from timeball.errors import BrokerUnavailable
+
+# Its packages tell of every cut connection, with a stack. We say so ourselves; who wants to hear it sets up logging.
+for _package in ("aiormq", "aio_pika"):
+    logging.getLogger(_package).addHandler(logging.NullHandler())
 
 _SECONDS = 5.0
 _BATCH = 500

@@ -19,6 +19,8 @@ from timeball.env import Env
 from timeball.errors import BrokerUnavailable
 
 _WAIT = timedelta(seconds=2)
+# The first answer of a broker that was down is not waited for any longer than this.
+_SHORT_WAIT = timedelta(milliseconds=100)
 _NEXT_TRY = timedelta(seconds=1)
 
 
@@ -46,7 +48,8 @@ class Receiver(Service):
         if self._waits_since is None:
             self._waits_since = self.env.clock.monotonic()
         try:
-            tickets = await self._broker.receive(self._inbox, room, _WAIT)
+            wait = _SHORT_WAIT if self.watch.is_down else _WAIT
+            tickets = await self._broker.receive(self._inbox, room, wait)
         except BrokerUnavailable as error:
             self.watch.lost(error)
             self._tell_claimer()
