@@ -50,6 +50,8 @@ lock: dev-packages ## choose and lock the versions of all packages anew
 		--generate-hashes --universal --python-version 3.11 -o requirements/dev.lock
 	@$(BIN)/uv pip compile pyproject.toml requirements/build.in --all-extras --constraint requirements/dev.lock --quiet \
 		--generate-hashes --universal --python-version 3.11 -o requirements/run.lock
+	@$(BIN)/uv pip compile pyproject.toml requirements/build.in --extra redis --extra rabbitmq --constraint requirements/dev.lock --quiet \
+		--generate-hashes --universal --python-version 3.11 -o requirements/image.lock
 
 clean: ## remove what was installed and cached here; your data in .timeball stays
 	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist build

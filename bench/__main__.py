@@ -27,6 +27,7 @@ QUESTIONS = (
     "footprint",
     "startup",
     "webhooks",
+    "brokers",
 )
 
 

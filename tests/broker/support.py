@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -65,6 +66,7 @@ class RabbitmqServer:
 
     def __init__(self, server: Rabbitmq) -> None:
         self._server = server
+        self._queues: list[str] = []
         self.namespace = uuid4().hex[:12]
 
     def url(self) -> str:
@@ -80,11 +82,17 @@ class RabbitmqServer:
             await channel.default_exchange.publish(rubbish, f"timeball.{self.namespace}.{inbox}")
 
     async def cut_connections(self) -> None:
-        self._server.control("close_all_connections", "by a test")
+        await asyncio.to_thread(self._server.control, "close_all_connections", "by a test")
 
     async def lose_everything(self) -> None:
-        for queue in self._server.control("list_queues", "--silent", "name").split():
-            self._server.control("purge_queue", queue)
+        # Asked once: the control program takes seconds to start.
+        if not self._queues:
+            listed = await asyncio.to_thread(self._server.control, "list_queues", "--silent", "name")
+            self._queues = [name for name in listed.split() if name.startswith("timeball.")]
+        async with await aio_pika.connect(self.url()) as connection:
+            channel = await connection.channel()
+            for name in self._queues:
+                await (await channel.get_queue(name)).purge()
 
 
 @contextmanager

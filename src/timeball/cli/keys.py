@@ -19,14 +19,22 @@ from timeball.wiring import opened
 _ACTOR = Actor("cli").entry
 
 
-def create_key(role: str, name: str | None, expires: str | None, app: str | None, *, as_json: bool) -> None:
-    """Make a key and show it, this once."""
+def create_key(
+    role: str, name: str | None, expires: str | None, app: str | None, *, unless_any: bool, as_json: bool
+) -> None:
+    """Make a key and show it, this once; *unless_any* there is, for scripts that run again and again."""
     span: timedelta | None = None if expires is None else parse_span(expires, "expires")
 
-    async def work(keys: Keys) -> tuple[ApiKey, str]:
+    async def work(keys: Keys) -> tuple[ApiKey, str] | None:
+        if unless_any and await keys.any_usable():
+            return None
         return await keys.create(role, name or role, span, _ACTOR)
 
-    key, token = asyncio.run(_with_keys(app, work))
+    made = asyncio.run(_with_keys(app, work))
+    if made is None:
+        typer.echo("there is a usable key already; none was made", err=True)
+        return
+    key, token = made
     if as_json:
         typer.echo(orjson.dumps(_document(key) | {"token": token}).decode())
         return

@@ -120,6 +120,16 @@ def check(reference: AppReference = None) -> None:
     raise typer.Exit(run_check(reference))
 
 
+@app.command()
+def alive(
+    kind: Annotated[str | None, typer.Argument(metavar="[api|scheduler|worker]", help="What; none means any.")] = None,
+) -> None:
+    """Ask whether what should run on this machine does; exit code 1 if not. For the health checks of containers."""
+    from timeball.cli.alive import is_alive
+
+    raise typer.Exit(0 if is_alive(kind) else 1)
+
+
 @app.command("next")
 def next_times(
     schedule: Annotated[str, typer.Argument(help='A cron expression, such as "30 2 * * *".')],
@@ -142,12 +152,13 @@ def create_key(
     name: Annotated[str | None, typer.Option(help="Whose key it is; stands in the audit.")] = None,
     reference: DatabaseOf = None,
     expires: Annotated[str | None, typer.Option(help="For how long it may be used, such as 90d.")] = None,
+    unless_any: Annotated[bool, typer.Option("--unless-any", help="Make none if a usable one exists.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Make an API key. It is shown once. From the first key on, no request is let in without one."""
     from timeball.cli import keys as commands
 
-    commands.create_key(role, name, expires, reference, as_json=as_json)
+    commands.create_key(role, name, expires, reference, unless_any=unless_any, as_json=as_json)
 
 
 @keys.command("list")

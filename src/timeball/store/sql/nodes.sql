@@ -62,6 +62,16 @@ WHERE kind = 'scheduler'
   AND NOT draining
   AND lease_until > coalesce(:now, now());
 
+-- name: host_is_alive
+-- Whether a node of one of these kinds on this host is believed alive; a node is named after its host and process.
+SELECT EXISTS (
+    SELECT 1
+    FROM timeball.node
+    WHERE kind = ANY (:kinds::text[])
+      AND starts_with(name, :host::text || '/')
+      AND lease_until > coalesce(:now, now())
+) AS is_alive;
+
 -- name: read_inboxes
 -- What the living workers on a broker serve and know: one row for all that can stand in for each other.
 SELECT DISTINCT queues, handlers
