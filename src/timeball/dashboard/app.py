@@ -71,7 +71,7 @@ def make_dashboard(parts: FrontParts, api: ASGIApp) -> Starlette:
         Exception: show_failure,
     }
     app = Starlette(routes=routes, exception_handlers=handlers)
-    app.state.site = Site(api, parts.insights, reception, parts.keys, assets, make_templates(assets))
+    app.state.site = Site(api, parts.insights, reception, parts.keys, parts.live, assets, make_templates(assets))
     app.add_middleware(_SafeHeaders)
     app.add_middleware(GZipMiddleware, minimum_size=1_000, compresslevel=4)
     return app

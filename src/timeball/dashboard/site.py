@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ from timeball.dashboard.assets import Assets
 from timeball.dashboard.visitor import Reception
 from timeball.dashboard.wording import FILTERS, STATES
 from timeball.insights import Insights
+from timeball.live import Live
 from timeball.version import __version__
 
 
@@ -34,8 +35,11 @@ class Site:
     insights: Insights
     reception: Reception
     cupboard: KeyCupboard
+    live: Live
     assets: Assets
     templates: Environment
+    # The streams that browsers hold open now.
+    streams: set[object] = field(default_factory=set)
 
     def render(self, template: str, **context: Any) -> str:
         """A template, filled in."""

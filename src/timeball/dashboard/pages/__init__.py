@@ -19,12 +19,14 @@ from timeball.dashboard.pages import (
     login,
     schedule_preview,
     shell,
+    stream,
 )
 
 # The order matters: `new`, `bulk` and `export` come before the place of a job's or an execution's id.
 _TOPICS = (
     home,
     shell,
+    stream,
     schedule_preview,
     downloads,
     job_form,

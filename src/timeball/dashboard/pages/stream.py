@@ -1,0 +1,97 @@
+"""The stream of the dashboard: one per browser. It says which topics have changed, and which executions were dropped.
+
+Pages fetch anew what shows these topics; only drops carry data, because a ticker must not miss any.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import orjson
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from timeball.api.event_stream import KEEP_ALIVE_SECONDS, SEND_SECONDS, event_document
+from timeball.api.problems import Refusal
+from timeball.api.views import to_bytes
+from timeball.dashboard.routing import Pages
+from timeball.dashboard.visit import Visit
+from timeball.domain.happening import STARTED, Interest
+from timeball.live import Listener, Live, TopicListener
+
+pages = Pages()
+MOST_STREAMS = 500
+_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+# How long a drop may wait to be told together with others.
+_DROPS_SECONDS = 0.25
+
+
+@pages.get("/parts/stream")
+async def stream(visit: Visit) -> Response:
+    """Say what changes, for as long as the browser listens."""
+    if len(visit.site.streams) >= MOST_STREAMS:
+        raise Refusal(503, "too_many_streams", f"{MOST_STREAMS} browsers are listening", headers={"Retry-After": "30"})
+    return _Stream(visit.site.live, visit.site.streams)
+
+
+class _Stream(Response):
+    """What changes, to one browser, until it goes, is too slow to be waited for, or the server ends."""
+
+    def __init__(self, live: Live, streams: set[object]) -> None:
+        super().__init__(headers=_HEADERS)
+        # The length of what never ends is not known.
+        del self.headers["content-length"]
+        self._live = live
+        self._streams = streams
+        self._sending = asyncio.Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        self._streams.add(self)
+        tasks = [asyncio.ensure_future(work) for work in (_until_gone(receive), self._topics(send), self._drops(send))]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._streams.discard(self)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _topics(self, send: Send) -> None:
+        async with self._live.watch() as listener:
+            await self._tell(send, b"retry: 3000\n\n")
+            async for text in _changes(listener):
+                await self._tell(send, text)
+
+    async def _drops(self, send: Send) -> None:
+        async with self._live.listen(Interest(types=(STARTED,))) as listener:
+            async for text in _dropped(listener):
+                await self._tell(send, text)
+
+    async def _tell(self, send: Send, text: bytes) -> None:
+        async with self._sending, asyncio.timeout(SEND_SECONDS):
+            await send({"type": "http.response.body", "body": text, "more_body": True})
+
+
+async def _changes(listener: TopicListener) -> AsyncIterator[bytes]:
+    while not listener.is_over:
+        topics = await listener.next(KEEP_ALIVE_SECONDS)
+        # An event and not a comment: the page measures by it whether the stream still lives.
+        yield b"event: topics\ndata: %s\n\n" % orjson.dumps(sorted(topics)) if topics else b"event: beat\ndata: {}\n\n"
+
+
+async def _dropped(listener: Listener) -> AsyncIterator[bytes]:
+    while not listener.is_over:
+        news = await listener.next(KEEP_ALIVE_SECONDS)
+        if news.is_gap:
+            yield b"event: gap\ndata: {}\n\n"
+        if news.happenings:
+            drops = [event_document(one) for one in news.happenings]
+            yield b"event: drop\ndata: %s\n\n" % to_bytes(drops)
+            await asyncio.sleep(_DROPS_SECONDS)
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

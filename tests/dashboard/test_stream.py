@@ -1,0 +1,99 @@
+"""The stream of the dashboard: it says what changed, to visitors only, to a bounded number, and ends when they go."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tests.dashboard.conftest import Browser
+from tests.factories import claim_all, make_job
+from timeball.commands import Commands
+from timeball.dashboard.app import make_front
+from timeball.dashboard.pages.stream import MOST_STREAMS
+from timeball.store.postgres import Store
+from timeball.wiring import FrontParts
+
+SCOPE = {
+    "type": "http",
+    "http_version": "1.1",
+    "method": "GET",
+    "scheme": "http",
+    "path": "/parts/stream",
+    "raw_path": b"/parts/stream",
+    "root_path": "",
+    "query_string": b"",
+    "headers": [(b"host", b"localhost:8080")],
+    "client": None,
+    "server": None,
+}
+
+
+class Listening:
+    """A browser that listens: hears what is sent, and goes when told to."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self.heard = b""
+        self.status = 0
+        self._stirred = asyncio.Event()
+        self.gone = asyncio.Event()
+        self.task = asyncio.ensure_future(app(dict(SCOPE), self._receive, self._send))
+
+    async def _receive(self) -> dict[str, Any]:
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Any) -> None:
+        self.status = message.get("status", self.status)
+        self.heard += message.get("body", b"")
+        self._stirred.set()
+
+    async def until(self, text: bytes) -> None:
+        async with asyncio.timeout(30):
+            while text not in self.heard:
+                self._stirred.clear()
+                await self._stirred.wait()
+
+
+async def test_a_drop_is_told_and_what_it_changed(parts: FrontParts, store: Store) -> None:
+    job = await make_job(store, name="sync")
+    listening = Listening(make_front(parts))
+    await listening.until(b"retry:")
+    # The pump first looks where the stream is; what happens before is no news.
+    await asyncio.sleep(1)
+
+    await Commands(store, store.env).trigger(job.id)
+    await claim_all(store)
+
+    await listening.until(b"event: drop")
+    await listening.until(b'"executions"')
+    listening.gone.set()
+    await asyncio.wait_for(listening.task, 30)
+
+
+async def test_the_stream_ends_with_the_server(parts: FrontParts) -> None:
+    listening = Listening(make_front(parts))
+    await listening.until(b"retry:")
+
+    parts.live.close()
+
+    await asyncio.wait_for(listening.task, 30)
+
+
+async def test_too_many_streams_are_refused(parts: FrontParts) -> None:
+    front: Any = make_front(parts)
+    streams = front._pages.state.site.streams
+    streams.update(range(MOST_STREAMS))
+
+    listening = Listening(front)
+    await asyncio.wait_for(listening.task, 30)
+
+    assert listening.status == 503
+
+
+async def test_a_stranger_hears_nothing(parts: FrontParts, browser: Browser, log_in: Any) -> None:
+    await log_in("viewer")
+
+    answer = await browser.get("/parts/stream", headers={"HX-Request": "true"})
+
+    assert answer.status_code == 401
