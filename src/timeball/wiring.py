@@ -67,15 +67,25 @@ def built_in_handlers(parts: Parts) -> tuple[Handler, ...]:
 
 
 @asynccontextmanager
+async def reached(settings: Settings) -> AsyncIterator[str]:
+    """The URL of the database of the settings; the embedded server runs for as long as it is used."""
+    if settings.database_url is not None:
+        yield settings.database_url
+        return
+    server = EmbeddedServer(settings.data_dir)
+    url = await asyncio.to_thread(server.start)
+    try:
+        yield url
+    finally:
+        await asyncio.to_thread(server.leave)
+
+
+@asynccontextmanager
 async def opened(settings: Settings, env: Env | None = None) -> AsyncIterator[Parts]:
     """An open store, on the database of the settings or on the embedded one, for as long as it is used."""
     env = env or Env()
     async with AsyncExitStack() as stack:
-        url = settings.database_url
-        if url is None:
-            server = EmbeddedServer(settings.data_dir)
-            url = await asyncio.to_thread(server.start)
-            stack.push_async_callback(asyncio.to_thread, server.leave)
+        url = await stack.enter_async_context(reached(settings))
         store = Store(
             url,
             env,

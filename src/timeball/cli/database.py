@@ -1,25 +1,80 @@
-"""Commands about the database as a whole: verify, check, migrate."""
+"""The database as a whole: `timeball db`, and what verify and check look at."""
 
 from __future__ import annotations
 
 import asyncio
 
-import orjson
 import typer
 
-from timeball.cli.program import load_program, settings_of
-from timeball.store.migrate import newest_known
-from timeball.store.verify import verify
-from timeball.wiring import opened
+from timeball.cli.render import Column
+from timeball.cli.session import Session
+from timeball.cli.tree import DatabaseOf, command, noun, plain
+
+database = noun("db", "The database: its schema.", ["timeball db status", "timeball db migrate"])
+
+
+@command(database, "status", "timeball db status", "timeball db status --json")
+def show_status(session: Session, reference: DatabaseOf = None) -> None:
+    """Show which database this is, its schema, and what this program expects; changes nothing."""
+    found = asyncio.run(_look(reference))
+    session.printer.details(found, [Column(title) for title in ("server", "database", "schema", "expected", "state")])
+
+
+async def _look(reference: str | None) -> dict[str, object]:
+    from timeball.cli.program import load_program, settings_of
+    from timeball.env import Env
+    from timeball.store.database import Database
+    from timeball.store.migrate import installed_version, newest_known
+    from timeball.wiring import reached
+
+    async with reached(settings_of(load_program(reference))) as url:
+        connection = await Database(url, Env()).connect()
+        try:
+            schema, expected = await installed_version(connection), newest_known()
+            return {
+                "server": "PostgreSQL " + await connection.fetchval("SHOW server_version"),
+                "database": _without_password(url),
+                "schema": schema,
+                "expected": expected,
+                "state": _state(schema, expected),
+            }
+        finally:
+            await connection.close()
+
+
+def _state(schema: int, expected: int) -> str:
+    if schema == expected:
+        return "up to date"
+    return (
+        "older: run timeball db migrate" if schema < expected else "newer than this program: install a newer Timeball"
+    )
+
+
+def _without_password(url: str) -> str:
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(url)
+    return url if parts.password is None else url.replace(f":{parts.password}@", ":***@", 1)
+
+
+@plain(database, "migrate", "timeball db migrate")
+def migrate(reference: DatabaseOf = None) -> None:
+    """Bring the schema up to date."""
+    run_migrate(reference)
 
 
 def run_verify(reference: str | None, *, as_json: bool) -> int:
     """Check every promise; the exit code says whether they hold."""
+    from timeball.cli.program import load_program, settings_of
+    from timeball.store.verify import verify
+    from timeball.wiring import opened
 
     async def work() -> int:
         async with opened(settings_of(load_program(reference))) as parts:
             report = await verify(parts.store.database)
         if as_json:
+            import orjson
+
             typer.echo(orjson.dumps(report.as_dict(), option=orjson.OPT_INDENT_2, default=str).decode())
         else:
             for line in report.lines():
@@ -31,6 +86,10 @@ def run_verify(reference: str | None, *, as_json: bool) -> int:
 
 def run_check(reference: str | None) -> int:
     """Everything that would keep a node from starting, said without starting one."""
+    from timeball.cli.program import load_program, settings_of
+    from timeball.store.migrate import newest_known
+    from timeball.wiring import opened
+
     program = load_program(reference)
     settings = settings_of(program)
     typer.echo("settings    fine")
@@ -48,6 +107,9 @@ def run_check(reference: str | None) -> int:
 
 def run_migrate(reference: str | None) -> None:
     """Bring the schema up to date."""
+    from timeball.cli.program import load_program, settings_of
+    from timeball.store.migrate import newest_known
+    from timeball.wiring import opened
 
     async def work() -> None:
         async with opened(settings_of(load_program(reference)).model_copy(update={"migrate": True})):

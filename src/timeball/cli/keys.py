@@ -1,77 +1,112 @@
-"""`timeball keys`: API keys made, listed and revoked."""
+"""`timeball keys`: API keys made, listed and revoked; on the database itself, for before the first key nobody could ask a server."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from datetime import timedelta
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-import orjson
 import typer
 
-from timeball.cli.program import load_program, settings_of
-from timeball.commands import Actor
-from timeball.domain.spans import parse_span
-from timeball.store.keys import ApiKey, Keys
-from timeball.wiring import opened
+from timeball.cli.render import Column, Kind
+from timeball.cli.session import Session, user_name
+from timeball.cli.tree import DatabaseOf, command, listing, noun
 
-_ACTOR = Actor("cli").entry
+if TYPE_CHECKING:
+    from timeball.store.keys import ApiKey, Keys
+
+T = TypeVar("T")
+
+keys = noun(
+    "keys",
+    "API keys: who may call. From the first key on, no request is let in without one.",
+    ["timeball keys", "timeball keys create --role viewer --name grafana --expires 90d"],
+)
+
+_COLUMNS = [
+    Column("id"),
+    Column("role"),
+    Column("state", lambda key: "revoked" if key["revoked_at"] else "usable", Kind.STATE),
+    Column("expires", "expires_at", Kind.INSTANT),
+    Column("used", "used_at", Kind.INSTANT),
+    Column("name"),
+]
 
 
+@listing(keys, "timeball keys list", "timeball keys list --json")
+def list_keys(session: Session, reference: DatabaseOf = None) -> None:
+    """List all keys, without their secrets."""
+
+    async def work(ring: Keys) -> list[dict[str, Any]]:
+        return [_document(key) for key in await ring.list()]
+
+    session.printer.rows(
+        _with_keys(reference, work), _COLUMNS, empty="no key has been made; this machine may call without one"
+    )
+
+
+@command(keys, "create", "timeball keys create --role viewer --name grafana --expires 90d")
 def create_key(
-    role: str, name: str | None, expires: str | None, app: str | None, *, unless_any: bool, as_json: bool
+    session: Session,
+    role: Annotated[str, typer.Option(help="What the key may do: viewer, operator, editor or admin.")],
+    reference: DatabaseOf = None,
+    name: Annotated[str | None, typer.Option(help="Whose key it is; stands in the audit.")] = None,
+    expires: Annotated[str | None, typer.Option(help="For how long it may be used, such as 90d.")] = None,
+    unless_any: Annotated[bool, typer.Option("--unless-any", help="Make none if a usable one exists.")] = False,
 ) -> None:
-    """Make a key and show it, this once; *unless_any* there is, for scripts that run again and again."""
-    span: timedelta | None = None if expires is None else parse_span(expires, "expires")
+    """Make an API key. It is shown once. From the first key on, no request is let in without one."""
+    from timeball.domain.spans import parse_span
 
-    async def work(keys: Keys) -> tuple[ApiKey, str] | None:
-        if unless_any and await keys.any_usable():
+    span = None if expires is None else parse_span(expires, "expires")
+
+    async def work(ring: Keys) -> tuple[ApiKey, str] | None:
+        if unless_any and await ring.any_usable():
             return None
-        return await keys.create(role, name or role, span, _ACTOR)
+        return await ring.create(role, name or role, span, _entry())
 
-    made = asyncio.run(_with_keys(app, work))
+    made = _with_keys(reference, work)
     if made is None:
-        typer.echo("there is a usable key already; none was made", err=True)
+        session.printer.say("there is a usable key already; none was made")
         return
     key, token = made
-    if as_json:
-        typer.echo(orjson.dumps(_document(key) | {"token": token}).decode())
+    if session.printer.is_for_programs:
+        session.printer.details(_document(key) | {"token": token}, [*_COLUMNS, Column("token")])
         return
-    typer.echo(token)
+    session.printer.line(token)
     until = "it does not expire" if key.expires_at is None else f"until {key.expires_at:%Y-%m-%d %H:%M} UTC"
-    typer.echo(f"key {key.id} ({key.role}, {until}); it is shown only now, keep it safe", err=True)
+    session.printer.say(f"key {key.id} ({key.role}, {until}); it is shown only now, keep it safe")
 
 
-def list_keys(app: str | None, *, as_json: bool) -> None:
-    """Show all keys, without their tokens."""
-
-    async def work(keys: Keys) -> Sequence[ApiKey]:
-        return await keys.list()
-
-    found = asyncio.run(_with_keys(app, work))
-    if as_json:
-        typer.echo(orjson.dumps([_document(key) for key in found]).decode())
-        return
-    for key in found:
-        state = "revoked" if key.revoked_at else f"expires {key.expires_at:%Y-%m-%d}" if key.expires_at else "usable"
-        used = f"used {key.used_at:%Y-%m-%d %H:%M}" if key.used_at else "never used"
-        typer.echo(f"{key.id}  {key.role:<8}  {state:<18}  {used:<22}  {key.name}")
-
-
-def revoke_key(key_id: str, app: str | None) -> None:
+@command(keys, "revoke", "timeball keys revoke KEY")
+def revoke_key(
+    session: Session,
+    key_id: Annotated[str, typer.Argument(metavar="ID", help="The id that `keys list` shows.")],
+    reference: DatabaseOf = None,
+) -> None:
     """Let a key open nothing any more."""
 
-    async def work(keys: Keys) -> ApiKey:
-        return await keys.revoke(key_id, _ACTOR)
+    async def work(ring: Keys) -> dict[str, Any]:
+        return _document(await ring.revoke(key_id, _entry()))
 
-    key = asyncio.run(_with_keys(app, work))
-    typer.echo(f"key {key.id} is revoked")
+    session.printer.details(_with_keys(reference, work), _COLUMNS)
 
 
-async def _with_keys(app: str | None, work: Any) -> Any:
-    async with opened(settings_of(load_program(app))) as parts:
-        return await work(Keys(parts.store.database, parts.store.jobs))
+def _with_keys(reference: str | None, work: Callable[[Keys], Awaitable[T]]) -> T:
+    from timeball.cli.program import load_program, settings_of
+    from timeball.store.keys import Keys
+    from timeball.wiring import opened
+
+    async def whole() -> T:
+        async with opened(settings_of(load_program(reference))) as parts:
+            return await work(Keys(parts.store.database, parts.store.jobs))
+
+    return asyncio.run(whole())
+
+
+def _entry() -> Any:
+    from timeball.commands import Actor
+
+    return Actor(f"cli:{user_name()}").entry
 
 
 def _document(key: ApiKey) -> dict[str, Any]:

@@ -29,11 +29,20 @@ def run_nodes(
     with_scheduler: bool = False,
     with_worker: bool = False,
     is_up: bool = False,
+    with_demo: bool = False,
 ) -> None:
     """Run nodes here until a signal ends them."""
     program = load_program(reference)
     settings = _with_flags(settings_of(program), slots, queues)
-    main = _run(settings, reference, program, with_scheduler=with_scheduler, with_worker=with_worker, is_up=is_up)
+    main = _run(
+        settings,
+        reference,
+        program,
+        with_scheduler=with_scheduler,
+        with_worker=with_worker,
+        is_up=is_up,
+        with_demo=with_demo,
+    )
     run_on_best_loop(main)
 
 
@@ -59,7 +68,14 @@ def run_on_best_loop(main: Any) -> None:
 
 
 async def _run(
-    settings: Settings, reference: str | None, program: Any, *, with_scheduler: bool, with_worker: bool, is_up: bool
+    settings: Settings,
+    reference: str | None,
+    program: Any,
+    *,
+    with_scheduler: bool,
+    with_worker: bool,
+    is_up: bool,
+    with_demo: bool,
 ) -> None:
     emit = logging_emit(settings.log_format, settings.log_level)
     async with opened(settings) as parts:
@@ -67,6 +83,10 @@ async def _run(
         if program is not None and with_worker:
             for job in await program.declare_with(parts.commands):
                 emit(ScheduleUndeclared(job.id, str(job.name), str(job.declared_by)))
+        if with_demo:
+            from timeball.cli.demo import declare_demo
+
+            await declare_demo(parts.commands)
         supervisor = make_supervisor(
             parts,
             emit,

@@ -65,6 +65,11 @@ class Column:
     find: str | Callable[[Any], Any] | None = None
     kind: Kind = Kind.TEXT
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether a cell is one word, which no terminal may break: an id is there to be copied."""
+        return self.title == "id" or self.kind is not Kind.TEXT
+
     def value(self, document: Document) -> Any:
         """The value of this column in a document; a path has dots: `last_execution.state`."""
         if callable(self.find):
@@ -246,13 +251,22 @@ class Printer:
         table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
         for column in columns:
             is_number = column.kind in (Kind.NUMBER, Kind.MILLISECONDS)
-            table.add_column(column.title.upper(), justify="right" if is_number else "left", overflow="fold")
+            table.add_column(
+                column.title.upper(),
+                justify="right" if is_number else "left",
+                overflow="fold",
+                no_wrap=column.is_whole,
+                min_width=self._width(column, documents) if column.is_whole else None,
+            )
         for document in documents:
             cells = (_one_line(self.cell(document, column)) for column in columns)
             table.add_row(
                 *(Text(cell, style=_style(cell, column)) for cell, column in zip(cells, columns, strict=True))
             )
         self._console(self._out).print(table)
+
+    def _width(self, column: Column, documents: Sequence[Document]) -> int:
+        return max(len(self.cell(document, column)) for document in documents)
 
     def _fields(self, document: Document, columns: Sequence[Column]) -> None:
         shown = [(column, self.cell(document, column)) for column in columns]

@@ -13,10 +13,13 @@ def pause(session: Session, job: Annotated[str, typer.Argument()]) -> None:
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, is_dataclass
+from itertools import chain
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
+from typer.models import ArgumentInfo
 
 from timeball.cli.render import Output, TimeStyle
 from timeball.cli.session import Session
@@ -37,6 +40,9 @@ Times = Annotated[
 ]
 
 # Options that several commands share.
+DatabaseOf = Annotated[
+    str | None, typer.Argument(metavar="[APP]", help="Your program, if it names its own database: module:attribute.")
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")]
 Reason = Annotated[str | None, typer.Option("--reason", help="Why; stands in the audit.")]
@@ -71,6 +77,16 @@ def command(group: typer.Typer, name: str, *examples: str, **options: Any) -> Ca
     return decorate
 
 
+def plain(group: typer.Typer, name: str, *examples: str) -> Callable[[Command], Command]:
+    """A command that talks to no server and prints in its own way."""
+
+    def decorate(function: Command) -> Command:
+        group.command(name, help=with_examples(function.__doc__, examples))(function)
+        return function
+
+    return decorate
+
+
 def with_examples(text: str | None, examples: Sequence[str]) -> str:
     """A help text that starts with examples. `\\b` keeps the lines as they are."""
     words = inspect.cleandoc(text or "")
@@ -84,27 +100,54 @@ def with_examples(text: str | None, examples: Sequence[str]) -> str:
 def with_session(function: Command) -> Command:
     """*function* as Typer sees it: without its Session, with the options that make one."""
 
+    _, *own = inspect.signature(function, eval_str=True).parameters.values()
+    groups: dict[str, Any] = {
+        parameter.name: parameter.annotation for parameter in own if is_dataclass(parameter.annotation)
+    }
+
     def run(**given: Any) -> Any:
         output, as_json = given.pop("output"), given.pop("as_json")
         session = Session(given.pop("url"), Output.JSON if as_json else output, given.pop("times"))
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
         return function(session, **given)
 
-    _, *own = inspect.signature(function, eval_str=True).parameters.values()
     common = [
         _parameter("output", OutputOption, None),
         _parameter("as_json", AsJson, False),
         _parameter("times", Times, None),
         _parameter("url", Url, None),
     ]
-    return _introduced(run, [*own, *common], function)
+    return _introduced(run, [*chain.from_iterable(map(_expanded, own)), *common], function)
+
+
+def _expanded(parameter: inspect.Parameter) -> Iterator[inspect.Parameter]:
+    """A parameter as it is; one that is a dataclass stands for its fields, each an option that several commands share."""
+    group = parameter.annotation
+    if not is_dataclass(group):
+        yield parameter
+        return
+    hints = get_type_hints(group, include_extras=True)
+    for field in fields(group):
+        yield _parameter(field.name, hints[field.name], field.default)
 
 
 def _unless_a_verb_follows(run: Command) -> Command:
+    defaults: dict[str, Any] = {}
+
     def alone(ctx: typer.Context, **given: Any) -> Any:
-        return None if ctx.invoked_subcommand else run(**given)
+        return None if ctx.invoked_subcommand else run(**defaults, **given)
 
     context = _parameter("ctx", typer.Context, inspect.Parameter.empty)
-    return _introduced(alone, [context, *inspect.signature(run).parameters.values()], run)
+    # An argument of a noun would take the verb behind it for its value.
+    everything = inspect.signature(run).parameters.values()
+    options = [parameter for parameter in everything if not _is_argument(parameter)]
+    defaults.update({parameter.name: parameter.default for parameter in everything if _is_argument(parameter)})
+    return _introduced(alone, [context, *options], run)
+
+
+def _is_argument(parameter: inspect.Parameter) -> bool:
+    return any(isinstance(each, ArgumentInfo) for each in get_args(parameter.annotation))
 
 
 def _introduced(run: Command, parameters: Sequence[inspect.Parameter], model: Command) -> Command:

@@ -69,7 +69,7 @@ async def migrate(database: Database, *, shards: int) -> list[Migration]:
 
 
 async def _apply_missing(connection: Connection) -> list[Migration]:
-    present = await _version(connection)
+    present = await installed_version(connection)
     _refuse_newer(present)
     missing = [migration for migration in all_migrations() if migration.number > present]
     if missing:
@@ -97,7 +97,7 @@ async def check(database: Database) -> None:
     """Raise SchemaMismatch unless the database's schema is the one this program was made for."""
     connection = await database.connect()
     try:
-        present = await _version(connection)
+        present = await installed_version(connection)
     finally:
         await connection.close()
     _refuse_newer(present)
@@ -107,7 +107,8 @@ async def check(database: Database) -> None:
         )
 
 
-async def _version(connection: Connection) -> int:
+async def installed_version(connection: Connection) -> int:
+    """The schema version of the database; 0 if it has none of ours."""
     try:
         async with connection.transaction():
             found = await connection.fetchval("SELECT max(number) FROM timeball.migration")

@@ -1,0 +1,167 @@
+"""`timeball dead`: executions that ended dead and that nobody has dealt with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from timeball.cli.bulk import act_in_rounds
+from timeball.cli.jobs import first
+from timeball.cli.render import Column, Kind, Output, Printer
+from timeball.cli.runs import COLUMNS, RunRef, RunRefs
+from timeball.cli.session import Session
+from timeball.cli.tree import DryRun, Limit, Reason, Yes, command, listing, noun
+from timeball.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from timeball.client import AsyncClient
+
+dead = noun(
+    "dead",
+    "Dead letters: executions that ended dead, until somebody retries or discards them.",
+    ["timeball dead", "timeball dead groups", "timeball dead retry --all --yes"],
+)
+
+Fingerprint = Annotated[str | None, typer.Option("--group", help="All of one cause, as `dead groups` names it.")]
+All = Annotated[bool, typer.Option("--all", help="All of them.")]
+
+
+@listing(dead, "timeball dead list", "timeball dead list --group 4c1a9d02")
+def list_dead(
+    session: Session,
+    group: Fingerprint = None,
+    handler: Annotated[str | None, typer.Option("--handler", help="The handler's name.")] = None,
+    queue: Annotated[str | None, typer.Option("--queue", help="The queue's name.")] = None,
+    limit: Limit = 50,
+) -> None:
+    """List dead executions, the latest first."""
+    wanted: Any = {name: value for name, value in (("handler", handler), ("queue", queue)) if value}
+
+    async def look(client: AsyncClient) -> list[Any]:
+        return await first(client.dead_letters.iterate(fingerprint=group, limit=min(limit, 200), **wanted), limit)
+
+    session.printer.rows(session.talk(look), COLUMNS, empty="nothing is dead")
+
+
+@command(dead, "groups", "timeball dead groups")
+def list_groups(session: Session) -> None:
+    """List what kills executions, the most deadly first."""
+    columns = [
+        Column("group", "fingerprint"),
+        Column("dead", "executions", Kind.NUMBER),
+        Column("error type"),
+        Column("error", "latest_error"),
+        Column("handlers"),
+        Column("last", "last_at", Kind.INSTANT),
+    ]
+    session.printer.rows(session.talk(lambda client: client.dead_letters.groups()), columns, empty="nothing is dead")
+
+
+@command(dead, "show", "timeball dead show RUN")
+def show_dead(session: Session, run: RunRef) -> None:
+    """Show one dead execution: attempts, payload, error."""
+    from timeball.cli.runs import DETAILS
+
+    session.printer.details(session.talk(lambda client: client.executions.get(run)), DETAILS)
+
+
+@command(
+    dead, "retry", "timeball dead retry RUN", "timeball dead retry --group 4c1a9d02", "timeball dead retry --all --yes"
+)
+def retry_dead(
+    session: Session,
+    run: RunRefs = None,
+    group: Fingerprint = None,
+    all_: All = False,
+    reason: Reason = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Run dead executions again, each as a new one, and take them off the list."""
+    choice = _choice(run, group, all_)
+    act_in_rounds(
+        session,
+        "retry dead executions",
+        look=_looking_at(choice),
+        act=lambda client: client.dead_letters.retry(**choice, reason=reason),
+        has_rounds=True,
+        # Retrying loses nothing; only all at once deserves a question.
+        yes=yes or not all_,
+        dry_run=dry_run,
+    )
+
+
+@command(dead, "discard", "timeball dead discard RUN --reason known", "timeball dead discard --group 4c1a9d02 --yes")
+def discard_dead(
+    session: Session,
+    run: RunRefs = None,
+    group: Fingerprint = None,
+    all_: All = False,
+    reason: Reason = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Take dead executions off the list without running them; their history stays."""
+    choice = _choice(run, group, all_)
+    act_in_rounds(
+        session,
+        "discard dead executions",
+        look=_looking_at(choice),
+        act=lambda client: client.dead_letters.discard(**choice, reason=reason),
+        has_rounds=True,
+        yes=yes or bool(run),
+        dry_run=dry_run,
+    )
+
+
+@command(dead, "export", "timeball dead export --to dead.csv")
+def export_dead(
+    session: Session,
+    group: Fingerprint = None,
+    to: Annotated[Path | None, typer.Option("--to", help="A file to write; none means stdout.")] = None,
+) -> None:
+    """Write all dead letters, as CSV, or as -o says."""
+
+    async def look(client: AsyncClient) -> list[Any]:
+        return [one async for one in client.dead_letters.iterate(fingerprint=group, limit=200)]
+
+    found = session.talk(look)
+    columns = [*COLUMNS, Column("job", "job_id"), Column("error type"), Column("finished", "finished_at", Kind.INSTANT)]
+    output = session.output or Output.CSV
+    if to is None:
+        Printer(output, session.times).rows(found, columns)
+        return
+    with to.open("w", encoding="utf-8", newline="") as file:
+        Printer(output, session.times, out=file).rows(found, columns)
+    session.printer.say(f"{len(found)} dead letters are in {to}")
+
+
+def _choice(ids: list[str] | None, group: str | None, all_: bool) -> dict[str, Any]:
+    given = [bool(ids), group is not None, all_]
+    if given.count(True) != 1:
+        raise InvalidInput(
+            f"{given.count(True)} choices are given, expected one: executions, --group, or --all",
+            hint="timeball dead groups shows what there is",
+        )
+    return {"ids": ids or None, "fingerprint": group, "all_of_them": all_}
+
+
+class _Look:
+    """What a choice would touch, in the shape of an answer to a bulk action."""
+
+    def __init__(self, ids: list[str]) -> None:
+        self.results = [{"id": one, "status": "would be done", "execution_id": None, "error": None} for one in ids]
+        self.has_more = False
+
+
+def _looking_at(choice: dict[str, Any]) -> Any:
+    async def look(client: AsyncClient) -> _Look:
+        if choice["ids"]:
+            return _Look(choice["ids"])
+        return _Look(
+            [one.id async for one in client.dead_letters.iterate(fingerprint=choice["fingerprint"], limit=200)]
+        )
+
+    return look

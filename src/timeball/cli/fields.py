@@ -1,0 +1,37 @@
+"""The fields of a job that people write; what else an answer shows of a job is Timeball's own doing."""
+
+from __future__ import annotations
+
+FIELDS_OF_A_JOB = (
+    "name",
+    "description",
+    "handler",
+    "payload",
+    "schedule",
+    "interval_seconds",
+    "scheduled_at",
+    "timezone",
+    "on_gap",
+    "on_repeat",
+    "starts_at",
+    "ends_at",
+    "max_executions",
+    "jitter_seconds",
+    "misfire",
+    "misfire_grace_seconds",
+    "misfire_cap",
+    "misfire_max_age_seconds",
+    "overlap",
+    "queue",
+    "priority",
+    "max_retries",
+    "max_lost",
+    "initial_backoff_ms",
+    "max_backoff_ms",
+    "timeout_ms",
+    "delivery",
+    "max_running",
+    "limit_key",
+    "unique_key",
+    "tags",
+)

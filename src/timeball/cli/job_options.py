@@ -1,0 +1,167 @@
+"""The options that describe a job, shared by `run`, `jobs create`, `jobs edit`, `jobs duplicate` and `templates`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from timeball.errors import InvalidInput
+
+Arguments = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...", help="The payload: values that are JSON are taken as such, others as text."
+    ),
+]
+PRIORITIES = {"low": 25, "normal": 50, "high": 75, "critical": 100}
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """When and how a job runs."""
+
+    cron: Annotated[str | None, typer.Option("--cron", help='A cron expression, such as "0 6 * * *".')] = None
+    every: Annotated[str | None, typer.Option("--every", help="A rhythm, such as 30s or 1h30m.")] = None
+    at: Annotated[
+        str | None, typer.Option("--at", help="Once, at this instant (ISO 8601; local time, or on --tz).")
+    ] = None
+    delay: Annotated[str | None, typer.Option("--in", help="Once, after this span, such as 10m.")] = None
+    tz: Annotated[str | None, typer.Option("--tz", help="The IANA time zone of --cron and --at.")] = None
+    queue: Annotated[str | None, typer.Option("--queue", help="The queue to wait in.")] = None
+    priority: Annotated[
+        str | None, typer.Option("--priority", help="0 to 100, higher first; or low, normal, high, critical.")
+    ] = None
+    retries: Annotated[int | None, typer.Option("--retries", min=0, help="How often it is tried again.")] = None
+    timeout: Annotated[str | None, typer.Option("--timeout", help="How long an attempt may take, such as 30s.")] = None
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="A tag; repeat for more.")] = None
+    description: Annotated[str | None, typer.Option("--description", help="What it is for.")] = None
+    payload: Annotated[
+        str | None, typer.Option("--payload", help="The payload as JSON; @file reads a file, - reads stdin.")
+    ] = None
+    other: Annotated[
+        list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Any other field, such as overlap=allow.")
+    ] = None
+
+    def fields(self, arguments: Sequence[str] | None = None) -> dict[str, Any]:
+        """The fields of a job that were given, as the API takes them."""
+        found: dict[str, Any] = {
+            "schedule": self.cron,
+            "interval_seconds": None if self.every is None else _seconds(self.every, "every"),
+            "scheduled_at": self._instant(),
+            "timezone": self.tz,
+            "queue": self.queue,
+            "priority": None if self.priority is None else read_priority(self.priority),
+            "max_retries": self.retries,
+            "timeout_ms": None if self.timeout is None else int(_seconds(self.timeout, "timeout") * 1000),
+            "tags": self.tag or None,
+            "description": self.description,
+            "payload": self._payload(arguments or ()),
+        }
+        given = {name: value for name, value in found.items() if value is not None}
+        return given | read_pairs(self.other or (), "--set")
+
+    def _instant(self) -> str | None:
+        if self.at is not None and self.delay is not None:
+            raise InvalidInput("--at and --in are both given, expected one", field="scheduled_at")
+        if self.delay is not None:
+            from timeball.clock import SystemClock
+            from timeball.domain.spans import parse_span
+
+            return _stamp(SystemClock().now() + parse_span(self.delay, "in"))
+        if self.at is None or self.tz is not None:
+            return self.at  # without an offset it is on the clock of --tz, and the API knows best
+        return _stamp(read_moment(self.at, "at"))
+
+    def _payload(self, arguments: Sequence[str]) -> Any:
+        if self.payload is None:
+            return read_pairs(arguments, "the payload") or None
+        if arguments:
+            raise InvalidInput("both --payload and KEY=VALUE are given, expected one", field="payload")
+        return read_json(self.payload)
+
+
+def read_pairs(pairs: Sequence[str], what: str) -> dict[str, Any]:
+    """`key=value` words as a mapping."""
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key:
+            raise InvalidInput(f"{what} has {pair!r}, expected KEY=VALUE", hint="such as to=a@b.co or count=3")
+        found[key] = read_value(text)
+    return found
+
+
+def read_value(text: str) -> Any:
+    """A value that is JSON as such, any other as text: `3`, `true`, `[1,2]`, `hello`."""
+    import orjson
+
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text
+
+
+def read_json(text: str) -> Any:
+    """JSON as it stands, out of a file (`@file`), or out of stdin (`-`)."""
+    import orjson
+
+    try:
+        return orjson.loads(_content(text))
+    except orjson.JSONDecodeError as error:
+        raise InvalidInput(
+            f"the payload is not JSON: {error}", field="payload", hint="""such as --payload '{"to": "a@b.co"}'"""
+        ) from None
+
+
+def _content(text: str) -> str:
+    if text == "-":
+        return sys.stdin.read()
+    if not text.startswith("@"):
+        return text
+    try:
+        return Path(text[1:]).read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidInput(f"{text[1:]} cannot be read: {error.strerror}", field="payload") from None
+
+
+def read_priority(text: str) -> int:
+    """A priority as a number or as a word."""
+    if text in PRIORITIES:
+        return PRIORITIES[text]
+    if not (text.isascii() and text.isdecimal()):
+        raise InvalidInput(f"priority is {text!r}, expected 0 to 100, or {', '.join(PRIORITIES)}", field="priority")
+    return int(text)
+
+
+def read_moment(text: str, option: str) -> datetime:
+    """An instant as people type it: ISO 8601, on this machine's clock if it has no offset; or a span ago: `2h`."""
+    from timeball.clock import SystemClock
+    from timeball.domain.spans import parse_span
+
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except ValueError:
+        pass
+    try:
+        return SystemClock().now() - parse_span(text.removeprefix("-"))
+    except InvalidInput:
+        raise InvalidInput(
+            f"{option} is {text!r}, expected an instant such as 2026-11-16T06:00, or a span ago such as 2h",
+            field=option,
+        ) from None
+
+
+def _seconds(text: str, option: str) -> float:
+    from timeball.domain.spans import parse_span
+
+    return parse_span(text, option).total_seconds()
+
+
+def _stamp(instant: datetime) -> str:
+    return instant.astimezone(UTC).isoformat().replace("+00:00", "Z")

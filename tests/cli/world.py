@@ -1,0 +1,56 @@
+"""A small world for commands to act on: jobs, executions of every kind, and nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+
+from tests.factories import FAILURE, SOMEBODY, claim_all, enqueue, found, make_job, make_node, record
+from timeball.domain.execution import Failed, Succeeded
+from timeball.domain.ids import show, show_execution
+from timeball.domain.node import Lease
+from timeball.env import Env
+from timeball.store.keys import Keys
+from timeball.store.postgres import Store
+
+FOR_LONG = Lease(span=timedelta(days=1), interval=timedelta(seconds=5))
+
+
+@dataclass(frozen=True)
+class World:
+    """What stands for the placeholders of examples."""
+
+    waiting: str
+    succeeded: str
+    dead: str
+    worker: str
+    key: str
+
+
+def make_world(dsn: str) -> World:
+    """Fill an empty database."""
+    with ThreadPoolExecutor(1) as aside:  # the loop of the test is none of our business
+        return aside.submit(lambda: asyncio.run(_fill(dsn))).result()
+
+
+async def _fill(dsn: str) -> World:
+    store = Store(dsn, Env())
+    await store.open(migrates=False)
+    try:
+        worker = await make_node(store, lease=FOR_LONG, slots=4, name="here/1", handlers=("test.echo",))
+        await make_job(store, name="nightly", handler="test.echo", schedule="30 2 * * *", queue="mail", tags=["night"])
+        await make_job(store, name="by-hand", handler="test.echo")
+        ended = [await enqueue(store, handler="test.echo", max_retries=0, payload={"n": n}) for n in range(2)]
+        claims = await claim_all(store, worker=worker, handlers=["test.echo"])
+        outcomes = [Failed(FAILURE), Succeeded()]
+        ids = sorted(ended)
+        by_id = {claimed.id: claimed for claimed in claims}
+        await record(store, [found(by_id[one], outcome) for one, outcome in zip(ids, outcomes, strict=True)])
+        key, _ = await Keys(store.database, store.jobs).create("viewer", "grafana", None, SOMEBODY)
+        waiting = await enqueue(store, after=86_400, handler="test.echo", queue="mail")
+    finally:
+        await store.close()
+    dead, succeeded = ids
+    return World(show_execution(waiting), show_execution(succeeded), show_execution(dead), show("wrk", worker), key.id)

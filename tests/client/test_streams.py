@@ -1,0 +1,175 @@
+"""Events are read as they come; a stream that breaks off goes on behind the last one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from itertools import islice
+from typing import Any
+
+import httpx
+import pytest
+
+from timeball.client import AsyncClient, Client
+from timeball.client.in_process import InProcessTransport
+from timeball.errors import NotAllowed, ServerUnreachable
+
+
+class Chunks(httpx.SyncByteStream, httpx.AsyncByteStream):
+    def __init__(self, chunks: list[bytes | Exception]) -> None:
+        self._chunks = chunks
+
+    def __iter__(self) -> Iterator[bytes]:
+        for chunk in self._chunks:
+            if isinstance(chunk, Exception):
+                raise chunk
+            yield chunk
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for chunk in self:
+            yield chunk
+
+
+class Streams:
+    """A server whose connections each bring some chunks."""
+
+    def __init__(self, *connections: list[bytes | Exception] | httpx.Response | Exception) -> None:
+        self._connections = iter(connections)
+        self.asked: list[httpx.Request] = []
+        self.waits: list[float] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append(request)
+        connection = next(self._connections)
+        if isinstance(connection, Exception):
+            raise connection
+        if isinstance(connection, httpx.Response):
+            return connection
+        return httpx.Response(200, headers={"content-type": "text/event-stream"}, stream=Chunks(connection))
+
+    def client(self) -> Client:
+        client = Client("http://somewhere", transport=httpx.MockTransport(self))
+        client._rest = self.waits.append
+        return client
+
+
+FIRST = b'id: evt_1\nevent: execution.dropped\ndata: {"subject": "exe_1"}\n\n'
+SECOND = b": still here\n\nid: evt_2\nevent: execution.finished\ndata: {}\n\n"
+
+
+def test_a_broken_stream_goes_on_behind_the_last_event() -> None:
+    server = Streams([FIRST[:20], FIRST[20:], httpx.ReadError("cut")], [SECOND])
+
+    one, two = islice(server.client().events(types="execution"), 2)
+
+    assert (one.id, one.type, one.data) == ("evt_1", "execution.dropped", {"subject": "exe_1"})
+    assert (two.id, two.type) == ("evt_2", "execution.finished")
+    assert [request.headers.get("last-event-id") for request in server.asked] == [None, "evt_1"]
+    assert server.asked[0].url.params["types"] == "execution"
+
+
+def test_half_an_event_is_not_an_event() -> None:
+    server = Streams([FIRST, SECOND[:-1], httpx.ReadError("cut")], [SECOND])
+
+    events = list(islice(server.client().events(), 2))
+
+    assert [event.id for event in events] == ["evt_1", "evt_2"]
+
+
+def test_the_reader_may_begin_in_the_past() -> None:
+    server = Streams([SECOND])
+
+    next(server.client().events(since="evt_1"))
+
+    assert server.asked[0].headers["last-event-id"] == "evt_1"
+
+
+def test_the_server_says_how_long_to_wait_between_connections() -> None:
+    server = Streams([b"retry: 3000\n\n"], [FIRST])
+
+    next(server.client().events())
+
+    assert server.waits[0] >= 3.0
+
+
+def test_who_is_not_let_in_is_told_at_once() -> None:
+    server = Streams(httpx.Response(401, json={"code": "unauthenticated", "detail": "a key is needed here"}))
+
+    with pytest.raises(NotAllowed):
+        next(server.client().events())
+
+
+def test_a_server_that_is_gone_for_good_is_an_error() -> None:
+    server = Streams(*[httpx.ConnectError("refused")] * 9)
+
+    with pytest.raises(ServerUnreachable):
+        next(server.client().events())
+    assert len(server.asked) == 5
+
+
+async def test_coroutines_read_the_same_events() -> None:
+    server = Streams([FIRST, httpx.ReadError("cut")], [SECOND])
+    seen: list[str | None] = []
+
+    async with AsyncClient("http://somewhere", transport=httpx.MockTransport(server)) as client:
+        client._rest = lambda _seconds: asyncio.sleep(0)
+        async for event in client.events():
+            seen.append(event.id)
+            if len(seen) == 2:
+                break
+
+    assert seen == ["evt_1", "evt_2"]
+
+
+# in process
+
+
+async def test_what_an_application_sends_in_process_is_read_while_it_is_still_at_work() -> None:
+    going_on, ended = asyncio.Event(), asyncio.Event()
+
+    async def app(_scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": FIRST, "more_body": True})
+        await going_on.wait()
+        await send({"type": "http.response.body", "body": SECOND, "more_body": True})
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    seen: list[str | None] = []
+    async with AsyncClient("http://localhost", transport=InProcessTransport(app)) as client:
+        events = client.events()
+        async for event in events:
+            seen.append(event.id)
+            going_on.set()
+            if len(seen) == 2:
+                break
+        await events.aclose()  # type: ignore[attr-defined]
+
+    assert seen == ["evt_1", "evt_2"]
+    assert ended.is_set()
+
+
+async def test_an_application_that_has_answered_may_still_write_something_down() -> None:
+    written = []
+
+    async def app(_scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"{}"})
+        await asyncio.sleep(0.01)
+        written.append("yes")
+
+    async with AsyncClient("http://localhost", transport=InProcessTransport(app)) as client:
+        assert await client.request("GET", "/stats") == {}
+
+    assert written == ["yes"]
+
+
+async def test_what_an_application_raises_before_it_answers_comes_through() -> None:
+    async def app(_scope: Any, receive: Any, send: Any) -> None:
+        raise RuntimeError("broken")
+
+    async with AsyncClient("http://localhost", transport=InProcessTransport(app)) as client:
+        with pytest.raises(RuntimeError, match="broken"):
+            await client.request("GET", "/stats")
