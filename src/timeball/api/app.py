@@ -27,6 +27,7 @@ from timeball.api.routes import (
     jobs,
     machinery,
     operations,
+    revisions,
     sync,
     system,
     templates,
@@ -52,6 +53,7 @@ _ROUTERS = (
     handlers.router,
     events.router,
     doctor.router,
+    revisions.router,
     system.router,
     time.router,
 )

@@ -114,12 +114,13 @@ def full_execution_document(view: ExecutionView) -> Document:
         "result": redacted(view.execution.result),
         "fingerprint": view.fingerprint,
         "stop_requested": view.stop,
-        "attempt_list": [_attempt_document(attempt) for attempt in view.attempts],
+        "attempt_list": [attempt_document(attempt) for attempt in view.attempts],
         "timeline": _timeline(view),
     }
 
 
-def _attempt_document(attempt: Attempt) -> Document:
+def attempt_document(attempt: Attempt) -> Document:
+    """One unsuccessful try."""
     error = attempt.error
     return {
         "number": attempt.number,

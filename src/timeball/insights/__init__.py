@@ -7,11 +7,13 @@ from timeball.domain.search import EXACT_UP_TO as MOST_COUNTED
 from timeball.insights.doctor import Concern
 from timeball.insights.forecast import Forecast, ForecastWish
 from timeball.insights.lookup import Insights
+from timeball.insights.revisions import Change, Revision
 from timeball.insights.timeline import RowsBy, Timeline, TimelineWish
 from timeball.insights.views import Check, ExecutionView, FireTime, JobView
 
 __all__ = [
     "MOST_COUNTED",
+    "Change",
     "Check",
     "Concern",
     "ExecutionView",
@@ -20,6 +22,7 @@ __all__ = [
     "ForecastWish",
     "Insights",
     "JobView",
+    "Revision",
     "RowsBy",
     "Timeline",
     "TimelineWish",

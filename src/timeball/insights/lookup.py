@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 from timeball.domain.civil_time import changes_between
 from timeball.domain.collisions import Collision
 from timeball.domain.diagnosis import Diagnosis
-from timeball.domain.execution import Execution, ExecutionState
+from timeball.domain.execution import Attempt, Execution, ExecutionState
 from timeball.domain.explanation import Explanation
 from timeball.domain.ids import ExecutionId, JobId, parse_id
 from timeball.domain.instants import shown
@@ -28,9 +28,11 @@ from timeball.insights.brokers import broker_check
 from timeball.insights.doctor import Concern, Doctor
 from timeball.insights.explain import Explainer
 from timeball.insights.forecast import Forecast, Forecasts, ForecastWish
+from timeball.insights.revisions import Revision, Revisions
 from timeball.insights.timeline import Timeline, Timelines, TimelineWish
 from timeball.insights.views import Check, ExecutionView, FireTime, JobView
 from timeball.settings import Settings
+from timeball.store.inspection import Inspection
 from timeball.store.interface import LogLine, Store
 from timeball.store.listing import Listing
 from timeball.store.migrate import newest_known
@@ -50,6 +52,8 @@ class Insights:
         self._store = store
         self._listing = listing
         self._explainer = Explainer(store, Survey(store.database))
+        self._inspection = Inspection(store.database)
+        self._revisions = Revisions(listing, self._inspection)
         self._doctor = Doctor(store, listing, self._explainer, settings)
         outlook = Outlook(store.database)
         self._timelines = Timelines(store, outlook)
@@ -144,6 +148,16 @@ class Insights:
             found += [FireTime(one, one.at.astimezone(zone)) for one in islice(near, 50) if one.note is not None]
         return found[:count]
 
+    async def jobs_of(self, executions: Sequence[Execution]) -> dict[JobId, JobView]:
+        """The jobs of some executions, as far as they are still there."""
+        ids = list({execution.job_id for execution in executions})
+        jobs = await self._store.jobs.find(ids)
+        return {view.job.id: view for view in await self.view_jobs(list(jobs.values()))}
+
+    async def revisions(self, reference: str, request: PageRequest) -> Page[Revision]:
+        """Who changed what of a job, the latest first."""
+        return await self._revisions.of(await self.find_job(reference), request)
+
     def next_times(self, rule: Schedule, timezone: str, after: datetime, count: int) -> list[FireTime]:
         """The next instants of a schedule, and what its clock changes leave out on the way."""
         zone = ZoneInfo(rule.timezone if isinstance(rule, Cron) else timezone)
@@ -185,6 +199,10 @@ class Insights:
         job = (await self._store.jobs.find([execution.job_id])).get(execution.job_id)
         payload = extras.get("payload_text") or (job.payload if job is not None else "null")
         return ExecutionView(execution, attempts, payload, extras.get("fingerprint"), extras.get("stop"))
+
+    async def attempts_of(self, executions: Sequence[Execution]) -> dict[ExecutionId, list[Attempt]]:
+        """The unsuccessful tries of some executions, each in order."""
+        return await self._inspection.attempts([execution.id for execution in executions])
 
     async def log(self, execution_id: ExecutionId, after: tuple[int, int], limit: int) -> list[LogLine]:
         """What an execution said, behind a cursor."""

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from timeball.domain.ids import ExecutionId
+from timeball.domain.execution import Attempt
+from timeball.domain.ids import ExecutionId, JobId
 from timeball.store.database import Database
+from timeball.store.rows import attempt_from
 
 _MOST_USES = 2_000
 
@@ -35,6 +37,18 @@ class Inspection:
         """What has waited longest in each of these queues."""
         rows = await self._database.fetch("oldest_ready", queues=list(queues))
         return [(row["queue"], ExecutionId(row["id"]), row["run_at"]) for row in rows]
+
+    async def versions(self, job_id: JobId) -> dict[int, Mapping[str, Any]]:
+        """The versions of a job that are kept, with the span of instants each answers for."""
+        rows = await self._database.fetch("versions_of_job", job_id=job_id)
+        return {row["version"]: dict(row) for row in rows}
+
+    async def attempts(self, ids: Sequence[ExecutionId]) -> dict[ExecutionId, list[Attempt]]:
+        """The unsuccessful tries of some executions, each in order."""
+        found: dict[ExecutionId, list[Attempt]] = {id_: [] for id_ in ids}
+        for row in await self._database.fetch("attempts_of_some", ids=list(ids)):
+            found[ExecutionId(row["execution_id"])].append(attempt_from(row))
+        return found
 
     async def _only(self, name: str) -> Mapping[str, Any]:
         row = await self._database.fetch_row(name)

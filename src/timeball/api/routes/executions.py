@@ -8,17 +8,18 @@ from fastapi import APIRouter, Depends, Path, Query
 from starlette.responses import Response
 
 from timeball.api.auth import Caller, Role, TheCaller
-from timeball.api.described import EXECUTION_EXAMPLE, MOMENT, described, described_export, listed
+from timeball.api.described import EXECUTION_EXAMPLE, MOMENT, WORKER_ID, described, described_export, listed
 from timeball.api.desk import Desk, TheDesk
+from timeball.api.expanding import ExecutionShape, FullExecutionShape, executions_page, expansions, tries
 from timeball.api.export import Format, exported
 from timeball.api.many import all_matching, described_many, done_to_many
 from timeball.api.problems import Refusal
 from timeball.api.routes.jobs import RUN, IdempotencyKey, ThePage, cancel_one, checked_run
 from timeball.api.schemas.bulk import BulkOut, ExecutionBulkIn
-from timeball.api.schemas.common import ListOut, Reason
-from timeball.api.schemas.executions import ExecutionFull, ExecutionOut, LogLineOut
+from timeball.api.schemas.common import ListOut, Many, Reason
+from timeball.api.schemas.executions import ExecutionFull, ExecutionOut, LogLineOut, TryOut
 from timeball.api.schemas.jobs import RunIn
-from timeball.api.views import answer, execution_document, full_execution_document, page_document
+from timeball.api.views import answer, execution_document, full_execution_document
 from timeball.api.waiting import Wait, awaited_execution, shown_execution
 from timeball.api.wishes import check_search, execution_filter, searched_executions
 from timeball.domain.ids import ExecutionId, parse_id
@@ -40,13 +41,25 @@ _FULL_EXAMPLE = EXECUTION_EXAMPLE | {
     "attempt_list": [],
     "timeline": [{"at": MOMENT, "what": "scheduled"}],
 }
+_TRY_EXAMPLE = {
+    "number": 1,
+    "worker": WORKER_ID,
+    "started_at": "2026-11-16T06:00:00.001000Z",
+    "finished_at": "2026-11-16T06:00:00.842000Z",
+    "outcome": "succeeded",
+    "error_type": None,
+    "error": None,
+    "traceback": None,
+    "top_frame": None,
+    "fingerprint": None,
+}
 _LOG_EXAMPLE = {"at": MOMENT, "attempt_fence": 1, "number": 1, "level": "info", "message": "sent"}
 
 
 @router.get("", response_model=ListOut[ExecutionOut], **described(Role.VIEWER, listed(EXECUTION_EXAMPLE)))
-async def list_executions(desk: TheDesk, wanted: TheFilter, page: ThePage) -> Response:
+async def list_executions(desk: TheDesk, wanted: TheFilter, page: ThePage, shape: ExecutionShape) -> Response:
     """List executions, the latest first, in the order of their ids."""
-    return answer(page_document(await desk.insights.executions(wanted, page), page, execution_document))
+    return answer(await executions_page(await desk.insights.executions(wanted, page), page, shape, desk.insights))
 
 
 @router.get(
@@ -66,9 +79,23 @@ async def export_executions(
 
 
 @router.get("/{execution}", response_model=ExecutionFull, **described(Role.VIEWER, _FULL_EXAMPLE, fails=[404]))
-async def get_execution(execution: ExecutionRef, desk: TheDesk) -> Response:
+async def get_execution(execution: ExecutionRef, desk: TheDesk, shape: FullExecutionShape) -> Response:
     """One execution: its attempts, time line, result and error."""
-    return answer(full_execution_document(await desk.insights.view_execution(execution)))
+    view = await desk.insights.view_execution(execution)
+    more = await expansions([view.execution], shape, desk.insights)
+    return answer(shape.fit(full_execution_document(view) | more[view.execution.id]))
+
+
+@router.get(
+    "/{execution}/attempts",
+    response_model=Many[TryOut],
+    **described(Role.VIEWER, {"data": [_TRY_EXAMPLE]}, fails=[404]),
+)
+async def get_attempts(execution: ExecutionRef, desk: TheDesk) -> Response:
+    """Every try of an execution, in order: those that failed, with their errors, and the one that runs or succeeded."""
+    found = await desk.insights.find_execution(execution)
+    attempts = await desk.insights.attempts_of([found])
+    return answer({"data": tries(found, attempts[found.id])})
 
 
 @router.get(

@@ -19,6 +19,7 @@ from timeball.api.described import (
     listed,
 )
 from timeball.api.desk import Desk, TheDesk
+from timeball.api.expanding import ExecutionShape, JobShape, executions_page, expanded_job
 from timeball.api.export import Format, exported
 from timeball.api.problems import Refusal
 from timeball.api.schemas.bulk import ExecutionIds
@@ -28,7 +29,6 @@ from timeball.api.schemas.jobs import BackfillIn, JobCreated, JobIn, JobOut, Job
 from timeball.api.schemas.system import NextOut
 from timeball.api.views import (
     answer,
-    execution_document,
     fire_time_document,
     job_document,
     page_document,
@@ -133,9 +133,12 @@ async def shown_creation(desk: Desk, created: Created) -> Response:
 
 
 @router.get("", response_model=ListOut[JobOut], **described(Role.VIEWER, listed(JOB_EXAMPLE)))
-async def list_jobs(desk: TheDesk, wanted: TheFilter, page: ThePage, sort: Sort = JobOrder.NEWEST) -> Response:
+async def list_jobs(
+    desk: TheDesk, wanted: TheFilter, page: ThePage, shape: JobShape, sort: Sort = JobOrder.NEWEST
+) -> Response:
     """List jobs. Searching payloads needs the role editor: it would tell a viewer what is hidden from them."""
-    return answer(page_document(await desk.insights.jobs(wanted, sort, page), page, job_document))
+    found = await desk.insights.jobs(wanted, sort, page)
+    return answer(shape.fit_page(page_document(found, page, lambda view: expanded_job(view, shape, desk.insights))))
 
 
 @router.get(
@@ -157,10 +160,10 @@ async def export_jobs(
 
 
 @router.get("/{job}", response_model=JobOut, **described(Role.VIEWER, JOB_EXAMPLE, fails=[404]))
-async def get_job(job: JobRef, desk: TheDesk) -> Response:
+async def get_job(job: JobRef, desk: TheDesk, shape: JobShape) -> Response:
     """One job. Its ETag is its version."""
     view = await desk.insights.view_job(job)
-    return answer(job_document(view), headers=_etag(view))
+    return answer(shape.fit(expanded_job(view, shape, desk.insights)), headers=_etag(view))
 
 
 _CHANGE: dict[str, Any] = described(
@@ -370,12 +373,18 @@ async def backfill_job(
     **described(Role.VIEWER, listed(EXECUTION_EXAMPLE), fails=[404]),
 )
 async def list_executions_of_job(
-    job: JobRef, desk: TheDesk, wanted: Annotated[ExecutionFilter, Depends(searched_executions)], page: ThePage
+    job: JobRef,
+    desk: TheDesk,
+    wanted: Annotated[ExecutionFilter, Depends(searched_executions)],
+    page: ThePage,
+    shape: ExecutionShape,
 ) -> Response:
     """The executions of a job, the latest first."""
     found = await desk.insights.find_job(job)
     return answer(
-        page_document(await desk.insights.executions(of_job(wanted, found.id), page), page, execution_document)
+        await executions_page(
+            await desk.insights.executions(of_job(wanted, found.id), page), page, shape, desk.insights
+        )
     )
 
 

@@ -50,6 +50,21 @@ class AttemptOut(BaseModel):
     fingerprint: str | None
 
 
+class TryOut(BaseModel):
+    """One try, however it went; without `finished_at` it is still under way."""
+
+    number: int
+    worker: str | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    outcome: str
+    error_type: str | None
+    error: str | None
+    traceback: str | None
+    top_frame: str | None
+    fingerprint: str | None
+
+
 class MomentOut(BaseModel):
     """A point on the time line of an execution."""
 

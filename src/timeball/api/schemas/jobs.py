@@ -138,3 +138,24 @@ class JobCreated(JobOut):
     """A job that was created, and its first execution if it has one already."""
 
     execution_id: str | None
+
+
+class ChangeOut(BaseModel):
+    """One field, before and after; secrets hidden."""
+
+    field: str
+    before: Any
+    after: Any
+
+
+class RevisionOut(BaseModel):
+    """One change of a job, and for which occurrences its version answers, where that is kept."""
+
+    at: datetime | None
+    actor: str | None
+    action: str
+    reason: str | None
+    version: int | None
+    changes: list[ChangeOut]
+    effective_from: datetime | None
+    effective_until: datetime | None

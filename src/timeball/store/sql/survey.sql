@@ -281,3 +281,17 @@ CROSS JOIN LATERAL (
     ORDER BY first.run_at
     LIMIT 1
 ) AS oldest;
+
+-- name: versions_of_job
+-- The versions of a job that are kept, and the span of instants each answers for.
+SELECT version, effective_from, effective_until
+FROM timeball.job_version
+WHERE job_id = :job_id
+ORDER BY version DESC
+LIMIT 1000;
+
+-- name: attempts_of_some
+SELECT *
+FROM timeball.attempt
+WHERE execution_id = ANY (:ids::uuid[])
+ORDER BY execution_id, fence;
