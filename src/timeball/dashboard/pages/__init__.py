@@ -7,9 +7,11 @@ from starlette.routing import Route
 from timeball.dashboard.pages import (
     audit,
     dead,
+    doctor,
     downloads,
     execution_actions,
     executions,
+    forecast,
     home,
     job_actions,
     job_form,
@@ -17,9 +19,12 @@ from timeball.dashboard.pages import (
     keys,
     log,
     login,
+    queues,
     schedule_preview,
     shell,
     stream,
+    timeline,
+    workers,
 )
 
 # The order matters: `new`, `bulk` and `export` come before the place of a job's or an execution's id.
@@ -27,6 +32,8 @@ _TOPICS = (
     home,
     shell,
     stream,
+    timeline,
+    forecast,
     schedule_preview,
     downloads,
     job_form,
@@ -36,6 +43,9 @@ _TOPICS = (
     execution_actions,
     executions,
     dead,
+    queues,
+    workers,
+    doctor,
     keys,
     audit,
 )

@@ -119,6 +119,7 @@ export function startLive() {
   channel?.addEventListener("message", (event) => heard(event.data));
   document.addEventListener("visibilitychange", () => { if (document.visibilityState === "visible") mark(["*"]); });
   for (const name of ["focusout", "change", "close", "selectionchange", "toggle"]) document.addEventListener(name, () => setTimeout(refresh, 60), true);
+  document.addEventListener("timeball:zone", () => mark(["*"]));
   window.addEventListener("online", () => mark(["*"]));
   window.addEventListener("offline", () => { offlineSince = Date.now(); show(); });
   if (root.dataset.stream && navigator.locks && "EventSource" in window) compete(root.dataset.stream);

@@ -1,5 +1,5 @@
 // What every page runs.
-import { showTimes } from "./time.js";
+import { showTimes, zoneWasKnown } from "./time.js";
 import { startLive } from "./live.js";
 import { startKeys } from "./keys.js";
 import { startPage } from "./page.js";
@@ -8,4 +8,5 @@ showTimes();
 startPage();
 startKeys();
 startLive();
+if (!zoneWasKnown) document.dispatchEvent(new CustomEvent("timeball:zone"));
 document.addEventListener("htmx:after:swap", () => showTimes());

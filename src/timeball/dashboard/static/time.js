@@ -34,17 +34,28 @@ export function showTimes(root = document) {
   for (const element of root.querySelectorAll("time[datetime]")) show(element);
 }
 
+// Pages that draw hours and days are made on the server, which cannot know the zone by itself.
+function tellZone() {
+  const known = document.cookie.includes(`timeball_zone=${encodeURIComponent(zone())}`);
+  const path = document.documentElement.dataset.prefix || "/";
+  document.cookie = `timeball_zone=${encodeURIComponent(zone())}; path=${path}; max-age=31536000; samesite=lax`;
+  return known;
+}
+
 export function startZone(select) {
   select.options[0].textContent = own.split("/").pop().replaceAll("_", " ");
   select.value = localStorage.getItem(KEY) || "own";
   select.addEventListener("change", () => {
     localStorage.setItem(KEY, select.value);
+    tellZone();
     showTimes();
+    document.dispatchEvent(new CustomEvent("timeball:zone"));
   });
 }
 
 const select = document.getElementById("zone");
 if (select) startZone(select);
+export const zoneWasKnown = tellZone();
 setInterval(() => {
   if (document.visibilityState === "visible") for (const element of document.querySelectorAll("time[data-mode=relative]")) show(element);
 }, 1000);

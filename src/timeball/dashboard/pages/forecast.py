@@ -1,0 +1,78 @@
+"""The forecast: which hours of the next days need more slots than there are, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date
+from typing import Any
+
+from starlette.responses import Response
+
+from timeball.dashboard.routing import Pages
+from timeball.dashboard.visit import Visit
+from timeball.dashboard.zones import zone_name, zone_of
+
+pages = Pages()
+
+MEASURES = {"busy": "busy slots", "starts": "starts"}
+_SHADES = 5
+_NOTES = {"gap": "does not exist (clock change)", "repeat": "comes twice (clock change)"}
+
+
+@pages.get("/forecast")
+async def forecast(visit: Visit) -> Response:
+    """Seven days by twenty-four hours, and where jobs collide."""
+    zone = zone_of(visit.request)
+    measure = visit.query("measure") if visit.query("measure") in MEASURES else "busy"
+    queue = visit.query("queue") or None
+    wanted = {"days": 7, "queue": queue, "timezone": zone.key}
+    found = await visit.api.get("forecast", measure=measure, **wanted)
+    collisions = (await visit.api.get("forecast", "collisions", **wanted))["data"]
+    queues = sorted({row["name"] for row in (await visit.api.get("queues"))["data"]} | ({queue} if queue else set()))
+    return visit.page(
+        "forecast.html",
+        part="partials/forecast.html",
+        found=found,
+        collisions=collisions,
+        measure=measure,
+        measures=MEASURES,
+        queue=queue,
+        queues=queues,
+        zone=zone_name(zone),
+        days=[_day(day, found["slots"], measure, _top(found)) for day in found["days"]],
+    )
+
+
+def _top(found: Mapping[str, Any]) -> float:
+    return max((hour["value"] or 0 for day in found["days"] for hour in day["hours"]), default=0)
+
+
+def _day(day: Mapping[str, Any], slots: int, measure: str, top: float) -> dict[str, Any]:
+    when = date.fromisoformat(str(day["date"]))
+    changes = [f"{hour['hour']:02}:00 {_NOTES[hour['note']]}" for hour in day["hours"] if hour["note"] in _NOTES]
+    return {
+        "name": f"{when:%a %-d %b}",
+        "hours": [{**hour, "shade": shade(hour, slots, measure, top)} for hour in day["hours"]],
+        "peak": _peak(day["peak"], slots, measure),
+        "changes": changes,
+    }
+
+
+def _peak(peak: Mapping[str, Any] | None, slots: int, measure: str) -> str:
+    if peak is None:
+        return "nothing due"
+    value = f"{peak['value']:.1f} of {slots}" if measure == "busy" else f"{peak['value']:g} starts"
+    return f"{peak['hour']:02}:00, {value}"
+
+
+def shade(hour: Mapping[str, Any], slots: int, measure: str, top: float) -> str:
+    """How dark an hour is: busy hours against the slots there are, starts against the highest hour."""
+    if hour["note"] == "past" or hour["note"] == "gap":
+        return str(hour["note"])
+    value = hour["value"] or 0
+    if measure == "busy" and slots and value > slots:
+        return "over"
+    whole = slots if measure == "busy" else top
+    if not value or not whole:
+        return "0"
+    return str(min(_SHADES, max(1, round(value / whole * _SHADES + 0.4))))

@@ -1,0 +1,181 @@
+"""Queues, workers and schedulers, through the front door."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+
+from tests.dashboard.conftest import Browser
+from tests.factories import claim_all, enqueue, make_node, make_owner, seconds
+from timeball.domain.ids import show
+from timeball.domain.node import NodeKind
+from timeball.store.postgres import Store
+from timeball.testing import VirtualClock
+from timeball.wiring import FrontParts
+
+Entering = Callable[[str], Awaitable[Browser]]
+HOSTILE = "<b>\"'& x"
+FORM = "/queues/one?name=mail"
+
+
+async def test_an_empty_database_says_what_to_do(browser: Browser) -> None:
+    for path in ("/queues", "/queues/one?name=mail", "/workers", "/doctor", "/about"):
+        answer = await browser.get(path)
+
+        assert answer.status_code == 200, path
+        assert "style=" not in answer.text
+
+
+async def test_hostile_names_stay_text(browser: Browser, store: Store) -> None:
+    await make_node(
+        store, NodeKind.WORKER, name=HOSTILE, slots=1, queues=(HOSTILE,), handlers=(HOSTILE,), version=HOSTILE
+    )
+    await enqueue(store, queue=HOSTILE)
+
+    for path in ("/queues", "/workers"):
+        page = (await browser.get(path)).text
+        assert "<b>&#34;" not in page
+        assert "&lt;b&gt;" in page
+    found = re.search(r'href="(/queues/one\?name=[^"]+)"', (await browser.get("/queues")).text)
+    assert found
+    assert (await browser.get(found[1])).status_code == 200
+
+
+# queues
+
+
+async def test_a_queue_shows_how_deep_it_is_and_how_long_its_oldest_waits(
+    browser: Browser, store: Store, clock: VirtualClock
+) -> None:
+    await enqueue(store, queue="mail")
+    await enqueue(store, queue="mail")
+    clock.advance(seconds(125))
+
+    page = (await browser.get("/queues")).text
+
+    assert '<a href="/executions?status=queued&amp;queue=mail">2</a>' in page
+    assert "2 min 5 s" in page
+
+
+async def test_a_queue_that_nobody_serves_is_called_so(browser: Browser, store: Store) -> None:
+    await make_node(store, NodeKind.WORKER, slots=1, queues=("other",))
+    await enqueue(store, queue="mail")
+
+    assert "nobody serves it" in (await browser.get("/queues")).text
+    assert "timeball worker --queue mail" in (await browser.get("/queues/one?name=mail")).text
+
+
+async def test_a_queue_is_paused_with_a_reason_and_the_way_back_resumes_it(browser: Browser, parts: FrontParts) -> None:
+    answer = await browser.submit("/queues/pause", seen_on=FORM, name="mail", reason="the server moves", back="/queues")
+
+    assert "Queue mail is paused" in answer.text
+    assert "the server moves" in answer.text
+    assert re.search(r'action="/queues/resume".*?Undo', answer.text, re.DOTALL)
+    assert (await parts.insights.queue("mail"))["paused_at"] is not None
+
+    await browser.submit("/queues/resume", seen_on=FORM, name="mail")
+    assert (await parts.insights.queue("mail"))["paused_at"] is None
+
+
+async def test_a_limit_is_set_undone_and_taken_away(browser: Browser, parts: FrontParts) -> None:
+    answer = await browser.submit(
+        "/queues/limit", seen_on=FORM, name="mail", max_running="2", back="/queues/one?name=mail"
+    )
+
+    assert "Queue mail: at most 2 at once." in answer.text
+    assert (await parts.insights.queue("mail"))["max_running"] == 2
+
+    await browser.submit("/queues/limit", seen_on=FORM, name="mail", max_running="")
+    assert (await parts.insights.queue("mail"))["max_running"] is None
+
+
+async def test_a_limit_that_is_none_is_refused_beside_its_field(browser: Browser, parts: FrontParts) -> None:
+    for text in ("0", "-1", "two", "1.5", "9" * 30):
+        answer = await browser.submit("/queues/limit", seen_on=FORM, name="mail", max_running=text)
+
+        assert answer.status_code == 422, text
+        assert 'aria-invalid="true"' in answer.text
+    assert (await parts.insights.queue("mail"))["max_running"] is None
+
+
+async def test_a_viewer_sees_queues_and_workers_but_no_buttons(
+    log_in: Entering, store: Store, parts: FrontParts
+) -> None:
+    await enqueue(store, queue="mail")
+    await make_node(store)
+    viewer = await log_in("viewer")
+
+    for path, action in (
+        ("/queues", "/queues/pause"),
+        ("/workers", "/workers/drain"),
+        ("/queues/one?name=mail", "/queues/limit"),
+    ):
+        page = await viewer.get(path)
+        assert page.status_code == 200
+        assert f'action="{action}"' not in page.text
+    answer = await viewer.submit("/queues/pause", name="mail")
+    assert answer.status_code == 403
+    assert (await parts.insights.queue("mail"))["paused_at"] is None
+
+
+# workers
+
+
+async def test_a_worker_shows_its_slots_queues_handlers_and_heartbeat(
+    browser: Browser, store: Store, clock: VirtualClock
+) -> None:
+    worker = await make_node(
+        store, NodeKind.WORKER, name="web-1/80", slots=4, queues=("mail",), handlers=("app:send",), version="9.9"
+    )
+    await enqueue(store, queue="mail")
+    await claim_all(store, worker=worker)
+    clock.advance(seconds(3))
+
+    page = (await browser.get("/workers")).text
+
+    for text in ("web-1/80", "app:send", "9.9", "3.0 s ago", '<a class="tag" href="/queues/one?name=mail">mail</a>'):
+        assert text in page, text
+
+
+async def test_a_heartbeat_that_is_overdue_shows(browser: Browser, store: Store, clock: VirtualClock) -> None:
+    await make_node(store)
+    clock.advance(seconds(13))
+
+    assert re.search(r'tone-bad">.*?late</span>', (await browser.get("/workers")).text, re.DOTALL)
+
+
+async def test_a_scheduler_shows_its_shards(browser: Browser, store: Store) -> None:
+    await make_owner(store)
+
+    assert f"{store.shards} shards" in (await browser.get("/workers")).text
+
+
+async def test_a_worker_is_drained(browser: Browser, store: Store) -> None:
+    worker = await make_node(store, name="web-1/80")
+
+    answer = await browser.submit("/workers/drain", seen_on="/workers", id=show("wrk", worker), back="/workers")
+
+    assert "web-1/80 takes nothing more" in answer.text
+    assert (await store.nodes.list())[0].draining
+
+
+async def test_versions_that_differ_are_told(browser: Browser, store: Store) -> None:
+    await make_node(store, version="1.0")
+    await make_node(store, version="1.1")
+
+    assert "Different versions run together: 1.0, 1.1" in (await browser.get("/workers")).text
+
+
+# the doctor
+
+
+async def test_the_doctor_says_what_was_found_and_what_to_type(browser: Browser, store: Store) -> None:
+    await make_node(store, NodeKind.WORKER, slots=1, queues=("other",))
+    await enqueue(store, queue="mail")
+
+    page = (await browser.get("/doctor")).text
+
+    assert "Something needs you." in page
+    assert "no worker serves it" in page
+    assert '<a href="/queues/one?name=mail">' in page
+    assert "--queue mail" in page

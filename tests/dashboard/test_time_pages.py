@@ -1,0 +1,224 @@
+"""Timeline and forecast, through the front door."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from tests.dashboard.conftest import Browser, open_browser
+from tests.factories import claim_all, enqueue, found, make_job, make_node, make_recurring, record, seconds
+from timeball.dashboard import timeline_drawing as drawing
+from timeball.dashboard.pages.forecast import shade
+from timeball.dashboard.timeline_view import read_view
+from timeball.dashboard.zones import ZONE_COOKIE
+from timeball.domain.node import NodeKind
+from timeball.settings import Settings
+from timeball.store.postgres import Store
+from timeball.testing import VirtualClock
+from timeball.wiring import FrontParts
+
+NOW = datetime(2026, 11, 16, 10, 20, tzinfo=UTC)
+BERLIN = ZoneInfo("Europe/Berlin")
+HOSTILE = "<img src=x onerror=alert(1)>\"'&"
+VIEWS = ("/timeline", "/timeline?view=table", "/timeline?rows=queues", "/timeline?rows=workers", "/forecast")
+
+
+@pytest.fixture
+async def busy_store(store: Store, clock: VirtualClock) -> Store:
+    """One run past, one running, some to come."""
+    worker = await make_node(store, NodeKind.WORKER, slots=2, name=HOSTILE)
+    await enqueue(store)
+    await record(store, [found(one) for one in await claim_all(store)])
+    await make_job(store, name=HOSTILE, interval_seconds=600, queue=HOSTILE)
+    await enqueue(store, queue=HOSTILE)
+    await claim_all(store, worker=worker)
+    clock.advance(seconds(60))
+    return store
+
+
+# what every view must bear
+
+
+async def test_an_empty_database_is_drawn_too(browser: Browser) -> None:
+    for path in VIEWS:
+        answer = await browser.get(path)
+
+        assert answer.status_code == 200, path
+        assert "style=" not in answer.text
+
+
+@pytest.mark.usefixtures("busy_store")
+async def test_hostile_names_stay_text(browser: Browser) -> None:
+    for path in VIEWS:
+        answer = await browser.get(path)
+
+        assert answer.status_code == 200, path
+        assert "<img src=x" not in answer.text
+        assert "&lt;img src=x" in answer.text
+
+
+async def test_an_address_that_makes_no_sense_shows_the_usual_view(browser: Browser) -> None:
+    for path in ("/timeline?from=nonsense&span=9y&rows=x", "/timeline?from=0001-01-01", "/forecast?measure=x&queue="):
+        assert (await browser.get(path)).status_code == 200, path
+
+
+@pytest.mark.usefixtures("busy_store")
+async def test_all_addresses_lie_below_the_prefix(parts: FrontParts) -> None:
+    async with open_browser(replace(parts, settings=Settings(url_prefix="/below"))) as browser:
+        for path in VIEWS:
+            page = (await browser.get(f"/below{path}")).text
+            foreign = [
+                href
+                for href in re.findall(r'(?:href|action|hx-get|data-executions)="(/[^"]*)"', page)
+                if not href.startswith("/below")
+            ]
+            assert not foreign, path
+
+
+# the timeline
+
+
+@pytest.mark.usefixtures("busy_store")
+async def test_past_running_and_predicted_are_drawn_apart(browser: Browser) -> None:
+    page = (await browser.get("/timeline")).text
+
+    for kind in ("past", "running", "predicted"):
+        assert re.search(rf'<rect class="mark {kind} ', page), kind
+    assert '<line class="now"' in page
+    assert "1 running" in page
+
+
+@pytest.mark.usefixtures("busy_store")
+async def test_a_mark_of_one_execution_leads_to_it(browser: Browser) -> None:
+    page = (await browser.get("/timeline")).text
+    table = (await browser.get("/timeline?view=table")).text
+
+    leads = re.search(r'data-go="(exe_\w+)"', page)
+    assert leads
+    assert f'href="/executions/{leads[1]}"' in table
+
+
+@pytest.mark.usefixtures("busy_store")
+async def test_only_a_part_comes_when_a_part_is_refreshed(browser: Browser) -> None:
+    answer = await browser.get("/timeline", headers={"HX-Request": "true", "HX-Request-Type": "partial"})
+
+    assert answer.text.lstrip().startswith('<section class="card timeline"')
+    assert "<html" not in answer.text
+
+
+async def test_a_shortage_of_slots_is_told(browser: Browser, store: Store) -> None:
+    await make_node(store, NodeKind.WORKER, slots=1)
+    for _ in range(3):
+        await make_recurring(store, every=600)
+
+    page = (await browser.get("/timeline")).text
+
+    assert "needs 3 of 1 slots" in page
+
+
+async def test_hours_are_those_of_the_visitor(browser: Browser) -> None:
+    browser.cookies.set(ZONE_COOKIE, "Europe%2FBerlin")
+
+    page = (await browser.get("/timeline?span=1d")).text
+
+    assert '<span class="soft">Berlin</span>' in page
+
+
+async def test_a_zone_that_does_not_exist_is_utc(browser: Browser) -> None:
+    browser.cookies.set(ZONE_COOKIE, "../../etc/passwd")
+
+    assert '<span class="soft">UTC</span>' in (await browser.get("/timeline")).text
+
+
+@pytest.mark.parametrize("word", ["1h", "4h", "6h", "1d", "7d"])
+def test_ticks_are_even_on_the_visitors_clock_and_not_too_many(word: str) -> None:
+    view = read_view(NOW, "", word, BERLIN)
+
+    ticks = view.ticks()
+
+    assert 3 <= len(ticks) <= 11
+    assert all(view.start <= tick.at < view.end for tick in ticks)
+    if word == "7d":
+        assert {tick.at.hour for tick in ticks} == {0}
+
+
+def test_a_day_with_a_clock_change_still_has_its_ticks() -> None:
+    view = read_view(NOW, "2027-03-27T23:00:00Z", "1d", BERLIN)
+
+    texts = [tick.text for tick in view.ticks()]
+
+    assert texts[0] == "Sun 28 Mar"
+    assert len(texts) == len(set(texts))
+
+
+def test_a_view_that_was_moved_keeps_its_middle_when_it_comes_closer() -> None:
+    view = read_view(NOW, "2026-11-16T08:00:00Z", "4h", BERLIN)
+
+    assert view.zoomed("1h") == "2026-11-16T09:30:00Z"
+    assert view.shifted(0.5) == "2026-11-16T10:00:00Z"
+    assert read_view(NOW, "", "4h", BERLIN).zoomed("1h") is None
+
+
+def test_what_lies_outside_ends_at_the_edge() -> None:
+    view = read_view(NOW, "2026-11-16T10:00:00Z", "1h", BERLIN)
+
+    assert view.place(NOW - timedelta(days=1)) == 0
+    assert view.place(NOW + timedelta(days=1)) == 100
+    assert view.place(NOW) == pytest.approx(33.33, abs=0.01)
+
+
+def test_a_mark_of_many_runs_bears_the_colour_of_the_worst() -> None:
+    mark = {"kind": "past", "states": {"succeeded": 40, "dead": 1}}
+
+    assert drawing.tone_of(mark) == "tone-bad"
+    assert drawing.tone_of(mark | {"states": {"succeeded": 40}}) == "tone-good"
+    assert drawing.tone_of(mark | {"states": {"skipped": 2}}) == "tone-calm"
+
+
+# the forecast
+
+
+async def test_the_forecast_has_seven_days_of_twenty_four_hours(browser: Browser, store: Store) -> None:
+    await make_node(store, NodeKind.WORKER, slots=1)
+    await make_recurring(store, every=600)
+
+    page = (await browser.get("/forecast?measure=starts")).text
+
+    rows = re.findall(r'<tr><th scope="row">.*?</tr>', page, re.DOTALL)
+    assert len(rows) == 7
+    assert all(row.count("<td") == 25 for row in rows)
+
+
+async def test_collisions_name_the_jobs_that_collide(browser: Browser, store: Store) -> None:
+    await make_node(store, NodeKind.WORKER, slots=1)
+    jobs = [await make_recurring(store, every=3600) for _ in range(2)]
+
+    page = (await browser.get("/forecast")).text
+
+    assert "2 of 1" in page
+    assert all(str(job.name) in page for job in jobs)
+
+
+async def test_a_clock_change_is_marked(browser: Browser, clock: VirtualClock) -> None:
+    clock.advance(datetime(2027, 3, 25, 12, tzinfo=UTC) - clock.now())
+    browser.cookies.set(ZONE_COOKIE, "Europe%2FBerlin")
+
+    page = (await browser.get("/forecast")).text
+
+    assert "02:00 does not exist (clock change)" in page
+
+
+@pytest.mark.parametrize(
+    ("value", "slots", "wanted"), [(0, 4, "0"), (0.1, 4, "1"), (4, 4, "5"), (4.1, 4, "over"), (3, 0, "0")]
+)
+def test_hours_are_as_dark_as_they_are_busy(value: float, slots: int, wanted: str) -> None:
+    assert shade({"note": None, "value": value}, slots, "busy", 9) == wanted
+
+
+def test_the_busiest_hour_is_the_darkest_when_starts_are_shown() -> None:
+    assert shade({"note": None, "value": 900}, 4, "starts", 900) == "5"
+    assert shade({"note": "past", "value": None}, 4, "starts", 900) == "past"
