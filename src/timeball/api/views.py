@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from uuid import UUID
@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from timeball.domain.execution import Attempt, Execution
 from timeball.domain.ids import show, show_execution, show_job
-from timeball.domain.job import SPEC_FIELDS, spec_of
+from timeball.domain.job import spec_of
 from timeball.domain.redaction import redacted
 from timeball.domain.search import Page, PageRequest
 from timeball.insights import ExecutionView, FireTime, JobView
@@ -53,7 +53,7 @@ def job_document(view: JobView) -> Document:
     """A job with how it stands; secrets hidden."""
     job, standing = view.job, view.standing
     spec = spec_of(job)
-    wish = {name: getattr(spec, name) for name in SPEC_FIELDS}
+    wish = {field.name: getattr(spec, field.name) for field in fields(spec)}
     last = None
     if standing.last_id is not None:
         last = {
@@ -61,22 +61,26 @@ def job_document(view: JobView) -> Document:
             "state": standing.last_state,
             "finished_at": standing.last_finished_at,
         }
-    return wish | {
-        "id": show_job(job.id),
-        "payload": redacted(orjson.loads(job.payload)),
-        "tags": list(job.tags),
-        "kind": job.kind,
-        "status": view.status,
-        "next_run_at": standing.next_run_at,
-        "last_execution": last,
-        "paused_at": job.paused_at,
-        "paused_until": job.paused_until,
-        "pause_reason": job.pause_reason,
-        "version": job.version,
-        "declared_by": job.declared_by,
-        "created_at": job.created_at,
-        "updated_at": job.updated_at,
-    }
+    # The order is for people who read it with curl: what it is, what was wished for, how it stands.
+    return (
+        {"id": show_job(job.id)}
+        | wish
+        | {
+            "payload": redacted(orjson.loads(job.payload)),
+            "tags": list(job.tags),
+            "kind": job.kind,
+            "status": view.status,
+            "next_run_at": standing.next_run_at,
+            "last_execution": last,
+            "paused_at": job.paused_at,
+            "paused_until": job.paused_until,
+            "pause_reason": job.pause_reason,
+            "version": job.version,
+            "declared_by": job.declared_by,
+            "created_at": job.created_at,
+            "updated_at": job.updated_at,
+        }
+    )
 
 
 def execution_document(execution: Execution) -> Document:
