@@ -104,6 +104,10 @@ class Timeball:
         """The schedules declared so far, by name, as the jobs they ask for."""
         return self._schedules.specs()
 
+    def declarations(self) -> list[tuple[str, JobSpec]]:
+        """The schedules declared so far, as the jobs they ask for, each with the module that declares it."""
+        return self._schedules.by_origin()
+
     # A coroutine function is a function too: of the first two, the first that fits is meant.
     @overload
     def handler(  # type: ignore[overload-overlap]

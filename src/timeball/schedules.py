@@ -79,6 +79,10 @@ class Schedules:
         """The jobs that are asked for, by name."""
         return {declaration.name: declaration.spec() for declaration in self._declarations.values()}
 
+    def by_origin(self) -> list[tuple[str, JobSpec]]:
+        """The same, each with the module that declares it."""
+        return [(declaration.declared_by, declaration.spec()) for declaration in self._declarations.values()]
+
     async def declare(self, commands: Commands) -> list[str]:
         """Make them jobs, or bring the jobs of these names up to date; returns the names.
 

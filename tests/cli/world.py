@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from tests.factories import FAILURE, SOMEBODY, claim_all, enqueue, found, make_job, make_node, record
+from timeball.cli.session import Session
 from timeball.domain.execution import Failed, Succeeded
 from timeball.domain.ids import show, show_execution
 from timeball.domain.node import Lease
 from timeball.env import Env
+from timeball.settings import load_settings
 from timeball.store.keys import Keys
 from timeball.store.postgres import Store
 
@@ -52,5 +54,7 @@ async def _fill(dsn: str) -> World:
         waiting = await enqueue(store, after=86_400, handler="test.echo", queue="mail")
     finally:
         await store.close()
+    async with Session().connected(load_settings(database_url=dsn, migrate=False)) as client:
+        await client.templates.create("welcome", {"handler": "test.echo", "payload": {"to": "{{to}}"}})
     dead, succeeded = ids
     return World(show_execution(waiting), show_execution(succeeded), show_execution(dead), show("wrk", worker), key.id)

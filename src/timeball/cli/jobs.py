@@ -82,7 +82,7 @@ _COLUMNS = [
     Column("handler"),
     Column("queue"),
 ]
-_DETAILS = [
+DETAILS = [
     Column("id"),
     Column("name"),
     Column("description"),
@@ -140,7 +140,7 @@ async def first(items: Any, number: int) -> list[Any]:
 @command(jobs, "show", "timeball jobs show nightly", "timeball jobs show nightly --json")
 def show_job(session: Session, job: JobRef) -> None:
     """Show one job."""
-    session.printer.details(session.talk(lambda client: client.jobs.get(job)), _DETAILS)
+    session.printer.details(session.talk(lambda client: client.jobs.get(job)), DETAILS)
 
 
 @command(
@@ -162,7 +162,7 @@ def create_job(
     """Create a job: by cron, every so often, once, or to be triggered."""
     fields = options.fields(arguments)
     made = session.talk(lambda client: client.jobs.create(handler, name, **fields))
-    session.printer.details(made, _DETAILS)
+    session.printer.details(made, DETAILS)
 
 
 @command(
@@ -184,7 +184,7 @@ def edit_job(
         changes: Any = fields or _edited(present)
         return await client.jobs.update(present.id, present.version, **changes) if changes else present
 
-    session.printer.details(session.talk(change), _DETAILS)
+    session.printer.details(session.talk(change), DETAILS)
 
 
 def _rescheduled(fields: dict[str, Any]) -> dict[str, Any]:
@@ -209,13 +209,13 @@ def pause_job(
     reason: Reason = None,
 ) -> None:
     """Let nothing of a job start until it is resumed."""
-    session.printer.details(session.talk(lambda client: client.jobs.pause(job, until, reason)), _DETAILS)
+    session.printer.details(session.talk(lambda client: client.jobs.pause(job, until, reason)), DETAILS)
 
 
 @command(jobs, "resume", "timeball jobs resume nightly")
 def resume_job(session: Session, job: JobRef, reason: Reason = None) -> None:
     """Let a paused job go on from now; what fell into the pause is recorded as skipped."""
-    session.printer.details(session.talk(lambda client: client.jobs.resume(job, reason)), _DETAILS)
+    session.printer.details(session.talk(lambda client: client.jobs.resume(job, reason)), DETAILS)
 
 
 @command(jobs, "trigger", "timeball jobs trigger nightly", "timeball jobs trigger nightly day=2026-11-01 --wait")
@@ -243,7 +243,7 @@ def duplicate_job(
 ) -> None:
     """Create a copy of a job, with other values for the given options."""
     fields: Any = _rescheduled(options.fields()) | ({} if name is None else {"name": name})
-    session.printer.details(session.talk(lambda client: client.jobs.duplicate(job, **fields)), _DETAILS)
+    session.printer.details(session.talk(lambda client: client.jobs.duplicate(job, **fields)), DETAILS)
 
 
 @command(jobs, "delete", "timeball jobs delete by-hand --yes")

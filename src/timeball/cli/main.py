@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from timeball.cli import checking, running, serving
+from timeball.cli import checking, planning, running, serving
 from timeball.cli.database import database
 from timeball.cli.dead import dead
 from timeball.cli.doctor import show_doctor
@@ -16,6 +16,7 @@ from timeball.cli.exits import leave
 from timeball.cli.forecast import show_forecast
 from timeball.cli.keys import keys
 from timeball.cli.queues import queues
+from timeball.cli.templates import templates
 from timeball.cli.transfer import jobs, runs
 from timeball.cli.tree import command, with_examples
 from timeball.cli.why import show_why
@@ -57,12 +58,12 @@ def options(
     """Jobs at their exact time, on one machine or many."""
 
 
-for topic in (serving, running, checking):
+for topic in (serving, running, checking, planning):
     topic.add_to(app)
 command(app, "why", "timeball why nightly", "timeball why RUN")(show_why)
 command(app, "doctor", "timeball doctor", "timeball doctor --problems")(show_doctor)
 command(app, "forecast", "timeball forecast", "timeball forecast --queue mail --tz Europe/Berlin")(show_forecast)
-for noun in (jobs, runs, dead, queues, workers, keys, database):
+for noun in (jobs, runs, dead, queues, workers, templates, keys, database):
     app.add_typer(noun)
 
 

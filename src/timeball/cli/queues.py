@@ -65,6 +65,23 @@ def limit_queue(
     session.printer.details(session.talk(lambda client: client.queues.limit(queue, limit, reason)), _COLUMNS)
 
 
+@command(queues, "purge", "timeball queues purge mail --confirm mail")
+def purge_queue(
+    session: Session,
+    queue: QueueName,
+    confirm: Annotated[str | None, typer.Option("--confirm", help="The queue's name once more.")] = None,
+    reason: Reason = None,
+) -> None:
+    """Cancel everything that is queued there and has not begun; what runs goes on, and so do schedules."""
+    if confirm is None:
+        confirm = session.printer.ask(f"This cancels all that waits in {queue}. Type its name to go on:", "--confirm")
+    typed = confirm
+    with session.printer.progress("executions cancelled") as advance:
+        purged = session.talk(lambda client: client.queues.purge(queue, confirm=typed, reason=reason))
+        advance(purged.cancelled)
+    session.printer.details(purged, [Column("queue"), Column("cancelled")])
+
+
 def _limit(text: str) -> int | None:
     if text == "none":
         return None

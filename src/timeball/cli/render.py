@@ -211,18 +211,22 @@ class Printer:
 
     def confirm(self, question: str, *, yes: bool) -> None:
         """Ask before something that cannot be undone; `--yes` answers, and without a terminal only that does."""
-        if yes:
-            return
-        if not sys.stdin.isatty():
-            from timeball.errors import InvalidInput
-
-            raise InvalidInput(f"{question} Nobody is here to answer", hint="say --yes to do it without being asked")
-        self._err.write(f"{question} [y/N] ")
-        self._err.flush()
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        if not yes and self.ask(f"{question} [y/N]", "--yes").lower() not in ("y", "yes"):
             from timeball.cli.exits import Declined
 
             raise Declined("nothing was done")
+
+    def ask(self, question: str, option: str) -> str:
+        """What somebody answers; without a terminal nobody can, and *option* would have."""
+        if not sys.stdin.isatty():
+            from timeball.errors import InvalidInput
+
+            raise InvalidInput(
+                f"{question} Nobody is here to answer", hint=f"give {option} to do it without being asked"
+            )
+        self._err.write(f"{question} ")
+        self._err.flush()
+        return sys.stdin.readline().strip()
 
     # cells
 

@@ -21,6 +21,7 @@ from timeball.cli.render import Output, Printer, TimeStyle
 
 if TYPE_CHECKING:
     from timeball.client import AsyncClient
+    from timeball.settings import Settings
 
 T = TypeVar("T")
 
@@ -38,21 +39,21 @@ class Session:
         """Where the command writes to."""
         return Printer(self.output, self.times)
 
-    def talk(self, work: Callable[[AsyncClient], Awaitable[T]]) -> T:
-        """Have *work* done with a client, in an event loop of its own."""
+    def talk(self, work: Callable[[AsyncClient], Awaitable[T]], settings: Settings | None = None) -> T:
+        """Have *work* done with a client, in an event loop of its own; *settings* name another database than the environment."""
 
         async def whole() -> T:
-            async with self.connected() as client:
+            async with self.connected(settings) as client:
                 return await work(client)
 
         return asyncio.run(whole())
 
     @asynccontextmanager
-    async def connected(self) -> AsyncIterator[AsyncClient]:
+    async def connected(self, settings: Settings | None = None) -> AsyncIterator[AsyncClient]:
         """A client: of the server that was named, or of the API in this process."""
         url = self.url or os.environ.get("TIMEBALL_URL")
         if url is None:
-            async with _in_process() as client:
+            async with _in_process(settings) as client:
                 yield client
             return
         from timeball.client import AsyncClient
@@ -62,7 +63,7 @@ class Session:
 
 
 @asynccontextmanager
-async def _in_process() -> AsyncIterator[AsyncClient]:
+async def _in_process(settings: Settings | None) -> AsyncIterator[AsyncClient]:
     from timeball.api.app import make_api
     from timeball.api.auth import Caller, Role, Trusting
     from timeball.client import AsyncClient
@@ -70,7 +71,7 @@ async def _in_process() -> AsyncIterator[AsyncClient]:
     from timeball.settings import load_settings
     from timeball.wiring import front_parts, opened
 
-    settings = load_settings()
+    settings = settings or load_settings()
     async with opened(settings) as parts:
         gate = Trusting(Caller(f"cli:{user_name()}", Role.ADMIN))
         app = make_api(front_parts(settings, parts.store, parts.commands), gate)

@@ -7,6 +7,7 @@ from typing import Generic
 from timeball.client.executions import DeadLetters, Executions
 from timeball.client.jobs import Jobs
 from timeball.client.machinery import Queues, Schedules, System, Workers
+from timeball.client.templates import Templates
 from timeball.client.verbs import Face
 
 
@@ -19,5 +20,6 @@ class Groups(Generic[Face]):
         self.dead_letters: DeadLetters[Face] = DeadLetters(face)
         self.queues: Queues[Face] = Queues(face)
         self.workers: Workers[Face] = Workers(face)
+        self.templates: Templates[Face] = Templates(face)
         self.schedules: Schedules[Face] = Schedules(face)
         self.system: System[Face] = System(face)

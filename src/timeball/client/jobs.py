@@ -15,6 +15,7 @@ from timeball.client.models import (
     ExecutionIds,
     FireTimes,
     Job,
+    SyncResult,
 )
 from timeball.client.verbs import Download, Face, Group, Verb, Walk
 from timeball.client.wishes import ExecutionSearch, JobChanges, JobFields, JobSearch, Moment
@@ -122,6 +123,19 @@ def export(format: ExportFormat = "csv", **wanted: Unpack[JobSearch]) -> Call[by
     return get("/jobs/export", raw, format=format, **wanted)
 
 
+def sync(
+    jobs: Sequence[Mapping[str, Any]],
+    declared_by: str,
+    *,
+    prune: bool = False,
+    dry_run: bool = False,
+    reason: str | None = None,
+) -> Call[SyncResult]:
+    """Make the jobs of these names what is declared here; with *dry_run*, only tell what would change."""
+    body = {"jobs": [_wish(job) for job in jobs], "declared_by": declared_by, "prune": prune, "dry_run": dry_run}
+    return post("/jobs/sync", a(SyncResult), body | {"reason": reason})
+
+
 def _wish(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields as they are sent; None is sent too, for it takes something away."""
     return {name: spelled(value) for name, value in fields.items()}
@@ -150,3 +164,4 @@ class Jobs(Group[Face]):
     cancel_many = Verb(cancel_many)
     retry_many = Verb(retry_many)
     export = Download(export)
+    sync = Verb(sync)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from timeball.client.calls import Call, Page, a, a_page, at, get, many, post
-from timeball.client.models import AuditRecord, FireTimes, Health, Node, Queue, Stats
+from timeball.client.models import AuditRecord, FireTimes, Health, Node, Purged, Queue, Stats
 from timeball.client.verbs import Face, Group, Verb, Walk
 from timeball.client.wishes import Moment
 
@@ -36,6 +36,11 @@ def limit_queue(name: str, max_running: int | None, reason: str | None = None) -
     return Call("PATCH", at("queues", name), a(Queue), body=body if reason is None else {**body, "reason": reason})
 
 
+def purge_queue(name: str, *, confirm: str, reason: str | None = None) -> Call[Purged]:
+    """Cancel everything that is queued there and has not begun; *confirm* is the queue's name once more."""
+    return post(at("queues", name, "purge"), a(Purged), {"confirm": confirm, "reason": reason})
+
+
 class Queues(Group[Face]):
     """What can be done with queues."""
 
@@ -44,6 +49,7 @@ class Queues(Group[Face]):
     pause = Verb(pause_queue)
     resume = Verb(resume_queue)
     limit = Verb(limit_queue)
+    purge = Verb(purge_queue)
 
 
 def all_workers() -> Call[list[Node]]:

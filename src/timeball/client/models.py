@@ -12,7 +12,10 @@ from timeball.api.schemas.executions import LogLineOut as LogLine
 from timeball.api.schemas.jobs import JobCreated as CreatedJob
 from timeball.api.schemas.jobs import JobOut as Job
 from timeball.api.schemas.machinery import NodeOut as Node
+from timeball.api.schemas.machinery import PurgeOut as Purged
 from timeball.api.schemas.machinery import QueueOut as Queue
+from timeball.api.schemas.sync import SyncOut as SyncResult
+from timeball.api.schemas.sync import SyncStep
 from timeball.api.schemas.system import AuditOut as AuditRecord
 from timeball.api.schemas.system import CheckOut as Check
 from timeball.api.schemas.system import FireTimeOut as FireTime
@@ -20,6 +23,7 @@ from timeball.api.schemas.system import HealthOut as Health
 from timeball.api.schemas.system import NextOut as FireTimes
 from timeball.api.schemas.system import StatsOut as Stats
 from timeball.api.schemas.system import StatsRow
+from timeball.api.schemas.templates import TemplateOut as Template
 
 __all__ = [
     "Attempt",
@@ -38,7 +42,11 @@ __all__ = [
     "Job",
     "LogLine",
     "Node",
+    "Purged",
     "Queue",
     "Stats",
     "StatsRow",
+    "SyncResult",
+    "SyncStep",
+    "Template",
 ]

@@ -1,0 +1,114 @@
+"""`timeball templates`: jobs to make more of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from timeball.cli.job_options import Arguments, JobOptions, read_pairs
+from timeball.cli.jobs import DETAILS as JOB_DETAILS
+from timeball.cli.jobs import first
+from timeball.cli.render import Column, Kind
+from timeball.cli.session import Session
+from timeball.cli.tree import Limit, Yes, command, listing, noun
+
+if TYPE_CHECKING:
+    from timeball.client import AsyncClient
+
+templates = noun(
+    "templates",
+    "Templates: jobs to make more of.",
+    ["timeball templates", "timeball templates use welcome to=a@b.co --in 10m"],
+)
+
+TemplateRef = Annotated[str, typer.Argument(metavar="TEMPLATE", help="A template's name or id.")]
+
+_COLUMNS = [
+    Column("name"),
+    Column("handler", "job.handler"),
+    Column("variables"),
+    Column("description"),
+    Column("updated", "updated_at", Kind.INSTANT),
+]
+_DETAILS = [Column("id"), *_COLUMNS, Column("job"), Column("version"), Column("created", "created_at", Kind.INSTANT)]
+
+
+@listing(templates, "timeball templates list")
+def list_templates(session: Session, limit: Limit = 50) -> None:
+    """List the templates."""
+
+    async def look(client: AsyncClient) -> list[Any]:
+        return await first(client.templates.iterate(limit=min(limit, 200)), limit)
+
+    session.printer.rows(session.talk(look), _COLUMNS, empty="no templates yet")
+
+
+@command(templates, "show", "timeball templates show welcome")
+def show_template(session: Session, template: TemplateRef) -> None:
+    """Show one template."""
+    session.printer.details(session.talk(lambda client: client.templates.get(template)), _DETAILS)
+
+
+@command(templates, "create", "timeball templates create greeting test.echo to={{to}} --queue mail")
+def create_template(
+    session: Session,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name.")],
+    handler: Annotated[str, typer.Argument(metavar="HANDLER", help="What runs.")],
+    options: JobOptions,
+    arguments: Arguments = None,
+) -> None:
+    """Keep a job as a template; `{{name}}` in its payload is filled in when it is used."""
+    fields = options.fields(arguments)
+    description = fields.pop("description", None)
+    job = {"handler": handler, **fields}
+    session.printer.details(session.talk(lambda client: client.templates.create(name, job, description)), _DETAILS)
+
+
+@command(
+    templates, "edit", "timeball templates edit welcome --queue slow", "timeball templates edit welcome --rename hello"
+)
+def edit_template(
+    session: Session,
+    template: TemplateRef,
+    options: JobOptions,
+    rename: Annotated[str | None, typer.Option("--rename", help="Another name.")] = None,
+) -> None:
+    """Change a template; jobs that were made of it stay as they are."""
+    fields = options.fields()
+    description = fields.pop("description", None)
+
+    async def change(client: AsyncClient) -> Any:
+        present = await client.templates.get(template)
+        changes: dict[str, Any] = {} if rename is None else {"name": rename}
+        changes |= {} if description is None else {"description": description}
+        changes |= {"job": present.job | fields} if fields else {}
+        return await client.templates.update(present.id, present.version, **changes)
+
+    session.printer.details(session.talk(change), _DETAILS)
+
+
+@command(templates, "delete", "timeball templates delete welcome --yes")
+def delete_template(session: Session, template: TemplateRef, yes: Yes = False) -> None:
+    """Delete a template; the jobs that were made of it stay."""
+    session.printer.confirm(f"Delete the template {template}?", yes=yes)
+    session.talk(lambda client: client.templates.delete(template))
+    session.printer.say(f"{template} is deleted")
+
+
+@command(
+    templates, "use", "timeball templates use welcome to=a@b.co", "timeball templates use welcome to=a@b.co --in 10m"
+)
+def use_template(
+    session: Session,
+    template: TemplateRef,
+    options: JobOptions,
+    variables: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="What stands for the {{name}}s.")
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="A name for the job.")] = None,
+) -> None:
+    """Make a job of a template, with other values for the given options."""
+    fields: Any = options.fields() | ({} if name is None else {"name": name})
+    filled = read_pairs(variables or (), "the variables") or None
+    session.printer.details(session.talk(lambda client: client.templates.use(template, filled, **fields)), JOB_DETAILS)
