@@ -16,7 +16,8 @@ imported anywhere. Schedules are declarations by name: however many processes de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -53,6 +54,7 @@ from timeball.schedules import Schedules, check_handler
 if TYPE_CHECKING:
     from timeball.commands import Commands
     from timeball.domain.job import Job
+    from timeball.hosting import Auth, MountedFront
     from timeball.settings import Settings
 
 P = ParamSpec("P")
@@ -82,6 +84,7 @@ class Timeball:
         self._handles: dict[str, HandlerHandle[..., Any]] = {}
         self._registry = Registry()
         self._schedules = Schedules()
+        self._mounted: list[MountedFront] = []
 
     # what is declared
 
@@ -263,6 +266,52 @@ class Timeball:
     async def aresume(self, job: str, reason: str | None = None) -> None:
         """Like `resume`, for coroutines."""
         await self._office.portal.acall(partial(_resume, job, reason))
+
+    # inside a web application
+
+    def lifespan(
+        self, *, worker: bool = False, scheduler: bool = False
+    ) -> Callable[[Any], AbstractAsyncContextManager[None]]:
+        """For `FastAPI(lifespan=tb.lifespan())`: closes what was used when the application ends.
+
+        Asked to, it runs a worker, a scheduler or both in the application's own process and event loop.
+        """
+
+        @asynccontextmanager
+        async def lifespan(_app: Any) -> AsyncIterator[None]:
+            async with AsyncExitStack() as stack:
+                stack.push_async_callback(self._leave)
+                if worker or scheduler:
+                    from timeball.hosting import running_nodes
+
+                    nodes = running_nodes(
+                        self.settings,
+                        self._registry,
+                        lambda parts: self.declare_with(parts.commands),
+                        worker=worker,
+                        scheduler=scheduler,
+                    )
+                    await stack.enter_async_context(nodes)
+                yield
+
+        return lifespan
+
+    def dashboard(self, auth: Auth | None = None) -> MountedFront:
+        """API and dashboard, for `app.mount("/timeball", tb.dashboard(auth=...))`.
+
+        *auth* is given the headers of a request and names the role of its sender: viewer, operator, editor, admin, or None.
+        Without it, and for None, an API key is needed; nothing is ever open here.
+        """
+        from timeball.hosting import MountedFront
+
+        mounted = MountedFront(lambda: self.settings, auth)
+        self._mounted.append(mounted)
+        return mounted
+
+    async def _leave(self) -> None:
+        for mounted in self._mounted:
+            await mounted.close()
+        await self.aclose()
 
     # opening and closing
 

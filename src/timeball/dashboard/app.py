@@ -52,16 +52,16 @@ class FrontParts(ApiParts, Protocol):
     def sessions(self) -> SessionRing: ...
 
 
-def make_front(parts: FrontParts) -> ASGIApp:
-    """API and dashboard over the parts of an open process."""
-    api = make_api(parts)
-    return _Front(api, make_dashboard(parts, api), parts.settings.url_prefix)
+def make_front(parts: FrontParts, gate: Gate | None = None) -> ASGIApp:
+    """API and dashboard over the parts of an open process; keys open their gate, unless another one is given."""
+    api = make_api(parts, gate)
+    return _Front(api, make_dashboard(parts, api, gate), parts.settings.url_prefix)
 
 
-def make_dashboard(parts: FrontParts, api: ASGIApp) -> Starlette:
+def make_dashboard(parts: FrontParts, api: ASGIApp, gate: Gate | None = None) -> Starlette:
     """The pages, over an API of the same process."""
     assets = Assets()
-    reception = Reception(Gate(parts.keys, parts.settings.host), parts.keys, parts.sessions)
+    reception = Reception(gate or Gate(parts.keys, parts.settings.host), parts.keys, parts.sessions)
     routes = [Route("/static/{address:path}", assets.serve), *every_page()]
     handlers = {
         ApiProblem: show_problem,

@@ -1,0 +1,112 @@
+"""Timeball inside another web application: its nodes in that application's lifespan, its API and dashboard under a prefix.
+
+    app = FastAPI(lifespan=tb.lifespan(worker=True, scheduler=True))
+    app.mount("/timeball", tb.dashboard(auth=role_of))
+
+Whoever mounts it answers for the address it is reached at, so nothing is open here that is open on loopback: a request needs
+an API key, or *auth* has to name its role.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from timeball.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from timeball.engine.supervisor import Supervisor
+    from timeball.handlers.registry import Registry
+    from timeball.settings import Settings
+    from timeball.wiring import Parts
+
+# Told the headers of a request, it names the role of whoever sent it (viewer, operator, editor, admin), or None.
+Auth = Callable[[Mapping[str, str]], "str | Awaitable[str | None] | None"]
+
+
+class MountedFront:
+    """API and dashboard as an ASGI application; the database is opened by the first request, or by the lifespan."""
+
+    def __init__(self, settings: Callable[[], Settings], auth: Auth | None) -> None:
+        self._settings = settings
+        self._auth = auth
+        self._stack = AsyncExitStack()
+        self._front: ASGIApp | None = None
+        self._opening = asyncio.Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise InvalidInput(f"a {scope['type']} connection cannot be answered here", hint="the API speaks HTTP")
+        front = self._front or await self.open()
+        await front(scope, receive, send)
+
+    async def open(self) -> ASGIApp:
+        """Open the database, unless that is done."""
+        from timeball.dashboard.app import make_front
+        from timeball.wiring import front_parts, opened
+
+        async with self._opening:
+            if self._front is None:
+                settings = self._settings()
+                parts = await self._stack.enter_async_context(opened(settings))
+                front = front_parts(settings, parts.store, parts.commands)
+                self._front = make_front(front, host_gate(front.keys, self._auth))
+        return self._front
+
+    async def close(self) -> None:
+        """Give the connections back; the next request opens them again."""
+        self._front = None
+        await self._stack.aclose()
+
+
+def host_gate(keys: Any, auth: Auth | None) -> Any:
+    """A gate that asks the host application first, and then for a key; never open."""
+    from timeball.api.auth import Caller, Gate, Role
+
+    class HostGate(Gate):
+        """Tells who is calling, as the host application sees it."""
+
+        async def identify(self, method: str, headers: Any) -> Caller | None:
+            role = None if auth is None else auth(headers)
+            if inspect.isawaitable(role):
+                role = await role
+            return Caller("host", Role(role)) if role is not None else await super().identify(method, headers)
+
+    return HostGate(keys, "a host application")
+
+
+@asynccontextmanager
+async def running_nodes(
+    settings: Settings,
+    registry: Registry,
+    declare: Callable[[Parts], Awaitable[object]],
+    *,
+    worker: bool,
+    scheduler: bool,
+) -> AsyncIterator[None]:
+    """A worker, a scheduler or both in this event loop, for as long as the application runs."""
+    from timeball.telemetry.logs import logging_emit
+    from timeball.wiring import make_supervisor, opened
+
+    async with opened(settings) as parts:
+        if worker:
+            await declare(parts)
+        emit = logging_emit(settings.log_format, settings.log_level)
+        supervisor = make_supervisor(parts, emit, registry=registry, with_worker=worker, with_scheduler=scheduler)
+        async with _running(supervisor):
+            yield
+
+
+@asynccontextmanager
+async def _running(supervisor: Supervisor) -> AsyncIterator[None]:
+    nodes = asyncio.ensure_future(supervisor.run())
+    try:
+        yield
+    finally:
+        supervisor.stop()
+        await nodes
