@@ -41,7 +41,6 @@ MAY_SPEAK_SQL = {
     "store/migrate.py": "asks which migrations have been applied, before there is a schema",
     "store/postgres.py": "counts the shards when it opens",
     "store/database.py": "sends a notification",
-    "engine/heartbeat.py": "asks which database this is",
     "engine/listener.py": "probes its connection",
 }
 SQL = re.compile(

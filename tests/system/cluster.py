@@ -29,7 +29,7 @@ from uuid import UUID
 
 import psycopg
 
-from tests.servers import PostgresServer, service_account, system_programs
+from tests.servers import POSTGRES_PORT, ROLE, PostgresServer, service_account, system_programs
 from tests.system.ledger import Finished, Ledger, problems
 from timeball.commands import Commands
 from timeball.domain.job import JobSpec
@@ -327,6 +327,12 @@ class DurableServer(PostgresServer):
         super()._initialise()
         with (self._data / "postgresql.conf").open("a") as file:
             file.write("fsync = on\nfull_page_writes = on\nsynchronous_commit = on\n")
+
+    def copy_from(self, primary: PostgresServer) -> subprocess.CompletedProcess[str]:
+        """Become a copy of a running server that follows it once started."""
+        where = ["-h", primary.host, "-p", str(POSTGRES_PORT), "-U", ROLE]
+        options = ["--write-recovery-conf", "--checkpoint=fast", "--no-sync"]
+        return self._account.run(self._programs / "pg_basebackup", "-D", self._data, *where, *options)
 
     def stop_at_once(self) -> None:
         """The immediate mode: no checkpoint, sessions are cut; the next start recovers."""

@@ -32,7 +32,6 @@ _RETRY_SECONDS = 0.5
 _LOOK_SECONDS = 0.5
 # How long the node's loop may stand still before that is reported, with the stack that holds it.
 _BLOCKED_SECONDS = 1.5
-_IDENTITY = "SELECT system_identifier::text || '/' || timeline_id FROM pg_control_system(), pg_control_checkpoint()"
 
 
 class Heartbeat:
@@ -64,6 +63,8 @@ class Heartbeat:
     async def start(self) -> None:
         """Register the node and begin to beat."""
         sent = self._env.clock.monotonic()
+        # Known before the node is: a failover between the two would go unnoticed.
+        self._identity = await self._store.nodes.identity()
         await self._store.nodes.register(self._node)
         self._extend(sent)
         self._turned_at = sent
@@ -136,13 +137,9 @@ class Heartbeat:
             self.on_drain()
 
     async def _check_identity(self, connection: Any) -> None:
-        try:
-            identity = await connection.fetchval(_IDENTITY)
-        except asyncpg.InsufficientPrivilegeError:
-            return
-        if self._identity is not None and identity != self._identity:
+        identity = await self._store.nodes.identity(connection)
+        if identity != self._identity:
             self._lose("the database is another one, or was restored or promoted")
-        self._identity = identity
 
     def _watch_deadline(self) -> None:
         if not self._stop.is_set() and not self.is_lost and self._env.clock.monotonic() >= self._deadline:

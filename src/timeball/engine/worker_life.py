@@ -140,7 +140,7 @@ class WorkerLife(Life):
         if self.receiver is not None:
             self.receiver.stop()
         # A claim that is under way must not bring anything in behind our back.
-        await self._finish(self.claimer, self.stocktaker, self.retry_gate)
+        await self._finish(self.claimer, self.stocktaker)
         given_back = self.executor.give_back_all()
         if self.executor.busy:
             self.emit(Draining(self.executor.busy, self._settings.grace))

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+import asyncpg
+
 from timeball.clock import ClockReading
 from timeball.domain.hints import Hints
 from timeball.domain.ids import Incarnation
@@ -13,6 +15,13 @@ from timeball.domain.node import BROKER_WORKS, BrokerStatus, Node, NodeKind, Nod
 from timeball.store.database import Connection, Database
 from timeball.store.hinter import Hinter
 from timeball.store.rows import node_from
+
+# Some who offer PostgreSQL as a service do not show what is below it.
+_MAY_NOT_BE_ASKED = (
+    asyncpg.InsufficientPrivilegeError,
+    asyncpg.UndefinedFunctionError,
+    asyncpg.FeatureNotSupportedError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +93,17 @@ class Nodes:
         sent = clock.monotonic()
         database_time: datetime = await self._database.fetch_value("read_clock", connection)
         return ClockReading(sent, clock.monotonic(), database_time)
+
+    async def identity(self, connection: Connection | None = None) -> str | None:
+        """Which database this is, and which of its time lines; None where that may not be asked."""
+        if connection is None:
+            async with self._database.transaction() as own:
+                return await self.identity(own)
+        try:
+            found: str | None = await self._database.fetch_value("read_identity", connection)
+        except _MAY_NOT_BE_ASKED:
+            return None
+        return found
 
     async def remove(self, incarnation: Incarnation) -> None:
         """A clean farewell: others need not wait for the lease to run out."""

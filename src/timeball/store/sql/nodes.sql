@@ -20,6 +20,12 @@ RETURNING draining, clock_timestamp() AS database_time;
 -- name: read_clock
 SELECT clock_timestamp() AS database_time;
 
+-- name: read_identity
+-- Which database this is, and which of its time lines: a promoted standby begins a new one. Not by the control file's word for that, which
+-- changes only with the first checkpoint after the promotion.
+SELECT system_identifier || '/' || CASE WHEN pg_is_in_recovery() THEN 'standby' ELSE left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) END AS identity
+FROM pg_control_system();
+
 -- name: remove_node
 -- A clean farewell: the row goes, and so do the shards.
 WITH released AS (
