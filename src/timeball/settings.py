@@ -194,6 +194,10 @@ class Settings(HandlerSettings, BaseSettings):
     )
     migrate: bool = Field(default=True, description="Whether a starting process brings the schema up to date.")
     shards: int = Field(default=64, ge=1, le=1024, description="Into how many slices a new database cuts the schedule.")
+    metrics_port: int | None = Field(
+        default=None, ge=1, le=65535, description="A port where a worker or scheduler alone lets Prometheus read it."
+    )
+    metrics_host: str = Field(default="127.0.0.1", description="The address of the metrics port.")
     log_format: str = Field(
         default="auto", pattern="^(auto|text|json)$", description="How log lines look: auto is text in a terminal."
     )

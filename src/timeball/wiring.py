@@ -40,6 +40,7 @@ from timeball.store.keys import Keys
 from timeball.store.listing import Listing
 from timeball.store.postgres import Store
 from timeball.store.sessions import Sessions
+from timeball.telemetry.metrics import ProcessMetrics
 from timeball.version import __version__
 
 
@@ -119,6 +120,7 @@ class FrontParts:
     commands: Commands
     insights: Insights
     live: Live
+    process: ProcessMetrics
     keys: Keys
     sessions: Sessions
     requests: Requests
@@ -126,8 +128,10 @@ class FrontParts:
     catalogue: Catalogue
 
 
-def front_parts(settings: Settings, store: Store, commands: Commands) -> FrontParts:
-    """What a front needs, over an open store."""
+def front_parts(
+    settings: Settings, store: Store, commands: Commands, process: ProcessMetrics | None = None
+) -> FrontParts:
+    """What a front needs, over an open store; *process* is what the nodes beside it count."""
     listing = Listing(store.database, store.jobs)
     return FrontParts(
         settings=settings,
@@ -135,6 +139,7 @@ def front_parts(settings: Settings, store: Store, commands: Commands) -> FrontPa
         commands=commands,
         insights=Insights(store, listing, settings),
         live=Live(store.env, store),
+        process=process or ProcessMetrics(),
         keys=Keys(store.database, store.jobs),
         sessions=Sessions(store.database),
         requests=Requests(store.database),

@@ -83,6 +83,8 @@ ROUTES: list[tuple[str, str, Any, str, int]] = [
     ("GET", "/health/ready", None, "none", 200),
     ("GET", "/health", None, "viewer", 200),
     ("GET", "/stats", None, "viewer", 200),
+    ("GET", "/metrics", None, "viewer", 200),
+    ("GET", "/metrics/executions", None, "viewer", 200),
     ("GET", "/events?wait=0s", None, "viewer", 200),
     ("POST", "/jobs/sync", {"jobs": [NEW | {"name": "declared"}]}, "editor", 200),
     ("POST", "/queues/{queue}/purge", {"confirm": "mail"}, "editor", 200),

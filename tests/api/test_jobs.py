@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.factories import FAILURE, claim_all, enqueue, found, hoist_due, make_job, make_owner, record, seconds, table
+from tests.factories import FAILURE, claim_all, enqueue, found, make_job, make_owner, record, seconds, table
 from timeball.domain.execution import Failed, Succeeded
 from timeball.store.postgres import Store
 from timeball.testing import VirtualClock
@@ -465,21 +465,6 @@ async def test_health_looks_at_the_database(client: httpx.AsyncClient, store: St
     assert (broken.status_code, broken.json()["status"]) == (503, "fail")
     assert live.status_code == 200
     assert (await client.get("/jobs")).json()["code"] == "store_unavailable"
-
-
-async def test_stats_tell_how_executions_ended(client: httpx.AsyncClient, store: Store) -> None:
-    owner = await make_owner(store)
-    for _ in range(4):
-        await enqueue(store)
-    await hoist_due(store, owner)
-    await record(store, [found(claimed) for claimed in await claim_all(store)])
-    await enqueue(store)
-
-    stats = (await client.get("/stats")).json()
-
-    assert stats["waiting"]["queued"] == 1
-    whole = next(row for row in stats["finished"] if row["handler"] is None and row["state"] is None)
-    assert (whole["executions"], whole["duration_seconds"]["p50"], whole["lateness_seconds"]["p99"]) == (4, 1.0, 1.0)
 
 
 async def test_the_audit_names_who_did_what(client: httpx.AsyncClient, clock: VirtualClock) -> None:

@@ -26,6 +26,7 @@ from timeball.api.routes import (
     handlers,
     jobs,
     machinery,
+    meters,
     operations,
     revisions,
     sync,
@@ -52,6 +53,7 @@ _ROUTERS = (
     machinery.router,
     handlers.router,
     events.router,
+    meters.router,
     doctor.router,
     revisions.router,
     system.router,
@@ -71,12 +73,14 @@ def make_api(parts: ApiParts, gate: Doorkeeper | None = None) -> FastAPI:
         commands=parts.commands,
         insights=parts.insights,
         live=parts.live,
+        process=parts.process,
         dead_letters=parts.dead_letters,
         catalogue=parts.catalogue,
         holder=parts.env.new_id(),
     )
     for router in _ROUTERS:
         app.include_router(router, prefix=PREFIX)
+    app.include_router(meters.plain_router)
     app.openapi = lambda: _schema_of(app)  # type: ignore[method-assign]
     install_problems(app)
     _add_pages(app)

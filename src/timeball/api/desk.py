@@ -17,6 +17,7 @@ from timeball.env import Env
 from timeball.insights import Insights
 from timeball.live import Live
 from timeball.settings import Settings
+from timeball.telemetry.metrics import ProcessMetrics
 
 
 class DeadLetters(Protocol):
@@ -62,6 +63,8 @@ class ApiParts(Protocol):
     @property
     def live(self) -> Live: ...
     @property
+    def process(self) -> ProcessMetrics: ...
+    @property
     def keys(self) -> KeyRing: ...
     @property
     def requests(self) -> Memory: ...
@@ -78,6 +81,7 @@ class Desk:
     commands: Commands
     insights: Insights
     live: Live
+    process: ProcessMetrics
     dead_letters: DeadLetters
     catalogue: Catalogue
     # Under which name this process works off operations.

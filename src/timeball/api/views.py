@@ -198,17 +198,6 @@ def queue_document(row: Mapping[str, Any]) -> Document:
     }
 
 
-def stats_document(row: Mapping[str, Any]) -> Document:
-    """How some executions ended."""
-    return {
-        "handler": row["handler"],
-        "state": row["state"],
-        "executions": row["executions"],
-        "duration_seconds": _percentiles(row["durations"]),
-        "lateness_seconds": _percentiles(row["lateness"]),
-    }
-
-
 def audit_document(row: Mapping[str, Any]) -> Document:
     """Who changed what; secrets hidden."""
     before, after = (None if row[side] is None else redacted(orjson.loads(row[side])) for side in ("before", "after"))

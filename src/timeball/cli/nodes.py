@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from timeball.cli.program import load_program, settings_of
@@ -15,6 +17,7 @@ from timeball.engine.supervisor import Supervisor
 from timeball.handlers.registry import Registry
 from timeball.settings import Settings
 from timeball.telemetry.logs import logging_emit
+from timeball.telemetry.metrics import ProcessMetrics, both, serve
 from timeball.wiring import Parts, front_parts, make_supervisor, opened
 
 if TYPE_CHECKING:
@@ -77,7 +80,8 @@ async def _run(
     is_up: bool,
     with_demo: bool,
 ) -> None:
-    emit = logging_emit(settings.log_format, settings.log_level)
+    metrics = ProcessMetrics()
+    emit = both(logging_emit(settings.log_format, settings.log_level), metrics.emit)
     async with opened(settings) as parts:
         registry = Registry() if program is None else program.registry
         if program is not None and with_worker:
@@ -97,17 +101,31 @@ async def _run(
         )
         _heed_signals(supervisor)
         if not is_up:
-            await supervisor.run()
+            with _metrics_served(metrics, settings):
+                await supervisor.run()
             return
         # A worker alone has no use for a web server, and no memory for one.
         from timeball.api.server import ApiServer
         from timeball.dashboard.app import make_front
 
-        front = front_parts(settings, parts.store, parts.commands)
+        front = front_parts(settings, parts.store, parts.commands, metrics)
         api = ApiServer(front, make_front(front))
         await api.open()
         _greet(parts, await api.greeting())
         await _run_both(supervisor, api)
+
+
+@contextmanager
+def _metrics_served(metrics: ProcessMetrics, settings: Settings) -> Iterator[None]:
+    """A process without an API listens on nothing, unless it was asked to let Prometheus read it."""
+    if settings.metrics_port is None:
+        yield
+        return
+    end = serve(metrics, settings.metrics_port, settings.metrics_host)
+    try:
+        yield
+    finally:
+        end()
 
 
 async def _run_both(supervisor: Supervisor, api: ApiServer) -> None:

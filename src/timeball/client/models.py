@@ -14,6 +14,8 @@ from timeball.api.schemas.jobs import JobOut as Job
 from timeball.api.schemas.machinery import NodeOut as Node
 from timeball.api.schemas.machinery import PurgeOut as Purged
 from timeball.api.schemas.machinery import QueueOut as Queue
+from timeball.api.schemas.meters import StatsOut as Stats
+from timeball.api.schemas.meters import StatsRow
 from timeball.api.schemas.sync import SyncOut as SyncResult
 from timeball.api.schemas.sync import SyncStep
 from timeball.api.schemas.system import AuditOut as AuditRecord
@@ -21,8 +23,6 @@ from timeball.api.schemas.system import CheckOut as Check
 from timeball.api.schemas.system import FireTimeOut as FireTime
 from timeball.api.schemas.system import HealthOut as Health
 from timeball.api.schemas.system import NextOut as FireTimes
-from timeball.api.schemas.system import StatsOut as Stats
-from timeball.api.schemas.system import StatsRow
 from timeball.api.schemas.templates import TemplateOut as Template
 
 __all__ = [

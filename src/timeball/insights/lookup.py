@@ -28,6 +28,7 @@ from timeball.insights.brokers import broker_check
 from timeball.insights.doctor import Concern, Doctor
 from timeball.insights.explain import Explainer
 from timeball.insights.forecast import Forecast, Forecasts, ForecastWish
+from timeball.insights.meters import Meters
 from timeball.insights.revisions import Revision, Revisions
 from timeball.insights.timeline import Timeline, Timelines, TimelineWish
 from timeball.insights.views import Check, ExecutionView, FireTime, JobView
@@ -58,6 +59,7 @@ class Insights:
         outlook = Outlook(store.database)
         self._timelines = Timelines(store, outlook)
         self._forecasts = Forecasts(store, outlook)
+        self.meters = Meters(store, listing)
 
     # why
 
@@ -285,10 +287,6 @@ class Insights:
     async def waiting_counts(self) -> dict[str, int]:
         """How much is scheduled, retrying, queued and running; more than 10,000 shows as 10,001."""
         return await self._listing.waiting_counts()
-
-    async def finished_stats(self, span: timedelta) -> list[dict[str, Any]]:
-        """How the executions of the last span ended, from the latest 10,000 of them."""
-        return await self._listing.finished_stats(self.now() - span)
 
     # health
 

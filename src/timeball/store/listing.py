@@ -202,11 +202,6 @@ class Listing:
         """How much is scheduled, retrying, queued and running, each counted up to 10,001."""
         return dict(await self._database.fetch_row("waiting_counts", most=EXACT_UP_TO) or {})
 
-    async def finished_stats(self, since: datetime) -> list[dict[str, Any]]:
-        """Counts, durations and lateness of the latest finished executions, at most 10,000 of them."""
-        rows = await self._database.fetch("finished_stats", since=first_id_at(since), most=EXACT_UP_TO)
-        return [dict(row) for row in rows]
-
     async def schema(self) -> int:
         """The number of the latest migration in this database."""
         return int(await self._database.fetch_value("applied_schema") or 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -14,11 +13,11 @@ from timeball.api.described import MOMENT, described
 from timeball.api.desk import TheDesk
 from timeball.api.routes.jobs import IdempotencyKey, ThePage
 from timeball.api.schemas.common import ListOut, Words
-from timeball.api.schemas.system import AuditOut, HealthOut, LiveOut, NextOut, PreviewIn, StatsOut
-from timeball.api.views import answer, audit_document, fire_time_document, page_document, stats_document
+from timeball.api.schemas.system import AuditOut, HealthOut, LiveOut, NextOut, PreviewIn
+from timeball.api.views import answer, audit_document, fire_time_document, page_document
 from timeball.api.wishes import moment_from
 from timeball.domain.schedule import parse_schedule
-from timeball.insights import MOST_COUNTED, Check
+from timeball.insights import Check
 from timeball.version import __version__
 
 router = APIRouter()
@@ -29,21 +28,6 @@ _PREVIEW_EXAMPLE = {
     "description": "At 02:30 (Europe/Berlin)",
     "next": [
         {"at": "2027-03-28T01:00:00Z", "local": "2027-03-28T03:00:00+02:00", "is_due": True, "note": "moved_by_gap"}
-    ],
-}
-_PERCENTILES = {"p50": 0.001, "p95": 0.002, "p99": 0.004}
-_STATS_EXAMPLE = {
-    "waiting": {"scheduled": 120, "retrying": 2, "queued": 0, "running": 3},
-    "hours": 24,
-    "is_sample": False,
-    "finished": [
-        {
-            "handler": "http.webhook",
-            "state": "succeeded",
-            "executions": 1440,
-            "duration_seconds": _PERCENTILES,
-            "lateness_seconds": _PERCENTILES,
-        }
     ],
 }
 _AUDIT_EXAMPLE = {
@@ -116,23 +100,6 @@ def _health(checks: Sequence[Check]) -> Response:
     status = "fail" if "fail" in words else "warn" if "warn" in words else "ok"
     shown = [{"name": check.name, "status": check.status, "detail": check.detail} for check in checks]
     return answer({"status": status, "version": __version__, "checks": shown}, 503 if status == "fail" else 200)
-
-
-@router.get("/stats", tags=["system"], response_model=StatsOut, **described(Role.VIEWER, _STATS_EXAMPLE))
-async def stats(desk: TheDesk, hours: Annotated[float, Query(gt=0, le=24 * 31)] = 24) -> Response:
-    """What waits and runs, and how executions ended: by state and handler, with durations and lateness.
-
-    Rows without a handler are over all handlers, those without a state over all states.
-    """
-    rows = await desk.insights.finished_stats(timedelta(hours=hours))
-    total = next((row["executions"] for row in rows if row["handler"] is None and row["state"] is None), 0)
-    document = {
-        "waiting": await desk.insights.waiting_counts(),
-        "hours": hours,
-        "is_sample": total >= MOST_COUNTED,
-        "finished": [stats_document(row) for row in rows],
-    }
-    return answer(document)
 
 
 @router.get(

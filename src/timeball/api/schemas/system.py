@@ -61,33 +61,6 @@ class LiveOut(BaseModel):
     status: Literal["ok"]
 
 
-class Percentiles(BaseModel):
-    """Seconds: half, 95 and 99 of a hundred stay below."""
-
-    p50: float | None
-    p95: float | None
-    p99: float | None
-
-
-class StatsRow(BaseModel):
-    """How some executions ended."""
-
-    handler: str | None
-    state: str | None
-    executions: int
-    duration_seconds: Percentiles
-    lateness_seconds: Percentiles
-
-
-class StatsOut(BaseModel):
-    """What waits and runs now, each counted up to 10,001; and how the latest executions ended."""
-
-    waiting: dict[str, int]
-    hours: float
-    is_sample: bool = Field(description="Whether only the latest 10,000 executions were looked at.")
-    finished: list[StatsRow]
-
-
 class AuditOut(BaseModel):
     """Who changed what."""
 

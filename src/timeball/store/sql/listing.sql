@@ -144,21 +144,6 @@ SELECT (SELECT count(*) FROM (SELECT 1 FROM timeball.due WHERE kind <> 'resume' 
        + (SELECT count(*) FROM (SELECT 1 FROM timeball.blocked LIMIT :most + 1) AS few) AS queued,
        (SELECT count(*) FROM (SELECT 1 FROM timeball.running LIMIT :most + 1) AS few) AS running;
 
--- name: finished_stats
--- The latest finished executions since an id, at most :most: by state and handler, with durations and lateness in seconds.
-SELECT state, handler, count(*) AS executions,
-       percentile_cont(ARRAY[0.5, 0.95, 0.99]) WITHIN GROUP (ORDER BY extract(epoch FROM finished_at - started_at)) AS durations,
-       percentile_cont(ARRAY[0.5, 0.95, 0.99]) WITHIN GROUP (ORDER BY extract(epoch FROM started_at - scheduled_for)) AS lateness
-FROM (
-    SELECT state, handler, scheduled_for, started_at, finished_at
-    FROM timeball.finished
-    WHERE id >= :since
-    ORDER BY id DESC
-    LIMIT :most
-) AS latest
-GROUP BY GROUPING SETS ((), (state), (handler, state))
-ORDER BY handler NULLS FIRST, state NULLS FIRST;
-
 -- name: applied_schema
 SELECT max(number)
 FROM timeball.migration;

@@ -1,0 +1,43 @@
+-- The numbers of this moment. Each is counted up to a limit, so that a look costs the same with a hundred rows and with a million.
+
+-- name: present_numbers
+-- What waits, runs, is late and is dead, each counted up to :most + 1; and how long the oldest has waited.
+SELECT coalesce(:now, now()) AS moment,
+       (SELECT count(*) FROM (SELECT 1 FROM timeball.running WHERE run_at <= coalesce(:now, now()) LIMIT :most + 1) AS few) AS running,
+       (SELECT count(*) FROM (SELECT 1 FROM timeball.ready LIMIT :most + 1) AS few)
+       + (SELECT count(*) FROM (SELECT 1 FROM timeball.blocked LIMIT :most + 1) AS few)
+       + (SELECT count(*) FROM (SELECT 1 FROM timeball.running WHERE run_at > coalesce(:now, now()) LIMIT :most + 1) AS few) AS queued,
+       (SELECT count(*) FROM (SELECT 1 FROM timeball.due WHERE kind NOT IN ('resume', 'retry') LIMIT :most + 1) AS few) AS scheduled,
+       (SELECT count(*) FROM (SELECT 1 FROM timeball.due WHERE kind = 'retry' LIMIT :most + 1) AS few) AS retrying,
+       (SELECT count(*) FROM (SELECT 1 FROM timeball.ready WHERE run_at < coalesce(:now, now()) - :late_after::interval LIMIT :most + 1) AS few) AS late,
+       (
+           SELECT count(*)
+           FROM (
+               SELECT 1
+               FROM timeball.finished
+               WHERE state = 'dead'
+                 AND NOT EXISTS (SELECT 1 FROM timeball.settled WHERE settled.execution_id = finished.id)
+               LIMIT :most + 1
+           ) AS few
+       ) AS dead,
+       (
+           SELECT count(*)
+           FROM timeball.shard
+           CROSS JOIN LATERAL (
+               SELECT 1
+               FROM timeball.due
+               WHERE due.shard = shard.id
+                 AND due.run_at < coalesce(:now, now()) - :late_after::interval
+               LIMIT 1000
+           ) AS few
+       ) AS overdue;
+
+-- name: database_numbers
+-- How the database itself is: the oldest open transaction on it, and the dead rows of each room.
+SELECT coalesce((SELECT extract(epoch FROM max(coalesce(:now, now()) - xact_start)) FROM pg_stat_activity WHERE datname = current_database()), 0)::double precision
+           AS oldest_transaction_seconds,
+       array_agg(relname::text ORDER BY relname) AS rooms,
+       array_agg(n_dead_tup ORDER BY relname) AS dead_rows
+FROM pg_stat_user_tables
+WHERE schemaname = 'timeball'
+  AND relname IN ('due', 'ready', 'blocked', 'running');

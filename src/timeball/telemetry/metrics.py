@@ -1,0 +1,91 @@
+"""Events become the counters of this process, for Prometheus. What the database knows is counted there, not here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.metrics_core import Metric
+
+from timeball.domain.events import (
+    Emit,
+    Event,
+    Hoisted,
+    ListenerChanged,
+    LoopBlocked,
+    NodeLost,
+    OccurrencesSkipped,
+    OutcomeRefused,
+    Reaped,
+    ServiceFailed,
+    ShardsChanged,
+)
+
+
+class ProcessMetrics:
+    """The counters of one process; hand `emit` every event."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._stale = self._counter("stale_outcomes", "Outcomes that were refused because their claim was gone.")
+        self._reaped = self._counter("attempts_reaped", "Attempts that the reaper ended.", "outcome")
+        self._skipped = self._counter("occurrences_skipped", "Occurrences that were recorded as skipped.", "reason")
+        self._hoisted = self._counter("executions_hoisted", "Executions that were moved to ready.")
+        self._refused = self._counter("hoists_refused", "Hoists that somebody else, or an edit, was ahead of.")
+        self._failures = self._counter("service_failures", "Errors that a loop met and went on after.", "service")
+        self._blocked = self._counter("loop_blocked_seconds", "How long something kept the event loop from turning.")
+        self._lives_lost = self._counter("lives_lost", "Lives of nodes that ended without their wish.", "kind")
+        self._listening = Gauge("timeball_listening", "Whether hints reach this process.", registry=self.registry)
+        self._shards = Gauge("timeball_shards_owned", "Shards that this scheduler owns.", registry=self.registry)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"timeball_{name}", text, labels, registry=self.registry)
+
+    def emit(self, event: Event) -> None:
+        """Count an event."""
+        match event:
+            case OutcomeRefused():
+                self._stale.inc()
+            case Reaped(lost=lost, timed_out=timed_out):
+                self._reaped.labels("lost").inc(lost)
+                self._reaped.labels("timed_out").inc(timed_out)
+            case OccurrencesSkipped(count=count, reason=reason):
+                self._skipped.labels(reason).inc(count or 1)
+            case Hoisted(runs=runs, refused=refused):
+                self._hoisted.inc(runs)
+                self._refused.inc(refused)
+            case ServiceFailed(service=service):
+                self._failures.labels(service).inc()
+            case LoopBlocked(blocked_for=span):
+                self._blocked.inc(span.total_seconds())
+            case NodeLost(kind=kind):
+                self._lives_lost.labels(kind).inc()
+            case ListenerChanged(is_listening=is_listening):
+                self._listening.set(is_listening)
+            case ShardsChanged(owned=owned):
+                self._shards.set(owned)
+            case _:
+                return
+
+    def collect(self) -> Iterable[Metric]:
+        """What was counted."""
+        return self.registry.collect()
+
+
+def both(first: Emit, second: Emit) -> Emit:
+    """An `emit` for two who want to know."""
+
+    def emit(event: Event) -> None:
+        first(event)
+        second(event)
+
+    return emit
+
+
+def serve(metrics: ProcessMetrics, port: int, host: str) -> Callable[[], Any]:
+    """Let Prometheus read a process that has no API; returns how to end it."""
+    from prometheus_client import start_http_server
+
+    server, _thread = start_http_server(port, host, metrics.registry)
+    return server.shutdown
