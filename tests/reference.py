@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from timeball.clock import SystemClock
 from timeball.domain.handler import OWNED_BY_ADMINISTRATORS
 from timeball.handlers.box import Box
 from timeball.handlers.catalogue import Catalogue, HandlerEntry
-from timeball.settings import HandlerSettings
+from timeball.settings import HandlerSettings, Settings
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 HANDLERS_FILE = REFERENCE / "handlers.md"
+SETTINGS_FILE = REFERENCE / "settings.md"
 
 _HEAD = """# Handlers
 
@@ -76,10 +81,53 @@ def _type(field: dict[str, Any], schema: dict[str, Any]) -> str:
     )
 
 
+_SETTINGS_HEAD = """# Settings
+
+This page is made from the program by `make reference`.
+A setting comes from a flag of the command, the environment, or a file `timeball.toml` in the working folder; else it has its default.
+In the file the names are small and without the prefix, and sections are tables.
+So `TIMEBALL_WORKER__SLOTS=50` is `slots = 50` below `[worker]`.
+All problems are reported together, and `timeball check` reports them without starting anything.
+"""
+
+
+def settings_text() -> str:
+    """The page about the settings, a table for each section."""
+    plain, sections = {}, {}
+    for name, field in Settings.model_fields.items():
+        (sections if _is_section(field) else plain)[name] = field
+    handlers = {name: plain.pop(name) for name in HandlerSettings.model_fields}
+    tables = [_settings_table("## A process", plain, "TIMEBALL_")]
+    for name, field in sections.items():
+        head = f"## {name.capitalize()}\n\n{(field.annotation.__doc__ or '').strip()}"
+        tables.append(_settings_table(head, field.annotation.model_fields, f"TIMEBALL_{name.upper()}__"))
+    tables.append(_settings_table("## Handlers in the box", handlers, "TIMEBALL_"))
+    return "\n".join([_SETTINGS_HEAD, *tables])
+
+
+def _is_section(field: FieldInfo) -> bool:
+    return isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+
+
+def _settings_table(head: str, fields: Mapping[str, FieldInfo], prefix: str) -> str:
+    rows = [f"| `{prefix}{name.upper()}` | {_default(field)} | {field.description} |" for name, field in fields.items()]
+    return "\n".join([head, "", "| variable | default | |", "|---|---|---|", *rows, ""])
+
+
+def _default(field: FieldInfo) -> str:
+    value = field.default
+    if value is None or value in ((), ""):
+        return ""
+    shown = {True: "true", False: "false"}.get(value) if isinstance(value, bool) else None
+    listed = ",".join(str(part) for part in value) if isinstance(value, tuple) else str(value)
+    return f"`{shown or listed}`"
+
+
 def main() -> None:
     """Write the pages."""
-    HANDLERS_FILE.write_text(handlers_text(), encoding="utf-8")
-    print(f"wrote {HANDLERS_FILE}")
+    for file, text in ((HANDLERS_FILE, handlers_text()), (SETTINGS_FILE, settings_text())):
+        file.write_text(text, encoding="utf-8")
+        print(f"wrote {file}")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from uuid import UUID
 import pytest
 
 import timeball
-from tests.reference import HANDLERS_FILE, handlers_text
+from tests.reference import HANDLERS_FILE, SETTINGS_FILE, handlers_text, settings_text
 from timeball.api import problems
 from timeball.clock import SystemClock
 from timeball.domain.ids import JobId
@@ -30,10 +30,9 @@ DOCS = Path(__file__).parent.parent / "docs"
 SOURCE = Path(timeball.__file__).parent
 
 
-def test_the_page_about_handlers_is_what_the_program_says() -> None:
-    assert HANDLERS_FILE.read_text(encoding="utf-8") == handlers_text(), (
-        "run `make reference` and commit what it writes"
-    )
+@pytest.mark.parametrize(("file", "text"), [(HANDLERS_FILE, handlers_text()), (SETTINGS_FILE, settings_text())])
+def test_a_made_page_is_what_the_program_says(file: Path, text: str) -> None:
+    assert file.read_text(encoding="utf-8") == text, "run `make reference` and commit what it writes"
 
 
 # problems
