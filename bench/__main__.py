@@ -28,6 +28,7 @@ QUESTIONS = (
     "startup",
     "webhooks",
     "brokers",
+    "http",
 )
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from uuid import UUID
 
+import httpx
 import pytest
 
-from tests.factories import make_job
+from tests.factories import claim_all, enqueue, found, make_job, record
 from timeball.domain.execution import ExecutionState
 from timeball.domain.ids import JobId
 from timeball.domain.search import ExecutionFilter, PageRequest
@@ -70,6 +71,56 @@ async def test_pages_of_executions_are_read_in_the_order_of_an_index(store: Stor
         rows = await connection.fetch(f"EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF) {statement}", jobs)
     buffers = max(sum(map(int, re.findall(r"(?:hit|read)=(\d+)", row[0]))) for row in rows)
     assert buffers < MOST_BUFFERS, f"{buffers} buffers\n" + "\n".join(row[0] for row in rows)
+
+
+async def test_a_search_for_something_rare_says_how_far_it_has_come(
+    store: Store, parts: FrontParts, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with store.database.connection() as connection:
+        await connection.execute(_FILL, store.env.clock.now(), 5_000)
+        await connection.execute(
+            "UPDATE timeball.finished SET handler = 'rare' WHERE id IN (SELECT id FROM timeball.finished ORDER BY id LIMIT 1)"
+        )
+    monkeypatch.setattr("timeball.store.listing._STRETCH", 1_000)
+    whole = (await client.get("/executions", params={"handler": "rare"})).json()
+
+    monkeypatch.setattr("timeball.store.listing._SEARCH_SECONDS", 0)
+    pages = [(await client.get("/executions", params={"handler": "rare"})).json()]
+    while pages[-1]["has_more"]:
+        cursor = pages[-1]["next_cursor"]
+        pages.append((await client.get("/executions", params={"handler": "rare", "cursor": cursor})).json())
+
+    assert (len(whole["data"]), whole["has_more"], "searched_to" in whole) == (1, False, False)
+    assert [len(page["data"]) for page in pages] == [0, 0, 0, 0, 1, 0]
+    instants = [page["searched_to"] for page in pages[:-1]]
+    assert instants == sorted(instants, reverse=True)
+    assert pages[4]["data"] == whole["data"]
+
+
+@pytest.mark.parametrize("stretch", [1, 2, 3, 7])
+async def test_a_search_in_stretches_finds_what_one_look_finds(
+    store: Store, parts: FrontParts, monkeypatch: pytest.MonkeyPatch, stretch: int
+) -> None:
+    for number in range(6):
+        await enqueue(store, queue="ab"[number % 2])
+    await record(store, [found(claimed) for claimed in (await claim_all(store))[:3]])
+    await enqueue(store, after=3600, queue="a")
+    wanted = ExecutionFilter(queue="a")
+    whole = await parts.insights.executions(wanted, PageRequest(limit=50))
+
+    monkeypatch.setattr("timeball.store.listing._STRETCH", stretch)
+    monkeypatch.setattr("timeball.store.listing._SEARCH_SECONDS", 0)
+    found_ids: list[UUID] = []
+    cursor: str | None = None
+    while True:
+        page = await parts.insights.executions(wanted, PageRequest(limit=2, cursor=cursor))
+        found_ids += [execution.id for execution in page.items]
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+
+    assert len(whole.items) == 4
+    assert found_ids == [execution.id for execution in whole.items]
 
 
 async def test_totals_are_exact_to_ten_thousand_and_estimated_after(store: Store, parts: FrontParts) -> None:

@@ -55,6 +55,18 @@ async def test_every_payload_of_a_bulk_is_checked(client: httpx.AsyncClient, sec
     assert (await client.get("/jobs")).json()["data"] == []
 
 
+@pytest.mark.parametrize("depth", [102, 250, 900, 5_000])
+@pytest.mark.parametrize("field", ["payload", "tags", "colour"])
+async def test_a_bulk_that_is_nested_too_deeply_is_refused(client: httpx.AsyncClient, field: str, depth: int) -> None:
+    nested = "[" * depth + "]" * depth
+    job = f'{{"handler":"h","{field}":{nested}}}'
+
+    response = await client.post("/jobs/bulk", content=f'{{"jobs":[{job},{job}]}}')
+
+    assert response.status_code in (400, 422), response.text
+    assert (await client.get("/jobs")).json()["data"] == []
+
+
 async def test_a_bulk_of_single_wishes_tells_which_payload_did_not_fit(client: httpx.AsyncClient) -> None:
     response = await client.post("/jobs/bulk", json={"jobs": [GOOD, BAD], "mode": "per_item"})
 

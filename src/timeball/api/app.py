@@ -40,7 +40,7 @@ from timeball.version import __version__
 
 PREFIX = "/api/v1"
 _COMPRESS_FROM = 1_000
-# `bulk` and `sync` before the rest: a job could be called so.
+# `bulk` and `sync` before the rest: a job could be called so. `system` last: looking for its routes builds all others.
 _ROUTERS = (
     bulk_jobs.router,
     sync.router,
@@ -56,8 +56,8 @@ _ROUTERS = (
     meters.router,
     doctor.router,
     revisions.router,
-    system.router,
     time.router,
+    system.router,
 )
 _DESCRIPTION = (
     "Jobs at their exact time. Errors are `application/problem+json`; lists are `{data, next_cursor, has_more}`; "

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message
 
 from timeball.api.app import make_api
 from timeball.api.auth import Gate
@@ -27,8 +27,9 @@ class ApiServer:
         """Serve *app*; the API alone, if none is given."""
         self._parts = parts
         self._socket: socket.socket | None = None
+        self._app = app or make_api(parts)
         config = uvicorn.Config(
-            app or make_api(parts),
+            self._app,
             lifespan="off",
             access_log=False,
             log_level="warning",
@@ -43,6 +44,7 @@ class ApiServer:
         settings = self._parts.settings
         await Gate(self._parts.keys, settings.host).refuse_to_start_open(settings.host)
         self._socket = _bind(settings.host, settings.port)
+        await _ask_once(self._app)
 
     @property
     def address(self) -> str:
@@ -84,6 +86,20 @@ class _QuietServer(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+async def _ask_once(app: ASGIApp) -> None:
+    """Routes are built when they are first looked for, which takes a second: before work is waiting, and not during it."""
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(_message: Message) -> None:
+        pass
+
+    path = "/api/v1/health/live"
+    scope = {"type": "http", "http_version": "1.1", "method": "GET", "scheme": "http", "path": path, "root_path": ""}
+    await app(scope | {"raw_path": path.encode(), "query_string": b"", "headers": [], "state": {}}, receive, send)
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Generic, TypeVar
 from uuid import UUID
@@ -27,6 +27,8 @@ EXACT_UP_TO = 10_000
 
 # The words people bring along for four of our states.
 STATE_ALIASES = {"pending": "scheduled", "picked": "queued", "completed": "succeeded", "failed": "dead"}
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Item = TypeVar("Item")
 
@@ -131,6 +133,8 @@ class Page(Generic[Item]):
     items: Sequence[Item]
     next_cursor: str | None = None
     total: Total | None = None
+    # Set when a search was broken off: everything back to this instant has been looked at.
+    searched_to: datetime | None = None
 
 
 def parse_states(words: Iterable[str], field: str = "status") -> tuple[ExecutionState, ...]:
@@ -171,3 +175,8 @@ def first_id_at(moment: datetime) -> UUID:
     """The smallest id that a moment's millisecond can have."""
     milliseconds = max(int(moment.timestamp() * 1000), 0)
     return UUID(int=(milliseconds & 0xFFFF_FFFF_FFFF) << 80)
+
+
+def time_of_id(value: UUID) -> datetime:
+    """The moment that an id bears in its first bits, to the millisecond."""
+    return _EPOCH + timedelta(milliseconds=value.int >> 80)

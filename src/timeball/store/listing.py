@@ -8,7 +8,7 @@ every value that comes from outside is a parameter.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -28,6 +28,7 @@ from timeball.domain.search import (
     Total,
     first_id_at,
     read_cursor,
+    time_of_id,
     write_cursor,
 )
 from timeball.store.database import Database
@@ -38,6 +39,9 @@ from timeball.store.searching import execution_condition, job_condition
 
 # A list that takes longer is given up: its filter matches too little of too much.
 _PATIENCE_SECONDS = 10
+# How many rows of a room are looked at in one stretch of a search, and for how long stretches are added for one page.
+_STRETCH = 10_000
+_SEARCH_SECONDS = 2.0
 _BY_ID = "id"
 _FIRST_ID, _LAST_ID = UUID(int=0), UUID(int=2**128 - 1)
 
@@ -78,15 +82,49 @@ class Listing:
     # executions
 
     async def executions(self, wanted: ExecutionFilter, request: PageRequest) -> Page[Execution]:
-        """A page of executions, the latest ids first."""
-        values = _Values()
+        """A page of executions, the latest ids first.
+
+        What no index leads to is searched for in stretches, for a short while; a page that is not full by then says how
+        far the search has come, and its cursor goes on from there.
+        """
         before = None if request.cursor is None else UUID(read_cursor(request.cursor, _BY_ID, 1)[0])
-        text = self._execution_query(wanted, values, before, request.offset + request.limit + 1)
-        text += f" ORDER BY id DESC OFFSET {int(request.offset)} LIMIT {int(request.limit) + 1}"
-        found = [execution_from(row) for row in await self._fetch(text, values)]
+        clock = self._database.env.clock
+        deadline = clock.monotonic() + _SEARCH_SECONDS
+        is_searched = request.page is None and _needs_search(wanted)
+        found: list[Execution] = []
+        floor = before
+        while len(found) <= request.limit:
+            before = floor
+            floor = await self._end_of_stretch(wanted, before) if is_searched else None
+            found += await self._stretch(wanted, request, before, floor)
+            if floor is None or clock.monotonic() >= deadline:
+                break
         items = found[: request.limit]
-        cursor = write_cursor(_BY_ID, items[-1].id) if len(found) > request.limit else None
-        return Page(items, cursor, await self._total_of_executions(wanted) if request.with_total else None)
+        total = await self._total_of_executions(wanted) if request.with_total else None
+        if len(found) > request.limit:
+            return Page(items, write_cursor(_BY_ID, items[-1].id), total)
+        if floor is None:
+            return Page(items, None, total)
+        return Page(items, write_cursor(_BY_ID, floor), total, searched_to=time_of_id(floor))
+
+    async def _stretch(
+        self, wanted: ExecutionFilter, request: PageRequest, before: UUID | None, floor: UUID | None
+    ) -> list[Execution]:
+        values = _Values()
+        text = self._execution_query(wanted, values, before, request.offset + request.limit + 1, floor)
+        text += f" ORDER BY id DESC OFFSET {int(request.offset)} LIMIT {int(request.limit) + 1}"
+        return [execution_from(row) for row in await self._fetch(text, values)]
+
+    async def _end_of_stretch(self, wanted: ExecutionFilter, before: UUID | None) -> UUID | None:
+        """Down to which id one stretch goes: as far as it takes to look at so many rows of one room; None is to the end."""
+        values = _Values()
+        only_indexed = replace(wanted, handler=None, queue=None, origin=None, terms=(), is_unsettled=False)
+        branches = self._execution_branches(only_indexed, values, before, None)
+        order = _order_of(wanted)
+        ends = [f"(SELECT id FROM ({one}) AS room ORDER BY {order} OFFSET {_STRETCH - 1} LIMIT 1)" for one in branches]  # noqa: S608
+        text = f"SELECT id FROM ({' UNION ALL '.join(ends)}) AS ends ORDER BY id DESC LIMIT 1"  # noqa: S608
+        rows = await self._fetch(text, values)
+        return rows[0]["id"] if rows else None
 
     async def _total_of_executions(self, wanted: ExecutionFilter) -> Total:
         values = _Values()
@@ -95,22 +133,35 @@ class Listing:
         whole = self._execution_query(wanted, estimate, None, None)
         return await self._total(text, values, whole, estimate)
 
-    def _execution_query(self, wanted: ExecutionFilter, values: _Values, before: UUID | None, limit: int | None) -> str:
+    def _execution_query(
+        self,
+        wanted: ExecutionFilter,
+        values: _Values,
+        before: UUID | None,
+        limit: int | None,
+        floor: UUID | None = None,
+    ) -> str:
+        order = _order_of(wanted)
+        branches = [_cut(one, order, limit) for one in self._execution_branches(wanted, values, before, floor)]
+        return f"SELECT * FROM ({' UNION ALL '.join(branches)}) AS found"  # noqa: S608
+
+    def _execution_branches(
+        self, wanted: ExecutionFilter, values: _Values, before: UUID | None, floor: UUID | None
+    ) -> list[str]:
         conditions = _execution_conditions(wanted, values, before)
+        if floor is not None:
+            conditions.append(f"id >= {values.add(floor, 'uuid')}")
         moment = self._database.env.clock.statement_now()
         # Only tests move the time; a parameter that some branches do not use would have no type.
         now = "now()" if moment is None else _literal(moment)
-        order = "id DESC" if wanted.job_id is None else "job_id DESC, id DESC"
         terms = [term for term in wanted.terms if term.field != "status"]
         instant = self._database.env.clock.now()
         branches = []
         for room, select, extra in _branches(wanted, now):
             for own in _ownership(wanted, values):
                 asked = [execution_condition(term, room, values.add, now, instant) for term in terms]
-                branches.append(
-                    _cut(f"{select} {' AND '.join([*extra, *conditions, *own, *asked]) or 'true'}", order, limit)
-                )
-        return f"SELECT * FROM ({' UNION ALL '.join(branches)}) AS found"  # noqa: S608
+                branches.append(f"{select} {' AND '.join([*extra, *conditions, *own, *asked]) or 'true'}")
+        return branches
 
     async def explain_executions(self, wanted: ExecutionFilter, request: PageRequest) -> str:
         """The plan of a page: tests look whether it is read in the order of an index."""
@@ -307,6 +358,20 @@ def _ownership(wanted: ExecutionFilter, values: _Values) -> list[list[str]]:
     # walk the whole history by id to find the few executions of one job.
     span = [f"(job_id, id) >= ({place}, '{_FIRST_ID}'::uuid)", f"(job_id, id) <= ({place}, '{_LAST_ID}'::uuid)"]
     return [[*span, "job_id <> id"], [f"id = {place}", "job_id = id"]]
+
+
+def _needs_search(wanted: ExecutionFilter) -> bool:
+    """Whether something is asked for that no index leads to: it may be as rare as it likes."""
+    terms = any(term.field != "status" for term in wanted.terms)
+    return (
+        terms
+        or wanted.is_unsettled
+        or any(value is not None for value in (wanted.handler, wanted.queue, wanted.origin))
+    )
+
+
+def _order_of(wanted: ExecutionFilter) -> str:
+    return "id DESC" if wanted.job_id is None else "job_id DESC, id DESC"
 
 
 def _execution_conditions(wanted: ExecutionFilter, values: _Values, before: UUID | None) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Generic, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -46,6 +47,9 @@ class ListOut(BaseModel, Generic[T]):
     page: int | None = None
     limit: int | None = None
     total_pages: int | None = None
+    searched_to: datetime | None = Field(
+        None, description="A search for something rare was broken off here; `next_cursor` goes on with it."
+    )
 
 
 class Many(BaseModel, Generic[T]):
