@@ -13,7 +13,7 @@ import pytest
 
 from timeball.domain.diagnosis import CODES, House, QueueState, Status, diagnose, worst
 from timeball.domain.ids import Incarnation
-from timeball.domain.node import NodeKind, NodeStatus
+from timeball.domain.node import BrokerState, BrokerStatus, NodeKind, NodeStatus
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "doctor.md"
@@ -77,6 +77,22 @@ SICK: list[tuple[dict[str, Any], str, Status, str]] = [
     ({"last_day": NOW.date() + timedelta(days=1)}, "partitions", Status.WARN, "1 day ahead"),
     ({"last_day": None}, "partitions", Status.FAIL, "0 days ahead"),
     ({"has_strays": True}, "partitions", Status.WARN, "default partition"),
+    (
+        {"workers": [node(broker="redis", broker_status=BrokerStatus(BrokerState.DOWN, "refused"))]},
+        "broker",
+        Status.WARN,
+        "1 of 2 nodes cannot use Redis (refused); work goes on through PostgreSQL",
+    ),
+    (
+        {
+            "workers": [node(broker="rabbitmq", broker_status=BrokerStatus(BrokerState.SILENT))],
+            "schedulers": [node(NodeKind.SCHEDULER, broker="rabbitmq")],
+        },
+        "broker",
+        Status.WARN,
+        "1 worker got no tickets from RabbitMQ",
+    ),
+    ({"workers": [node(broker="redis")]}, "broker", Status.WARN, "PostgreSQL: 1, Redis: 1"),
     ({"schedulers": []}, "schedulers", Status.FAIL, "none is alive"),
     ({"ownerless": 3}, "schedulers", Status.WARN, "3 of 64 shards"),
     ({"oldest_due": NOW - timedelta(minutes=2)}, "overdue", Status.FAIL, "2 min ago"),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from enum import StrEnum
 
+from timeball.domain.brokers import report_on_broker
 from timeball.domain.node import NodeStatus
 from timeball.domain.wording import counted, listed, span_words
 
@@ -212,6 +213,12 @@ def _is_late(node: NodeStatus, now: datetime) -> bool:
     return now - node.renewed_at > (node.lease_until - node.renewed_at) * (2 / 3) + timedelta(milliseconds=500)
 
 
+def _broker(house: House) -> Iterable[Diagnosis]:
+    report = report_on_broker([*house.workers, *house.schedulers])
+    status = Status.OK if report.is_fine else Status.WARN
+    yield Diagnosis("broker", status, "broker", report.found, report.advice)
+
+
 def _versions(house: House) -> Iterable[Diagnosis]:
     versions = sorted({node.version for node in (*house.workers, *house.schedulers) if node.version})
     if len(versions) > 1:
@@ -306,6 +313,7 @@ CHECKS: tuple[Callable[[House], Iterable[Diagnosis]], ...] = (
     _overdue,
     _workers,
     _leases,
+    _broker,
     _versions,
     _tzdata,
     _queues,
@@ -318,6 +326,16 @@ CHECKS: tuple[Callable[[House], Iterable[Diagnosis]], ...] = (
 # Every code there is; `settings` and `unreachable` are said by who could not even look.
 CODES = (
     *("database", "schema", "embedded", "durability", "clock", "transactions", "partitions", "schedulers", "overdue"),
-    *("workers", "leases", "versions", "tzdata", "queue_paused", "queue_unserved", "handler_unknown", "dead_letters"),
+    *(
+        "workers",
+        "leases",
+        "broker",
+        "versions",
+        "tzdata",
+        "queue_paused",
+        "queue_unserved",
+        "handler_unknown",
+        "dead_letters",
+    ),
     *("deadlines", "access", "settings", "unreachable"),
 )
