@@ -7,6 +7,8 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from tests.factories import (
     ALWAYS,
     HANDLER,
@@ -52,7 +54,10 @@ async def set_queue(store: Store, name: str, *, is_paused: bool = False, max_run
 # what a claim writes and returns
 
 
-async def test_a_claim_keeps_every_column_and_adds_its_own(store: Store, clock: VirtualClock) -> None:
+@pytest.mark.parametrize("is_by_ticket", [False, True], ids=["by lane", "by ticket"])
+async def test_a_claim_keeps_every_column_and_adds_its_own(
+    store: Store, clock: VirtualClock, is_by_ticket: bool
+) -> None:
     now = clock.now()
     job = await make_job(store, payload={"of": "job"}, timeout_ms=4000)
     before: dict[str, Any] = {
@@ -78,7 +83,11 @@ async def test_a_claim_keeps_every_column_and_adds_its_own(store: Store, clock: 
     await put_row(store, "ready", **before)
     worker, claim_id = await make_node(store), ClaimId(store.env.new_id())
 
-    (claimed,) = await claim_all(store, worker=worker, claim_id=claim_id)
+    if is_by_ticket:
+        wish = ClaimWish(worker, [HANDLER], 1, 0)
+        (claimed,) = (await store.tickets.claim(wish, [ExecutionId(EXECUTION)], None, claim_id)).executions
+    else:
+        (claimed,) = await claim_all(store, worker=worker, claim_id=claim_id)
 
     assert claimed == Claimed(
         id=ExecutionId(EXECUTION),

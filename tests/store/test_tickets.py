@@ -20,7 +20,6 @@ from tests.factories import (
     record,
     rooms_of,
     seconds,
-    table,
 )
 from timeball.domain.execution import Released
 from timeball.domain.ids import ClaimId, ExecutionId, Incarnation
@@ -54,23 +53,6 @@ async def set_queue(store: Store, name: str, *, is_paused: bool = False, max_run
 
 
 # claims
-
-
-async def test_a_claim_by_ticket_writes_and_returns_what_any_claim_does(store: Store, clock: VirtualClock) -> None:
-    ids = [await enqueue(store, queue="mail", priority=70, payload={"n": n}, timeout_ms=4_000) for n in range(2)]
-    (by_lane,) = await claim_all(store, slots=1)
-    other = next(id_ for id_ in ids if id_ != by_lane.id)
-
-    (by_ticket,) = (await claim(store, [other])).executions
-
-    assert by_ticket._replace(id=by_lane.id, job_id=by_lane.job_id, claim_id=by_lane.claim_id) == by_lane._replace(
-        payload=by_ticket.payload, run_at=by_ticket.run_at, scheduled_for=by_ticket.scheduled_for
-    )
-    rows = {row["id"]: row for row in await table(store, "running")}
-    own = {"id", "job_id", "claim_id", "holder"}
-    assert {k: v for k, v in rows[other].items() if k not in own} == {
-        k: v for k, v in rows[by_lane.id].items() if k not in own
-    }
 
 
 async def test_tickets_for_what_is_gone_claim_nothing(store: Store) -> None:

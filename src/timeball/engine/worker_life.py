@@ -137,8 +137,7 @@ class WorkerLife(Life):
         self.claimer.stop()
         self.sweeper.stop()
         self.stocktaker.stop()
-        if self.receiver is not None:
-            self.receiver.stop()
+        self._cut_receiver()
         # A claim that is under way must not bring anything in behind our back.
         await self._finish(self.claimer, self.stocktaker)
         given_back = self.executor.give_back_all()
@@ -151,6 +150,14 @@ class WorkerLife(Life):
         await self._flush()
         await self._stop_runners()
         return given_back
+
+    def _cut_receiver(self) -> None:
+        """Not waited for: a ticket that it took now would be lost, and others would have to notice."""
+        if self.receiver is not None:
+            self.receiver.stop()
+            for task in self._tasks:
+                if task.get_name() == self.receiver.name:
+                    task.cancel()
 
     async def _stop_runners(self) -> None:
         for runner in self._runners.values():

@@ -1,0 +1,68 @@
+"""The address of a broker: understood, or refused with what was expected; never repeated, because it may hold a password."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from timeball.broker.opening import make_broker
+from timeball.clock import SystemClock
+from timeball.errors import SettingsError
+from timeball.settings import load_settings
+
+
+@pytest.mark.parametrize(
+    ("url", "kind"),
+    [
+        ("redis://localhost", "redis"),
+        ("rediss://user:password@redis.internal:6380/3", "redis"),
+        ("amqp://localhost/", "rabbitmq"),
+        ("amqps://user:password@rabbitmq.internal:5671/vhost", "rabbitmq"),
+    ],
+)
+async def test_the_address_decides_which_broker_it_is(url: str, kind: str) -> None:
+    settings = load_settings(broker_url=url)
+    assert settings.broker_url is not None
+
+    broker = make_broker(settings.broker_url.get_secret_value(), "x", SystemClock())
+
+    assert (broker.kind, broker.carries_tickets) == (kind, True)
+    assert "password" not in repr(settings)
+    await broker.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "complaint"),
+    [
+        ("kafka://user:canary@host:9092", "begins with 'kafka': expected redis://, rediss://, amqp://, amqps://"),
+        ("localhost:6379", "begins with 'localhost'"),
+        ("redis://", "names no host"),
+        ("redis://[canary", "cannot be read as a URL"),
+        ("amqp://user:canary@host:many/", "cannot be read as a URL"),
+    ],
+)
+def test_an_address_that_is_none_is_refused_and_not_repeated(url: str, complaint: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        load_settings(broker_url=url)
+
+    assert complaint in str(refused.value)
+    assert "canary" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "package", "extra"), [("redis://h", "redis", "redis"), ("amqp://h", "aio_pika", "rabbitmq")]
+)
+def test_a_missing_package_is_said_with_how_to_install_it(
+    url: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("timeball.broker.r")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+
+    with pytest.raises(SettingsError, match=rf'pip install "timeball\[{extra}\]"'):
+        make_broker(url, "x", SystemClock())
+
+
+def test_without_an_address_there_is_none() -> None:
+    assert load_settings().broker_url is None
