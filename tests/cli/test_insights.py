@@ -139,7 +139,7 @@ def test_clock_changes_and_full_hours_are_drawn() -> None:
         "timezone": "Europe/Berlin",
         "without_history": [],
         "left_out": 2,
-        "hindsight": {"predicted_peak": 7.6, "measured_peak": None},
+        "hindsight": {"predicted_peak": 7.6, "measured_peak": 7.9},
     }
 
     lines = list(drawn(forecast, [{"sentence": "7 times at 03:00"}]))
@@ -149,5 +149,5 @@ def test_clock_changes_and_full_hours_are_drawn() -> None:
     assert lines[3:] == [
         "  1  7 times at 03:00",
         " 2 jobs were too many to foresee",
-        " How good was this?  yesterday predicted 7.6 at peak, too much to measure",
+        " How good was this?  yesterday predicted 7.6 at peak, measured 7.9",
     ]

@@ -75,7 +75,7 @@ async def test_attention_begins_with_the_gravest_and_says_why(
     waits = only(concerns, "late")
     assert waits.sentence == f"{HANDLER} ({show_execution(late)}) in queue default is 14 min late"
     assert waits.why is not None
-    assert waits.why.startswith(f"NOT STARTED: all 1 slot of web-1 are taken: {show_execution(running)}")
+    assert waits.why.startswith(f"NOT STARTED: the one slot of web-1 is taken: {show_execution(running)}")
     assert not {"access", "durability", "clock"} & {concern.code for concern in concerns}
 
 

@@ -372,7 +372,7 @@ async def test_slots_of_the_workers(store: Store, insights: Insights) -> None:
     explanation = await insights.explain_execution(str(third))
 
     assert stopped(explanation) == ["slots"]
-    assert f"all 1 slot of web-1 are taken: {show_execution(first)}" in explanation.headline
+    assert f"the one slot of web-1 is taken: {show_execution(first)}" in explanation.headline
     assert said(explanation, "place_in_line") == "passed: it is 2nd in line of «default»"
     assert said(await insights.explain_execution(str(second)), "place_in_line").startswith("passed: it is 1st")
 

@@ -174,21 +174,48 @@ async def test_paused_jobs_and_those_that_end_are_not_foreseen(
     assert len(marks_of(timeline, "twice")) == 2
 
 
-async def test_a_past_that_was_not_read_whole_says_so(
+async def test_a_past_that_is_too_much_to_read_is_counted(
     store: Store, insights: Insights, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = clock.now()
     job = await make_job(store, name="a")
-    for number in range(120):
-        await ran(store, now - timedelta(seconds=60 + number), 0.5, job.id)
+    for number in range(150):
+        state = "dead" if number == 140 else "succeeded"
+        await ran(store, now - timedelta(seconds=60 + number), 0.5, job.id, state)
+    await store.rollups.fold()
+    whole = await insights.timeline(around(clock))
     monkeypatch.setattr("timeball.insights.timeline._MOST_PAST", 1)
     monkeypatch.setattr("timeball.insights.timeline._SAMPLE", 100)
 
-    timeline = await insights.timeline(around(clock))
+    cut = await insights.timeline(around(clock))
+    queues = await insights.timeline(around(clock, rows_by=RowsBy.QUEUES))
 
-    (row,) = timeline.rows
-    assert row.key == show_job(job.id)
-    assert row.cut_before == now - timedelta(seconds=159)
+    for timeline in (whole, cut, queues):
+        (row,) = timeline.rows
+        assert row.cut_before is None
+        assert sum(mark.count for mark in row.marks) == 150
+        assert sum(mark.states.get("dead", 0) for mark in row.marks) == 1
+        assert sum(work(timeline)) == pytest.approx(75, rel=0.02)
+    assert cut.rows[0].key == show_job(job.id)
+
+
+def work(timeline: Timeline) -> list[float]:
+    """Seconds of work in each step of the band that is past."""
+    past = [step for step in timeline.band if not step.is_predicted]
+    return [step.busy * (step.end - step.start).total_seconds() for step in past]
+
+
+async def test_what_is_cut_off_for_workers_says_so(
+    store: Store, insights: Insights, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = clock.now()
+    for number in range(20):
+        await ran(store, now - timedelta(seconds=60 + number), 0.5)
+    monkeypatch.setattr("timeball.insights.timeline._SAMPLE", 10)
+
+    (row,) = (await insights.timeline(around(clock, rows_by=RowsBy.WORKERS))).rows
+
+    assert row.cut_before == now - timedelta(seconds=69)
 
 
 async def test_running_rows_are_those_of_claims(store: Store, insights: Insights, clock: VirtualClock) -> None:

@@ -103,5 +103,5 @@ def _remarks(forecast: Document) -> Iterable[str]:
     if forecast["left_out"]:
         yield f" {forecast['left_out']} jobs were too many to foresee"
     past = forecast["hindsight"]
-    measured = "too much to measure" if past["measured_peak"] is None else f"measured {past['measured_peak']:g}"
-    yield f" How good was this?  yesterday predicted {past['predicted_peak']:g} at peak, {measured}"
+    peaks = f"predicted {past['predicted_peak']:g} at peak, measured {past['measured_peak']:g}"
+    yield f" How good was this?  yesterday {peaks}"

@@ -34,8 +34,10 @@ def show_why(session: Session, reference: Reference) -> None:
     if not printer.is_terminal and printer.output is None:
         printer.rows(found["gates"], _COLUMNS)
         return
-    for gate in found["gates"]:
-        _show_gate(gate, printer)
+    # What has started or ended has passed them all: thirteen lines would say so thirteen times.
+    if any(gate["verdict"] != "not_asked" for gate in found["gates"]):
+        for gate in found["gates"]:
+            _show_gate(gate, printer)
 
 
 async def _asked(client: AsyncClient, reference: str) -> Any:

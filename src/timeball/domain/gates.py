@@ -303,7 +303,7 @@ def _worker_slots(facts: Facts) -> Finding:
     if free:
         return _passed(f"{free} of {counted(slots, 'slot')} are free on {_names(facts.able)}")
     return _stopped(
-        f"all {counted(slots, 'slot')} of {_names(facts.able)} are taken: {_holders(facts.on_workers, facts)}",
+        f"{_all_slots(slots)} of {_names(facts.able)} {'is' if slots == 1 else 'are'} taken: {_holders(facts.on_workers, facts)}",
         f"start another worker: timeball worker app:tb --queue {facts.queue.name}",
         _ids(facts.on_workers),
     )
@@ -419,6 +419,10 @@ def _holders(rivals: Sequence[Rival], facts: Facts) -> str:
 
 def _all_taken(number: int) -> str:
     return {1: "its one place is taken", 2: "both places are taken"}.get(number, f"all {number} places are taken")
+
+
+def _all_slots(number: int) -> str:
+    return {1: "the one slot", 2: "both slots"}.get(number, f"all {number} slots")
 
 
 def _names(workers: Sequence[NodeStatus]) -> str:

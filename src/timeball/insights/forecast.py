@@ -12,12 +12,13 @@ from timeball.domain.civil_time import first_instant, load_zone
 from timeball.domain.collisions import Collision, find_collisions
 from timeball.domain.foresight import GUESS, Fires, Foresight, Line, Load
 from timeball.domain.node import NodeKind, NodeStatus
+from timeball.insights.dense_past import DensePast, whole_minute_after
 from timeball.insights.explain import living
 from timeball.store.interface import Store
 from timeball.store.outlook import Outlook
 
 HOUR = timedelta(hours=1)
-# More of yesterday than this is not measured.
+# More of yesterday than this is not read run by run.
 _MOST_MEASURED = 20_000
 
 
@@ -57,13 +58,13 @@ class Day:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hindsight:
-    """Yesterday, as it would have been foreseen and as it was; nothing is measured if there was too much."""
+    """Yesterday, as it would have been foreseen and as it was."""
 
     date: date
     predicted_peak: float
-    measured_peak: float | None
+    measured_peak: float
     predicted_hours: float
-    measured_hours: float | None
+    measured_hours: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +86,7 @@ class Forecasts:
     def __init__(self, store: Store, outlook: Outlook) -> None:
         self._store = store
         self._outlook = outlook
+        self._dense = DensePast(store)
 
     async def forecast(self, wish: ForecastWish) -> Forecast:
         """Busy slots and starts of every hour."""
@@ -145,17 +147,21 @@ class Forecasts:
             date=day,
             predicted_peak=_peak(predicted),
             predicted_hours=sum(predicted.seconds) / 3600,
-            measured_peak=None if measured is None else _peak(measured),
-            measured_hours=None if measured is None else sum(measured.seconds) / 3600,
+            measured_peak=_peak(measured),
+            measured_hours=sum(measured.seconds) / 3600,
         )
 
-    async def _measured(self, grid: _Grid, queue: str | None) -> Load | None:
+    async def _measured(self, grid: _Grid, queue: str | None) -> Load:
+        """Run by run as far as that goes, before that by what was counted."""
         past = await self._outlook.past(grid.edges[0], grid.edges[-1], queue, _MOST_MEASURED)
-        if past.cut_before is not None:
-            return None
         load = Load(grid.edges)
+        edge = None if past.cut_before is None else whole_minute_after(past.cut_before)
         for run in past.runs:
-            load.add_span(run.started_at, run.finished_at or run.started_at)
+            end = run.finished_at or run.started_at
+            if edge is None or end >= edge:
+                load.add_span(run.started_at, end)
+        if past.cut_before is not None:
+            await self._dense.load(load, past.cut_before, queue)
         return load
 
 

@@ -14,6 +14,7 @@ from timeball.domain.foresight import GUESS, Fires, Foresight, Load, even_edges
 from timeball.domain.ids import JobId, show, show_execution, show_job
 from timeball.domain.marks import PIXELS_A_MARK, Mark, MarkKind, Row, fitted
 from timeball.domain.node import NodeKind, NodeStatus
+from timeball.insights.dense_past import DensePast, whole_minute_after
 from timeball.insights.explain import living
 from timeball.store.durations import Durations
 from timeball.store.interface import Store
@@ -98,6 +99,7 @@ class Timelines:
     def __init__(self, store: Store, outlook: Outlook) -> None:
         self._store = store
         self._outlook = outlook
+        self._dense = DensePast(store)
 
     async def draw(self, wish: TimelineWish) -> Timeline:
         """One view: what ran, what runs and what is to run between two instants."""
@@ -112,7 +114,7 @@ class Timelines:
             rows=fitted(rows, wish.end - wish.start, wish.width),
             has_more=has_more,
             slots=slots,
-            band=_band(wish, seen, now, slots),
+            band=await self._band(wish, seen, now, slots),
             left_out=seen.left_out,
             without_history=sorted({fires.line.label for fires in seen.fires if fires.line.is_guess}),
         )
@@ -162,7 +164,10 @@ class Timelines:
             return (fires.line.queue, fires.line.queue, "queue") if by_queue else ("", _LATER, "worker")
 
         rows = _grouped(wish, seen, now, key, key_of_line, lambda _key: seen.cut_before)
-        return rows[: wish.limit], len(rows) > wish.limit
+        shown = rows[: wish.limit]
+        if by_queue:
+            shown = [await self._dense.complete(row, wish.start, _apart(wish), queue=row.key) for row in shown]
+        return shown, len(rows) > wish.limit
 
     async def _rows_of_jobs(self, wish: TimelineWish, seen: _Seen, now: datetime) -> tuple[list[Row], bool]:
         labels = {id_: (show_job(id_), named.name, named.kind) for id_, named in seen.names.items()}
@@ -183,7 +188,35 @@ class Timelines:
             return labels[fires.line.job_id]
 
         rows = _grouped(wish, seen, now, key, key_of_line, lambda row_key: cuts.get(row_key))
-        return rows[: wish.limit], len(rows) > wish.limit
+        ids = {label[0]: id_ for id_, label in labels.items()}
+        shown = [
+            await self._dense.complete(row, wish.start, _apart(wish), job_id=ids[row.key]) if row.cut_before else row
+            for row in rows[: wish.limit]
+        ]
+        return shown, len(rows) > wish.limit
+
+    async def _band(self, wish: TimelineWish, seen: _Seen, now: datetime, slots: int) -> list[BandStep]:
+        steps = min(max(wish.width // _PIXELS_A_STEP, 10), _LONGEST_BAND)
+        middle = min(max(now, wish.start), wish.end)
+        before = round(steps * ((middle - wish.start) / (wish.end - wish.start)))
+        band: list[BandStep] = []
+        if middle > wish.start:
+            measured = await self._measured(wish, seen, middle, max(before, 1))
+            band += _steps(measured, slots, is_predicted=False)
+        if wish.end > middle:
+            band += _steps(_expected(wish, seen, middle, max(steps - before, 1)), slots, is_predicted=True)
+        return band
+
+    async def _measured(self, wish: TimelineWish, seen: _Seen, middle: datetime, steps: int) -> Load:
+        load = Load(even_edges(wish.start, middle, steps))
+        edge = None if seen.cut_before is None else whole_minute_after(seen.cut_before)
+        for run in (*seen.past, *seen.running):
+            end = run.finished_at or middle
+            if edge is None or end >= edge:
+                load.add_span(run.started_at, end)
+        if seen.cut_before is not None:
+            await self._dense.load(load, seen.cut_before, wish.queue)
+        return load
 
     async def _past_of(
         self, chosen: Sequence[JobId], wish: TimelineWish, now: datetime, each: int
@@ -191,6 +224,10 @@ class Timelines:
         if not chosen or wish.start >= now:
             return {}
         return await self._outlook.past_of_jobs(chosen, wish.start, min(wish.end, now), each)
+
+
+def _apart(wish: TimelineWish) -> timedelta:
+    return (wish.end - wish.start) * (PIXELS_A_MARK / wish.width)
 
 
 def _grouped(
@@ -262,21 +299,6 @@ def _predicted_marks(fires: Fires, wish: TimelineWish, now: datetime) -> Iterabl
 
 
 # the slots
-
-
-def _band(wish: TimelineWish, seen: _Seen, now: datetime, slots: int) -> list[BandStep]:
-    steps = min(max(wish.width // _PIXELS_A_STEP, 10), _LONGEST_BAND)
-    middle = min(max(now, wish.start), wish.end)
-    before = round(steps * ((middle - wish.start) / (wish.end - wish.start)))
-    band: list[BandStep] = []
-    if middle > wish.start:
-        load = Load(even_edges(wish.start, middle, max(before, 1)))
-        for run in (*seen.past, *seen.running):
-            load.add_span(run.started_at, run.finished_at or now)
-        band += _steps(load, slots, is_predicted=False)
-    if wish.end > middle:
-        band += _steps(_expected(wish, seen, middle, max(steps - before, 1)), slots, is_predicted=True)
-    return band
 
 
 def _expected(wish: TimelineWish, seen: _Seen, middle: datetime, steps: int) -> Load:

@@ -89,9 +89,9 @@ class HindsightOut(BaseModel):
 
     date: dt.date
     predicted_peak: float
-    measured_peak: float | None
+    measured_peak: float
     predicted_hours: float
-    measured_hours: float | None
+    measured_hours: float
 
 
 class ForecastOut(BaseModel):
