@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.api.test_conventions import check_problem
-from tests.factories import make_job, make_recurring
+from tests.factories import make_job, make_node, make_recurring
 from timeball.store.postgres import Store
 from timeball.testing import VirtualClock
 
@@ -71,6 +71,11 @@ async def test_a_forecast(client: httpx.AsyncClient, store: Store) -> None:
     assert [len(day["hours"]) for day in busy["days"]] == [24] * 7
     assert busy["without_history"] == ["nightly"]
     assert starts["days"][1]["peak"] == {"hour": 3, "value": 1, "sentence": "peak 03:00, 1 starts"}
-    assert (await client.get("/forecast/collisions")).json()["data"][0]["jobs"][0]["label"] == "nightly"
+    assert (await client.get("/forecast/collisions")).json() == {"data": []}
+    await make_node(store, slots=1)
+    await make_job(store, name="other", schedule="0 3 * * *")
+    (collision,) = (await client.get("/forecast/collisions")).json()["data"]
+    assert [job["label"] for job in collision["jobs"]] == ["nightly", "other"]
+    assert (collision["need"], collision["slots"], collision["times"]) == (2, 1, 7)
     check_problem(await client.get("/forecast?timezone=Mars"), 422, "unknown_timezone")
     check_problem(await client.get("/forecast?days=32"), 422, "invalid_input")

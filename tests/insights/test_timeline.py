@@ -110,6 +110,19 @@ async def test_a_dense_job_is_merged_and_whole(store: Store, insights: Insights,
     assert all(mark.start >= clock.now() for mark in marks)
 
 
+async def test_dense_jobs_of_one_queue_are_counted_together(
+    store: Store, insights: Insights, clock: VirtualClock
+) -> None:
+    for number in range(3):
+        await make_recurring(store, every=2, name=f"ping-{number}")
+
+    timeline = await insights.timeline(around(clock, width=400, rows_by=RowsBy.QUEUES))
+
+    marks = marks_of(timeline, "default")
+    assert len(marks) <= 100
+    assert sum(mark.count for mark in marks) == pytest.approx(3 * 3600, abs=3)
+
+
 async def test_rows_by_queue_and_by_worker(store: Store, insights: Insights, clock: VirtualClock) -> None:
     now = clock.now()
     worker = await make_node(store, name="web-1", handlers=(HANDLER,), slots=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -52,6 +53,9 @@ def find_collisions(fires: Sequence[Fires], pools: Iterable[Pool], zone: ZoneInf
     """Every time some pool has too few slots, those that repeat at the same time of day told once, the worst first."""
     found: list[Collision] = []
     for pool in pools:
+        if not pool.slots:
+            # Nobody works there: that is no collision, and the doctor says so.
+            continue
         own = [some for some in fires if some.line.queue in pool.queues]
         found += _grouped(_of_pool(own, pool, zone, span))
     return sorted(found, key=lambda one: (-one.delay * one.times, one.start))
@@ -61,11 +65,16 @@ def _of_pool(fires: Sequence[Fires], pool: Pool, zone: ZoneInfo, span: timedelta
     # What comes so often that it was only counted takes its share of the slots all the time.
     steady = sum(some.total * (some.line.duration / span) for some in fires if some.counts)
     free = pool.slots - int(steady)
-    spans = [_Span(at, at + some.line.duration, some.line) for some in fires for at in some.at]
+    spans = sorted(
+        (_Span(at, at + some.line.duration, some.line) for some in fires for at in some.at), key=lambda one: one.start
+    )
+    starts = [one.start for one in spans]
+    longest = max((some.line.duration for some in fires), default=timedelta(0))
     for start, end, most, excess in _crowded(spans, max(free, 0)):
         if end - start < _SHORTEST:
             continue
-        inside = {one.line.job_id: one.line.label for one in spans if one.start < end and one.end > start}
+        near = spans[bisect_left(starts, start - longest) : bisect_left(starts, end)]
+        inside = {one.line.job_id: one.line.label for one in near if one.end > start}
         yield Collision(
             pool=pool,
             start=start,

@@ -226,6 +226,14 @@ class Load:
         return highest
 
 
+def load_of(edges: Sequence[datetime], fires: Iterable[Fires]) -> Load:
+    """The load of these runs."""
+    load = Load(edges)
+    for some in fires:
+        load.add(some)
+    return load
+
+
 def even_edges(start: datetime, end: datetime, number: int) -> list[datetime]:
     """The edges of so many buckets of one size."""
     step = (end - start) / number

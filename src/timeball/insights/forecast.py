@@ -10,7 +10,7 @@ from datetime import date, datetime, time, timedelta
 from timeball.domain.capacity import pools, slots_of
 from timeball.domain.civil_time import first_instant, load_zone
 from timeball.domain.collisions import Collision, find_collisions
-from timeball.domain.foresight import GUESS, Fires, Foresight, Line, Load
+from timeball.domain.foresight import GUESS, Fires, Foresight, Line, Load, load_of
 from timeball.domain.node import NodeKind, NodeStatus
 from timeball.insights.dense_past import DensePast, whole_minute_after
 from timeball.insights.explain import living
@@ -119,15 +119,13 @@ class Forecasts:
         queues = {line.queue for line in lines}
         limits = await self._outlook.queue_limits()
         shared = pools(await self._workers(now), queues, limits)
-        return find_collisions(fires, shared, load_zone(wish.timezone), end - now)
+        return await asyncio.to_thread(find_collisions, fires, shared, load_zone(wish.timezone), end - now)
 
     async def _workers(self, now: datetime) -> list[NodeStatus]:
         return [node for node in living(await self._store.nodes.list(), now) if node.kind is NodeKind.WORKER]
 
     async def _load(self, grid: _Grid, fires: Sequence[Fires], now: datetime, queue: str | None) -> Load:
-        load = Load(grid.edges)
-        for some in fires:
-            load.add(some)
+        load = await asyncio.to_thread(load_of, grid.edges, fires)
         running, coming = await self._outlook.running(queue), await self._outlook.one_offs(now, grid.edges[-1], queue)
         durations = await self._outlook.durations({run.job_id for run in (*running, *coming)})
         for run in (*running, *coming):
@@ -139,9 +137,8 @@ class Forecasts:
     async def _hindsight(self, wish: ForecastWish, lines: Sequence[Line], day: date) -> Hindsight:
         grid = _Grid(wish.timezone, day, 1)
         earlier = [line for one in lines if (line := one.from_the_start(grid.edges[0])) is not None]
-        predicted = Load(grid.edges)
-        for some in await asyncio.to_thread(Foresight(grid.edges).of, earlier):
-            predicted.add(some)
+        fires = await asyncio.to_thread(Foresight(grid.edges).of, earlier)
+        predicted = await asyncio.to_thread(load_of, grid.edges, fires)
         measured = await self._measured(grid, wish.queue)
         return Hindsight(
             date=day,

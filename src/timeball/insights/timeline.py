@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import pairwise
@@ -174,6 +174,7 @@ class Timelines:
         for fires in seen.fires:
             labels[fires.line.job_id] = (show_job(fires.line.job_id), fires.line.label, fires.line.rule.kind.value)
         chosen = sorted(labels, key=lambda id_: labels[id_][1])[: wish.limit]
+        own_rows = set(chosen)
         each = max(_MOST_PAST // max(len(chosen), 1), 100)
         own = await self._past_of(chosen, wish, now, each)
         read = [run for past in own.values() for run in past.runs]
@@ -187,13 +188,14 @@ class Timelines:
         def key_of_line(fires: Fires) -> tuple[str, str, str]:
             return labels[fires.line.job_id]
 
-        rows = _grouped(wish, seen, now, key, key_of_line, lambda row_key: cuts.get(row_key))
+        shown_lines = replace(seen, fires=[fires for fires in seen.fires if fires.line.job_id in own_rows])
+        rows = _grouped(wish, shown_lines, now, key, key_of_line, lambda row_key: cuts.get(row_key))
         ids = {label[0]: id_ for id_, label in labels.items()}
         shown = [
             await self._dense.complete(row, wish.start, _apart(wish), job_id=ids[row.key]) if row.cut_before else row
             for row in rows[: wish.limit]
         ]
-        return shown, len(rows) > wish.limit
+        return shown, max(len(rows), len(labels)) > wish.limit
 
     async def _band(self, wish: TimelineWish, seen: _Seen, now: datetime, slots: int) -> list[BandStep]:
         steps = min(max(wish.width // _PIXELS_A_STEP, 10), _LONGEST_BAND)
@@ -204,7 +206,8 @@ class Timelines:
             measured = await self._measured(wish, seen, middle, max(before, 1))
             band += _steps(measured, slots, is_predicted=False)
         if wish.end > middle:
-            band += _steps(_expected(wish, seen, middle, max(steps - before, 1)), slots, is_predicted=True)
+            expected = await asyncio.to_thread(_expected, wish, seen, middle, max(steps - before, 1))
+            band += _steps(expected, slots, is_predicted=True)
         return band
 
     async def _measured(self, wish: TimelineWish, seen: _Seen, middle: datetime, steps: int) -> Load:
@@ -245,8 +248,8 @@ def _grouped(
         marks.setdefault(key(run), []).extend(_running_marks(run, seen, now))
     for run in seen.one_offs:
         marks.setdefault(key(run), []).append(_one_off_mark(run, seen))
-    for fires in seen.fires:
-        marks.setdefault(key_of_line(fires), []).extend(_predicted_marks(fires, wish, now))
+    for row_key, group in _by_row(seen.fires, key_of_line).items():
+        marks.setdefault(row_key, []).extend(_predicted_marks(group, wish, now))
     rows = [
         Row(key=k, label=label, kind=kind, marks=found, cut_before=cut(k)) for (k, label, kind), found in marks.items()
     ]
@@ -283,19 +286,37 @@ def _one_off_mark(run: Run, seen: _Seen) -> Mark:
     )
 
 
-def _predicted_marks(fires: Fires, wish: TimelineWish, now: datetime) -> Iterable[Mark]:
-    line = fires.line
-    for at in fires.at:
-        is_pending = at == line.pending + line.jitter and line.execution_id is not None
-        shown = show_execution(line.execution_id) if is_pending and line.execution_id is not None else None
-        yield Mark(
-            kind=MarkKind.PREDICTED, start=at, end=at + line.duration, execution_id=shown, is_guess=line.is_guess
-        )
-    if fires.counts:
-        edges = even_edges(max(wish.start, now), wish.end, len(fires.counts))
-        for (low, high), count in zip(pairwise(edges), fires.counts, strict=True):
-            if count:
-                yield Mark(kind=MarkKind.PREDICTED, start=low, end=high, count=count, is_guess=line.is_guess)
+def _by_row(
+    fires: Iterable[Fires], key_of_line: Callable[[Fires], tuple[str, str, str]]
+) -> dict[tuple[str, str, str], list[Fires]]:
+    groups: dict[tuple[str, str, str], list[Fires]] = {}
+    for some in fires:
+        groups.setdefault(key_of_line(some), []).append(some)
+    return groups
+
+
+def _predicted_marks(group: Sequence[Fires], wish: TimelineWish, now: datetime) -> Iterable[Mark]:
+    for fires in group:
+        line = fires.line
+        for at in fires.at:
+            shown = (
+                show_execution(line.execution_id) if line.execution_id and at == line.pending + line.jitter else None
+            )
+            end = at + line.duration
+            yield Mark(kind=MarkKind.PREDICTED, start=at, end=end, execution_id=shown, is_guess=line.is_guess)
+    yield from _counted_marks([fires for fires in group if fires.counts], wish, now)
+
+
+def _counted_marks(dense: Sequence[Fires], wish: TimelineWish, now: datetime) -> Iterable[Mark]:
+    """Lines that were only counted, all of a row together: a queue may have thousands of them."""
+    if not dense:
+        return
+    totals = [sum(counts) for counts in zip(*(fires.counts for fires in dense), strict=True)]
+    is_guess = any(fires.line.is_guess for fires in dense)
+    edges = even_edges(max(wish.start, now), wish.end, len(totals))
+    for (low, high), count in zip(pairwise(edges), totals, strict=True):
+        if count:
+            yield Mark(kind=MarkKind.PREDICTED, start=low, end=high, count=count, is_guess=is_guess)
 
 
 # the slots
