@@ -273,3 +273,29 @@ async def test_files_are_taken_home(browser: Browser, ids: Ids) -> None:
     assert answer.headers["content-disposition"] == 'attachment; filename="executions.csv"'
     assert ids["dead"] in answer.text
     assert ids["good"] not in answer.text
+
+
+async def test_a_template_is_kept_used_changed_and_deleted(browser: Browser) -> None:
+    job = '{"handler": "test.echo", "payload": {"day": "{{day}}"}}'
+    kept = await browser.submit("/templates", name="report", job=job)
+    assert toast(kept) == "The template report is kept."
+    here = kept.url.path
+
+    used = await browser.submit(f"{here}/use", **{"variable.day": "monday", "name": "monday-report"})
+    assert toast(used) == "A job was made of the template."
+    assert (await api(browser, "/jobs/monday-report"))["payload"] == {"day": "monday"}
+
+    wrong = await browser.submit(f"{here}/edit", name="report", job="{")
+    assert wrong.status_code == 422
+    await browser.submit(f"{here}/edit", name="weekly", job=job, version="1")
+    assert (await api(browser, "/templates/weekly"))["version"] == 2
+
+    await browser.submit(f"{here}/delete")
+    assert (await browser.get(here)).status_code == 404
+
+
+async def test_a_job_becomes_a_template_without_what_it_has_become(browser: Browser, ids: Ids) -> None:
+    page = await browser.get(f"/templates/new?job={ids['cron']}")
+
+    assert "30 2 * * *" in page.text
+    assert "next_run_at" not in page.text

@@ -302,3 +302,13 @@ def test_any_json_comes_back_or_is_refused(first: Any, second: Any) -> None:
 def test_no_payload_gets_anything_but_a_mismatch_out_of_a_binder(payload: str) -> None:
     with suppress(PayloadMismatch):
         SignatureBinder(send_receipt).invoke(payload)
+
+
+def test_a_secret_that_does_not_fit_is_not_told() -> None:
+    def send(to: str) -> None: ...
+
+    with pytest.raises(PayloadMismatch) as caught:
+        SignatureBinder(send).invoke('{"to": "a@b.co", "api_token": "canary-77"}')
+
+    assert "api_token" in str(caught.value)
+    assert "canary-77" not in str(caught.value)

@@ -41,7 +41,7 @@ class Site:
     # The streams that browsers hold open now.
     streams: set[object] = field(default_factory=set)
 
-    def render(self, template: str, **context: Any) -> str:
+    def render(self, template: str, /, **context: Any) -> str:
         """A template, filled in."""
         return self.templates.get_template(template).render(**context)
 

@@ -95,7 +95,7 @@ class Visit:
         """Whether the visitor may do what needs this role."""
         return self.caller.role.includes(Role(role))
 
-    def page(self, template: str, *, part: str | None = None, http_status: int = 200, **context: Any) -> Response:
+    def page(self, template: str, /, *, part: str | None = None, http_status: int = 200, **context: Any) -> Response:
         """A whole page; or, when it is being refreshed, only its *part*."""
         wants_part = part is not None and self.is_partial
         visitor = visitor_of(self.request)

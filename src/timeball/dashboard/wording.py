@@ -126,8 +126,10 @@ def short_type(name: str | None) -> str:
     return (name or "").rpartition(".")[2]
 
 
-def actor_name(text: str) -> str:
-    """Who, without the id of their key."""
+def actor_name(text: str | None) -> str:
+    """Who, without the id of their key; long ago nobody may have been written down."""
+    if text is None:
+        return "somebody"
     return text.partition(" ")[2] or text if text.startswith("key:") else text
 
 

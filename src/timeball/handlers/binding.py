@@ -22,6 +22,7 @@ from typing_extensions import TypedDict
 from timeball.domain.handler import PayloadMismatch
 from timeball.domain.instants import shown
 from timeball.domain.json_values import encode_object
+from timeball.domain.redaction import redacted
 from timeball.errors import InvalidInput
 
 _EMPTY = inspect.Parameter.empty
@@ -194,8 +195,11 @@ def _mismatch(name: str, error: ValidationError) -> PayloadMismatch:
 
 def _spell(problem: ErrorDetails) -> str:
     where = ".".join(str(step) for step in problem["loc"]) or "payload"
-    found = "" if problem["type"] == "missing" else f" (found {shown(repr(problem['input']))})"
-    return f"{where}: {problem['msg']}{found}"
+    if problem["type"] == "missing":
+        return f"{where}: {problem['msg']}"
+    # It may be a secret that came under a name nobody expected; errors are stored, logged and shown.
+    found = redacted({where: problem["input"]})[where]
+    return f"{where}: {problem['msg']} (found {shown(repr(found))})"
 
 
 def _name_of(function: Callable[..., Any]) -> str:

@@ -23,6 +23,7 @@ from timeball.dashboard.pages import (
     schedule_preview,
     shell,
     stream,
+    templates,
     timeline,
     workers,
 )
@@ -48,6 +49,7 @@ _TOPICS = (
     doctor,
     keys,
     audit,
+    templates,
 )
 
 

@@ -13,6 +13,7 @@ from timeball.api.wishes import check_search, execution_filter, job_filter
 from timeball.dashboard.routing import Pages
 from timeball.dashboard.visit import Visit
 from timeball.domain.ids import JobId, show_execution
+from timeball.domain.ids import show_job as show_job_id
 from timeball.domain.job import Job
 from timeball.domain.search import ExecutionFilter, JobFilter, JobOrder, Page, PageRequest
 from timeball.errors import InvalidInput
@@ -136,20 +137,14 @@ async def _settings(_visit: Visit, _job: Job) -> dict[str, Any]:
 
 
 async def _activity(visit: Visit, job: Job) -> dict[str, Any]:
-    """Who changed it; the audit is for administrators, as in the API."""
-    if not visit.can("admin"):
-        return {"changes": None}
-    changes = await visit.api.get("audit", subject=f"job:{job.id}", limit=50, cursor=visit.query("cursor"))
-    return {"changes": [change | {"differences": differences(change)} for change in changes["data"]]}
-
-
-def differences(change: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Which fields an audit entry changed: name, before, after."""
-    before, after = change["before"] or {}, change["after"] or {}
-    if not isinstance(before, dict) or not isinstance(after, dict):
-        return [("", before, after)]
-    names = sorted(set(before) | set(after))
-    return [(name, before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)]
+    """How it came to be as it is: who changed what, when and why."""
+    found = await visit.api.get("jobs", show_job_id(job.id), "revisions", limit=50, cursor=visit.query("cursor"))
+    changes = [
+        revision
+        | {"before": revision["version"] != 1, "differences": [tuple(one.values()) for one in revision["changes"]]}
+        for revision in found["data"]
+    ]
+    return {"changes": changes, "page": found}
 
 
 _TABS = {
