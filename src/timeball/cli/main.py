@@ -16,7 +16,9 @@ from timeball.cli.exits import leave
 from timeball.cli.forecast import show_forecast
 from timeball.cli.keys import keys
 from timeball.cli.queues import queues
+from timeball.cli.tail import tail
 from timeball.cli.templates import templates
+from timeball.cli.top import top
 from timeball.cli.transfer import jobs, runs
 from timeball.cli.tree import command, with_examples
 from timeball.cli.why import show_why
@@ -63,6 +65,8 @@ for topic in (serving, running, checking, planning):
 command(app, "why", "timeball why nightly", "timeball why RUN")(show_why)
 command(app, "doctor", "timeball doctor", "timeball doctor --problems")(show_doctor)
 command(app, "forecast", "timeball forecast", "timeball forecast --queue mail --tz Europe/Berlin")(show_forecast)
+command(app, "tail", "timeball tail --for 1s", "timeball tail --queue mail --types execution.dead --for 1s")(tail)
+command(app, "top", "timeball top --once")(top)
 for noun in (jobs, runs, dead, queues, workers, templates, keys, database):
     app.add_typer(noun)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -171,7 +171,7 @@ class AsyncClient(Groups["AsyncClient"]):
             async for chunk in response.aiter_bytes():
                 yield chunk
 
-    async def events(self, *, since: str | None = None, **filters: Any) -> AsyncIterator[Event]:
+    async def events(self, *, since: str | None = None, **filters: Any) -> AsyncGenerator[Event, None]:
         """What happens from now on, or since the event of an id; goes on where it was when the connection breaks off."""
         stream = EventStream(self._speaker, since, filters)
         while True:

@@ -1,0 +1,89 @@
+"""`tail` and `top`: what people read, and what pipes get."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+
+from tests.cli.conftest import Cli
+from tests.conftest import FreshDatabase
+from tests.factories import FAILURE, claim_all, enqueue, found, record
+from timeball.cli.tail import event_words
+from timeball.domain.execution import Failed
+from timeball.env import Env
+from timeball.store.postgres import Store
+
+
+def runs_again_and_again(dsn: str, is_over: threading.Event) -> None:
+    """Something to see, until the test has seen enough."""
+
+    async def run() -> None:
+        store = Store(dsn, Env())
+        await store.open(migrates=False)
+        while not is_over.is_set():
+            await enqueue(store, queue="mail", max_retries=0)
+            await record(store, [found(claimed, Failed(FAILURE)) for claimed in await claim_all(store)])
+            await asyncio.sleep(0.2)
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_tail_follows_what_happens(cli: Cli, fresh_database: FreshDatabase) -> None:
+    is_over = threading.Event()
+    work = threading.Thread(target=runs_again_and_again, args=(fresh_database.dsn, is_over))
+    work.start()
+    try:
+        done = cli(
+            "tail", "--queue", "mail", "--types", "execution.dead", "--for", "120s", "--limit", "2", "-o", "jsonl"
+        )
+    finally:
+        is_over.set()
+        work.join()
+
+    events = [json.loads(line) for line in done.out.splitlines()]
+    assert done.code == 0, done.err
+    assert len(events) == 2
+    assert {(event["type"], event["queue"]) for event in events} == {("execution.dead", "mail")}
+
+
+def test_a_line_of_tail_says_what_when_and_how_late() -> None:
+    event = {
+        "type": "execution.started",
+        "at": "2026-11-16T10:41:20.004Z",
+        "subject": "exe_1",
+        "queue": "default",
+        "handler": "app.mail:send",
+        "data": {"lateness_ms": 4.0, "attempt": 1},
+    }
+    died = event | {"type": "execution.dead", "data": {"duration_ms": 1300, "error_type": "ConnectError"}}
+
+    assert event_words(event).split() == [
+        "10:41:20.004",
+        "●",
+        "started",
+        "+4.0",
+        "ms",
+        "default",
+        "app.mail:send",
+        "exe_1",
+    ]
+    assert event_words(died).split()[-2:] == ["exe_1", "ConnectError"]
+    assert event_words(event).index("exe_1") == event_words(died).index("exe_1")
+
+
+def test_top_prints_one_frame_for_a_pipe(cli: Cli) -> None:
+    done = cli("top")
+
+    assert done.code == 0, done.err
+    assert "running 0   queued 0" in done.out
+    assert "\x1b" not in done.out
+    assert {"QUEUE", "WORKER", "LONGEST"} <= {line.split()[0] for line in done.out.splitlines() if line}
+
+
+def test_top_gives_programs_its_documents(cli: Cli) -> None:
+    found = cli("top", "--once", "--json").json
+
+    assert found["metrics"]["now"]["dead"] == 0
+    assert (found["workers"], found["longest_running"]) == ([], [])
