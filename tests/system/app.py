@@ -70,6 +70,13 @@ async def wait(gate: str) -> None:
             await asyncio.sleep(0.01)
 
 
+@tb.handler(name="large")
+async def large(gate: str, size: int) -> str:
+    """The same, with a result that cannot be made small."""
+    await wait(gate)
+    return os.urandom(size // 2).hex()
+
+
 @tb.handler(name="stubborn")
 def stubborn(gate: str) -> None:
     """The same in a thread, and without ever asking whether it should stop."""
