@@ -78,9 +78,9 @@ def make_api(parts: ApiParts, gate: Doorkeeper | None = None) -> FastAPI:
         catalogue=parts.catalogue,
         holder=parts.env.new_id(),
     )
+    app.include_router(meters.plain_router)
     for router in _ROUTERS:
         app.include_router(router, prefix=PREFIX)
-    app.include_router(meters.plain_router)
     app.openapi = lambda: _schema_of(app)  # type: ignore[method-assign]
     install_problems(app)
     _add_pages(app)
