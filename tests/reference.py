@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from tests.cli_reference import cli_text
 from timeball.clock import SystemClock
 from timeball.domain.handler import OWNED_BY_ADMINISTRATORS
 from timeball.handlers.box import Box
@@ -19,6 +20,7 @@ from timeball.settings import HandlerSettings, Settings
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 HANDLERS_FILE = REFERENCE / "handlers.md"
 SETTINGS_FILE = REFERENCE / "settings.md"
+CLI_FILE = REFERENCE / "cli.md"
 
 _HEAD = """# Handlers
 
@@ -123,9 +125,14 @@ def _default(field: FieldInfo) -> str:
     return f"`{shown or listed}`"
 
 
+def made_pages() -> list[tuple[Path, str]]:
+    """The pages that are made, and what is to stand in them."""
+    return [(HANDLERS_FILE, handlers_text()), (SETTINGS_FILE, settings_text()), (CLI_FILE, cli_text())]
+
+
 def main() -> None:
     """Write the pages."""
-    for file, text in ((HANDLERS_FILE, handlers_text()), (SETTINGS_FILE, settings_text())):
+    for file, text in made_pages():
         file.write_text(text, encoding="utf-8")
         print(f"wrote {file}")
 

@@ -15,7 +15,7 @@ from uuid import UUID
 import pytest
 
 import timeball
-from tests.reference import HANDLERS_FILE, SETTINGS_FILE, handlers_text, settings_text
+from tests.reference import made_pages
 from timeball.api import problems
 from timeball.clock import SystemClock
 from timeball.domain.ids import JobId
@@ -30,7 +30,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 SOURCE = Path(timeball.__file__).parent
 
 
-@pytest.mark.parametrize(("file", "text"), [(HANDLERS_FILE, handlers_text()), (SETTINGS_FILE, settings_text())])
+@pytest.mark.parametrize(("file", "text"), made_pages(), ids=lambda given: getattr(given, "name", ""))
 def test_a_made_page_is_what_the_program_says(file: Path, text: str) -> None:
     assert file.read_text(encoding="utf-8") == text, "run `make reference` and commit what it writes"
 

@@ -1,0 +1,72 @@
+"""The walk of a newcomer: an empty folder, a few lines of Python, one command, and a scheduled run to be seen."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from timeball import Client
+
+TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial" / "first-steps.md"
+
+
+def program_of_the_tutorial() -> str:
+    """The first Python in the tutorial."""
+    found = re.search(r"```python\n(.*?)```", TUTORIAL.read_text(encoding="utf-8"), re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+@pytest.mark.slow
+def test_from_an_empty_folder_to_a_visible_scheduled_run(tmp_path: Path) -> None:
+    program = program_of_the_tutorial()
+    assert len(program.splitlines()) < 20
+    (tmp_path / "app.py").write_text(program)
+    environment = {**os.environ, "TIMEBALL_PORT": "0"}
+
+    up = subprocess.Popen(
+        [sys.executable, "-m", "timeball", "up", "app:tb"],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        with Client(_address(up)) as timeball:
+            run = _first_success(timeball)
+            assert run.origin == "schedule"
+            assert [line.message for line in timeball.executions.logs(run.id).data] == ["good morning"]
+            assert timeball.jobs.list().data[0].name == "app:greet"
+    finally:
+        up.send_signal(signal.SIGINT)
+        _, words = up.communicate(timeout=60)
+    assert up.returncode == 0, words
+
+
+def _address(up: subprocess.Popen[str]) -> str:
+    """Where the greeting says that it listens."""
+    assert up.stderr is not None
+    said: list[str] = []
+    for line in up.stderr:
+        said.append(line)
+        if match := re.search(r"http://127\.0\.0\.1:\d+", line):
+            return match[0]
+    raise AssertionError("it ended:\n" + "".join(said))
+
+
+def _first_success(timeball: Client) -> Any:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        for run in timeball.executions.list(status="succeeded").data:
+            return run
+        time.sleep(0.2)
+    raise AssertionError("nothing has run")
