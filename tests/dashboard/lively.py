@@ -60,7 +60,7 @@ def _job(name: str, handler: str, **fields: Any) -> JobSpec:
     return JobSpec(name=name, handler=handler, **fields)
 
 
-HABITS = (
+_USUAL = (
     Habit(
         _job("ping-partners", "app.net:ping", interval_seconds=30, tags=("partners",), payload={"timeout_s": 5}),
         0.18,
@@ -150,6 +150,14 @@ HABITS = (
     Habit(_job("check-certificates", "app.net:certificates", schedule="5 * * * *"), 8.5),
     Habit(_job("rotate-logs", "app.ops:rotate", interval_seconds=3_600), 3.1),
 )
+_LONG = (
+    Habit(
+        _job("train-ranker", "app.search:train", schedule="30 1 * * *", queue="batch", timezone="Europe/Berlin"), 9_800
+    ),
+    Habit(_job("thumbnails", "app.media:thumbnails", schedule="*/20 7-19 * * mon-fri", queue="reports"), 1_640),
+    Habit(_job("stock-levels", "app.stock:levels", schedule="*/15 6-21 * * *", timezone="Europe/Berlin"), 720),
+)
+HABITS = (*_USUAL, *_LONG)
 FAILING = _job(
     "import-prices", "app.prices:load", interval_seconds=300, max_retries=1, queue="crm", payload={"feed": "eu"}
 )

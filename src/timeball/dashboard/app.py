@@ -19,6 +19,7 @@ from timeball.dashboard.assets import Assets
 from timeball.dashboard.inner_api import ApiProblem
 from timeball.dashboard.pages import every_page
 from timeball.dashboard.pages.problem import show_failure, show_missing, show_problem, show_refusal
+from timeball.dashboard.shared_reads import SharedReads
 from timeball.dashboard.site import KeyCupboard, Site, make_templates
 from timeball.dashboard.visitor import Reception, SessionRing
 from timeball.errors import TimeballError
@@ -71,7 +72,8 @@ def make_dashboard(parts: FrontParts, api: ASGIApp, gate: Gate | None = None) ->
         Exception: show_failure,
     }
     app = Starlette(routes=routes, exception_handlers=handlers)
-    app.state.site = Site(api, parts.insights, reception, parts.keys, parts.live, assets, make_templates(assets))
+    reads = SharedReads(parts.env.clock.monotonic)
+    app.state.site = Site(api, parts.insights, reception, parts.keys, parts.live, assets, make_templates(assets), reads)
     app.add_middleware(_SafeHeaders)
     app.add_middleware(GZipMiddleware, minimum_size=1_000, compresslevel=4)
     return app

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from timeball.api.app import PREFIX
 from timeball.api.auth import Caller
 from timeball.api.door import TRUSTED_CALLER
+from timeball.dashboard.shared_reads import SharedReads
 
 Document = dict[str, Any]
 
@@ -34,13 +35,21 @@ class ApiProblem(Exception):
 class InnerApi:
     """The API on behalf of one caller."""
 
-    def __init__(self, app: ASGIApp, caller: Caller) -> None:
+    def __init__(self, app: ASGIApp, caller: Caller, reads: SharedReads, *, may_share: bool = False) -> None:
+        """With *may_share*, what others of the same role have just read will do."""
         self._app = app
         self._caller = caller
+        self._reads = reads
+        self._may_share = may_share
 
     async def get(self, *path: str, **params: Any) -> Document:
         """Read; parameters that are None or empty are left out."""
-        return await self._ask("GET", path, params, None, {})
+        if not self._may_share:
+            return await self._ask("GET", path, params, None, {})
+        question = (self._caller.role, path, _query(params))
+        body = await self._reads.get(question, lambda: self._body("GET", path, params, None, {}))
+        document: Document = orjson.loads(body)
+        return document
 
     async def post(self, *path: str, body: Any = None) -> Document:
         """Do, or create."""
@@ -63,6 +72,14 @@ class InnerApi:
     async def _ask(
         self, method: str, path: tuple[str, ...], params: Mapping[str, Any], body: Any, headers: Mapping[str, str]
     ) -> Document:
+        if method != "GET":
+            self._reads.forget()
+        document: Document = orjson.loads(await self._body(method, path, params, body, headers))
+        return document
+
+    async def _body(
+        self, method: str, path: tuple[str, ...], params: Mapping[str, Any], body: Any, headers: Mapping[str, str]
+    ) -> bytes:
         scope = _scope(method, _path(path), _query(params), {"Content-Type": "application/json", **headers})
         scope[TRUSTED_CALLER] = self._caller
         answer = _Answer(b"" if body is None else orjson.dumps(body))
@@ -72,10 +89,10 @@ class InnerApi:
             # An error inside has been logged and answered as a problem already; the framework raises it again.
             if not answer.status:
                 raise
-        document: Document = orjson.loads(bytes(answer.body) or b"{}")
-        if answer.status >= 400 and "detail" in document:
+        told = bytes(answer.body) or b"{}"
+        if answer.status >= 400 and "detail" in (document := orjson.loads(told)):
             raise ApiProblem(document)
-        return document
+        return told
 
 
 class _Answer:

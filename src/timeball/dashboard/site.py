@@ -12,6 +12,7 @@ from starlette.types import ASGIApp
 
 from timeball.dashboard import charts
 from timeball.dashboard.assets import Assets
+from timeball.dashboard.shared_reads import SharedReads
 from timeball.dashboard.visitor import Reception
 from timeball.dashboard.wording import FILTERS, STATES
 from timeball.insights import Insights
@@ -38,6 +39,7 @@ class Site:
     live: Live
     assets: Assets
     templates: Environment
+    reads: SharedReads
     # The streams that browsers hold open now.
     streams: set[object] = field(default_factory=set)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from timeball.dashboard.visit import Visit
+from timeball.dashboard.wording import term
 
 _PAGES = {
     "job": "/jobs/{id}",
@@ -27,6 +28,6 @@ def page_of(visit: Visit, target: Mapping[str, str] | None) -> str | None:
     if kind == "queue":
         return visit.url("/queues/one", name=name)
     if kind == "handler":
-        return visit.url("/jobs", handler=name)
+        return visit.url("/jobs", q=term(name, "handler"))
     path = _PAGES.get(kind)
     return None if path is None else visit.site_url(path.format(id=name))

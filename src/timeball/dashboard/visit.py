@@ -38,7 +38,7 @@ class Visit:
         self.request = request
         self.site = site
         self.caller = caller
-        self.api = InnerApi(site.api, caller)
+        self.api = InnerApi(site.api, caller, site.reads, may_share=self.is_partial)
         self.form: dict[str, str] = {}
         self.form_pairs: list[tuple[str, str]] = []
 

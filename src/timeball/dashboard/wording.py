@@ -143,6 +143,11 @@ def bar_height(milliseconds: float) -> float:
     return math.log10(milliseconds + 10)
 
 
+def term(value: str, field: str) -> str:
+    """A search for exactly this: `queue:mail`; what has quotes of its own cannot be searched for."""
+    return "" if '"' in value else f'{field}:"{value}"' if not value.isidentifier() else f"{field}:{value}"
+
+
 FILTERS: dict[str, Callable[..., Any]] = {
     "iso": iso,
     "stamp": stamp,
@@ -153,6 +158,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "pretty": pretty,
     "short_id": short_id,
     "actor_name": actor_name,
+    "term": term,
     "tone": tone,
     "short_type": short_type,
     "wall": wall,

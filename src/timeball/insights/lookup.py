@@ -56,7 +56,7 @@ class Insights:
         self._inspection = Inspection(store.database)
         self._revisions = Revisions(listing, self._inspection)
         self._doctor = Doctor(store, listing, self._explainer, settings)
-        outlook = Outlook(store.database)
+        self._outlook = outlook = Outlook(store.database)
         self._timelines = Timelines(store, outlook)
         self._forecasts = Forecasts(store, outlook)
         self.meters = Meters(store, listing)
@@ -222,6 +222,10 @@ class Insights:
         """The latest execution of a job that has ended."""
         page = await self.executions(ExecutionFilter(states=_ENDED, job_id=job_id), PageRequest(limit=1))
         return page.items[0] if page.items else None
+
+    async def next_due(self, most: int) -> list[dict[str, Any]]:
+        """What falls due next, the soonest first."""
+        return await self._outlook.next_due(most)
 
     async def dead_groups(self, limit: int) -> list[dict[str, Any]]:
         """The latest dead that nobody has dealt with, by what killed them."""

@@ -97,6 +97,10 @@ class Outlook:
             by_job.setdefault(JobId(row["job_id"]), []).append(row)
         return {id_: _past(own, until, is_cut=len(own) >= each) for id_, own in by_job.items()}
 
+    async def next_due(self, most: int) -> list[dict[str, Any]]:
+        """What falls due next, the soonest first."""
+        return [dict(row) for row in await self._database.fetch("next_due", most=most)]
+
     async def names(self, ids: Collection[JobId]) -> dict[JobId, Named]:
         """Those of the jobs that bear a name."""
         rows = await self._database.fetch("named_jobs", ids=list(ids))

@@ -6,7 +6,7 @@ Pages fetch anew what shows these topics; only drops carry data, because a ticke
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import orjson
 from starlette.responses import Response
@@ -16,9 +16,10 @@ from timeball.api.event_stream import KEEP_ALIVE_SECONDS, SEND_SECONDS, event_do
 from timeball.api.problems import Refusal
 from timeball.api.views import to_bytes
 from timeball.dashboard.routing import Pages
+from timeball.dashboard.site import Site
 from timeball.dashboard.visit import Visit
-from timeball.domain.happening import STARTED, Interest
-from timeball.live import Listener, Live, TopicListener
+from timeball.domain.happening import STARTED, Happening, Interest
+from timeball.live import Listener, TopicListener
 
 pages = Pages()
 MOST_STREAMS = 500
@@ -32,18 +33,20 @@ async def stream(visit: Visit) -> Response:
     """Say what changes, for as long as the browser listens."""
     if len(visit.site.streams) >= MOST_STREAMS:
         raise Refusal(503, "too_many_streams", f"{MOST_STREAMS} browsers are listening", headers={"Retry-After": "30"})
-    return _Stream(visit.site.live, visit.site.streams)
+    return _Stream(visit.site)
 
 
 class _Stream(Response):
     """What changes, to one browser, until it goes, is too slow to be waited for, or the server ends."""
 
-    def __init__(self, live: Live, streams: set[object]) -> None:
+    def __init__(self, site: Site) -> None:
         super().__init__(headers=_HEADERS)
         # The length of what never ends is not known.
         del self.headers["content-length"]
-        self._live = live
-        self._streams = streams
+        self._live = site.live
+        self._streams = site.streams
+        self._names = site.insights.job_names
+        self._reads = site.reads
         self._sending = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,8 +69,26 @@ class _Stream(Response):
 
     async def _drops(self, send: Send) -> None:
         async with self._live.listen(Interest(types=(STARTED,))) as listener:
-            async for text in _dropped(listener):
+            async for text in self._dropped(listener):
                 await self._tell(send, text)
+
+    async def _dropped(self, listener: Listener) -> AsyncIterator[bytes]:
+        while not listener.is_over:
+            news = await listener.next(KEEP_ALIVE_SECONDS)
+            if news.is_gap:
+                yield b"event: gap\ndata: {}\n\n"
+            if news.happenings:
+                yield b"event: drop\ndata: %s\n\n" % await self._named(news.happenings)
+                await asyncio.sleep(_DROPS_SECONDS)
+
+    async def _named(self, drops: Sequence[Happening]) -> bytes:
+        """Drops with the names of their jobs; browsers that listen together are told of the same ones, so they are asked for once."""
+
+        async def ask() -> bytes:
+            names = await self._names([one.job_id for one in drops if one.job_id is not None])
+            return to_bytes([event_document(one) | {"name": names.get(one.job_id)} for one in drops if one.job_id])
+
+        return await self._reads.get(("drops", *(one.id for one in drops)), ask)
 
     async def _tell(self, send: Send, text: bytes) -> None:
         async with self._sending, asyncio.timeout(SEND_SECONDS):
@@ -79,17 +100,6 @@ async def _changes(listener: TopicListener) -> AsyncIterator[bytes]:
         topics = await listener.next(KEEP_ALIVE_SECONDS)
         # An event and not a comment: the page measures by it whether the stream still lives.
         yield b"event: topics\ndata: %s\n\n" % orjson.dumps(sorted(topics)) if topics else b"event: beat\ndata: {}\n\n"
-
-
-async def _dropped(listener: Listener) -> AsyncIterator[bytes]:
-    while not listener.is_over:
-        news = await listener.next(KEEP_ALIVE_SECONDS)
-        if news.is_gap:
-            yield b"event: gap\ndata: {}\n\n"
-        if news.happenings:
-            drops = [event_document(one) for one in news.happenings]
-            yield b"event: drop\ndata: %s\n\n" % to_bytes(drops)
-            await asyncio.sleep(_DROPS_SECONDS)
 
 
 async def _until_gone(receive: Receive) -> None:

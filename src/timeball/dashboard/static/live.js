@@ -27,11 +27,25 @@ function concerns(part) {
   return dirty.has("*") || topics.some((topic) => dirty.has(topic));
 }
 
+// By id: a part that is fetched anew is another element.
+const stale = new Set();
+const freshAt = new Map();
+
+function renew(part) {
+  const wait = (freshAt.get(part.id) || 0) + Number(part.dataset.rest || 1) * 1000 - Date.now();
+  if (wait > 0) return setTimeout(refresh, wait + 10);
+  stale.delete(part.id);
+  freshAt.set(part.id, Date.now());
+  part.dispatchEvent(new CustomEvent("refresh"));
+}
+
 function refresh() {
-  if (!dirty.size || document.visibilityState !== "visible") return;
+  if (document.visibilityState !== "visible") return;
   if (frozenByHand || busyHands()) return show();
-  for (const part of parts()) if (concerns(part)) part.dispatchEvent(new CustomEvent("refresh", { detail: [...dirty] }));
+  const all = parts();
+  for (const part of all) if (concerns(part)) stale.add(part.id);
   dirty.clear();
+  for (const part of all) if (stale.has(part.id)) renew(part);
   show();
 }
 
@@ -66,9 +80,12 @@ function show() {
   button.setAttribute("aria-pressed", String(frozenByHand));
 }
 
+export const isFrozen = () => frozenByHand;
+
 export function freeze() {
   frozenByHand = !frozenByHand;
   if (!frozenByHand) mark(["*"]);
+  document.dispatchEvent(new CustomEvent("timeball:frozen"));
   show();
 }
 

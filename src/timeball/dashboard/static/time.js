@@ -20,6 +20,7 @@ export function ago(date, now = Date.now()) {
 }
 
 function show(element) {
+  if (element.dataset.mode === "exact") return;
   const date = new Date(element.dateTime);
   if (isNaN(date)) return;
   const full = written(date, { ...day, ...clock });

@@ -295,3 +295,20 @@ SELECT *
 FROM timeball.attempt
 WHERE execution_id = ANY (:ids::uuid[])
 ORDER BY execution_id, fence;
+
+-- name: next_due
+-- What falls due next, in the order of time: the first few of each shard, by its index, and of those the first few.
+SELECT first.id, first.job_id, first.handler, first.run_at, job.name
+FROM timeball.shard
+CROSS JOIN LATERAL (
+    SELECT id, job_id, handler, run_at
+    FROM timeball.due
+    WHERE due.shard = shard.id
+      AND due.run_at > coalesce(:now, now())
+      AND due.kind <> 'resume'
+    ORDER BY due.shard, due.run_at, due.id
+    LIMIT :most
+) AS first
+LEFT JOIN timeball.job ON job.id = first.job_id
+ORDER BY first.run_at, first.id
+LIMIT :most;
