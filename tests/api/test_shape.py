@@ -6,7 +6,18 @@ import httpx
 import pytest
 
 from tests.api.test_conventions import check_problem
-from tests.factories import FAILURE, claim_all, enqueue, found, hoist_due, make_job, make_owner, make_recurring, record
+from tests.factories import (
+    FAILURE,
+    claim_all,
+    enqueue,
+    found,
+    hoist_due,
+    make_job,
+    make_owner,
+    make_recurring,
+    put_row,
+    record,
+)
 from timeball.domain.execution import Failed
 from timeball.store.postgres import Store
 from timeball.testing import VirtualClock
@@ -98,3 +109,15 @@ async def test_who_changed_what_of_a_job(client: httpx.AsyncClient, store: Store
     assert created["effective_until"] == edited["effective_from"]
     assert first_page["has_more"]
     assert [one["action"] for one in first_page["data"]] == ["job.pause"]
+
+
+async def test_a_secret_in_an_old_audit_is_not_told(client: httpx.AsyncClient, store: Store) -> None:
+    job = await make_job(store, name="a")
+    sides = {"before": '{"payload": {"password": "canary"}}', "after": '{"payload": {"password": "canary-2"}}'}
+    when = {"id": store.env.new_id(), "at": store.env.clock.now()}
+    await put_row(store, "audit", **when, actor="ana", action="job.update", subject=f"job:{job.id}", **sides)
+
+    response = await client.get("/jobs/a/revisions")
+
+    assert response.json()["data"][0]["changes"][0]["field"] == "payload"
+    assert "canary" not in response.text
