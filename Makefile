@@ -35,7 +35,8 @@ audit: dev-packages ## known vulnerabilities in the locked packages
 bench: dev-packages services ## the benchmarks (ONLY=lateness for one, FULL=1 for the long versions)
 	@FULL=$(FULL) $(BIN)/python -m bench $(ONLY)
 
-soak: dev-packages services ## the system tests with random faults, for long (MINUTES=60)
+soak: dev-packages services ## the system tests with random faults, for long (MINUTES=60 SEEDS=1000)
+	@SWARM_SEEDS=$(or $(SEEDS),1000) $(BIN)/python -m pytest -q -n $(WORKERS) --timeout 0 tests/engine/test_swarm.py
 	@SOAK_MINUTES=$(or $(MINUTES),60) $(BIN)/python -m pytest --timeout 0 tests/system $(ARGS)
 
 schema: dev-packages services ## write down the schema that the migrations make, in one file for reading
