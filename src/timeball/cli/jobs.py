@@ -239,7 +239,7 @@ def duplicate_job(
     session: Session,
     job: JobRef,
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The copy's name; by itself JOB-copy.")] = None,
-    options: JobOptions = JobOptions(),  # noqa: B008, frozen
+    options: JobOptions = JobOptions(),
 ) -> None:
     """Create a copy of a job, with other values for the given options."""
     fields: Any = _rescheduled(options.fields()) | ({} if name is None else {"name": name})

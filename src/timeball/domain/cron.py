@@ -22,7 +22,7 @@ from timeball.domain.instants import MICROSECOND, SECOND
 from timeball.errors import NeverFires
 
 # Twenty-eight years hold every kind of year: leap or not, beginning on any day of the week.
-_SOME_DAY = datetime(2000, 1, 1)  # noqa: DTZ001
+_SOME_DAY = datetime(2000, 1, 1)
 _ANOTHER_DAY = date(2028, 1, 1)
 
 _ODD_ORDINAL = re.compile(r"\b([2-6][123])th\b")
@@ -125,7 +125,7 @@ class CronPattern:
             for minute in self._minutes[bisect_left(self._minutes, start.minute) if same_hour else 0 :]:
                 same_minute = same_hour and minute == start.minute
                 for second in self._seconds[bisect_left(self._seconds, start.second) if same_minute else 0 :]:
-                    yield datetime(day.year, day.month, day.day, hour, minute, second)  # noqa: DTZ001
+                    yield datetime(day.year, day.month, day.day, hour, minute, second)
 
     def _times_back_from(self, day: date, end: time) -> Iterator[datetime]:
         """The times of a matching day up to *end*, latest first."""
@@ -136,7 +136,7 @@ class CronPattern:
                 for second in reversed(
                     self._seconds[: bisect_right(self._seconds, end.second) if same_minute else None]
                 ):
-                    yield datetime(day.year, day.month, day.day, hour, minute, second)  # noqa: DTZ001
+                    yield datetime(day.year, day.month, day.day, hour, minute, second)
 
     def _times_before(self, moment: time) -> int:
         """How many of a matching day's times come before *moment*."""

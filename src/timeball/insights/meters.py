@@ -94,7 +94,7 @@ class Meters:
         last_hour = (await self.stats(_HOUR)).total
         return Overview(now, last_hour, queues, await self._store.nodes.list())
 
-    async def stats(self, window: timedelta, whose: Whose = Whose()) -> Stats:  # noqa: B008  (it is frozen)
+    async def stats(self, window: timedelta, whose: Whose = Whose()) -> Stats:
         """What happened in the last while; to the minute within eight days, to the hour beyond."""
         step = _MINUTE if window <= MINUTES_KEPT else _HOUR
         query = self._query(window, step, whose)
@@ -104,7 +104,7 @@ class Meters:
         ]
         return Stats(query.since, query.until, summed(groups, query.since), by_handler)
 
-    async def series(self, window: timedelta, whose: Whose = Whose()) -> Series:  # noqa: B008  (it is frozen)
+    async def series(self, window: timedelta, whose: Whose = Whose()) -> Series:
         """What happened minute by minute within a day, in steps of ten minutes within eight, by the hour beyond."""
         step = _MINUTE if window <= timedelta(days=1) else _TEN_MINUTES if window <= MINUTES_KEPT else _HOUR
         query = self._query(window, step, whose)

@@ -43,7 +43,7 @@ class Live:
         self._nodes: dict[UUID, NodeStatus] | None = None
 
     @asynccontextmanager
-    async def listen(self, interest: Interest = Interest()) -> AsyncIterator[Listener]:  # noqa: B008  (it is frozen)
+    async def listen(self, interest: Interest = Interest()) -> AsyncIterator[Listener]:
         """Hear of every happening of interest, from now on."""
         async with self._attached(Listener(interest)) as listener:
             yield listener

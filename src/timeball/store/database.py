@@ -8,9 +8,9 @@ transaction, so nothing of it was done.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import asyncpg
 
@@ -20,6 +20,7 @@ from timeball.store.statements import all_statements
 
 Connection = Any  # asyncpg ships no types
 Record = Any
+Result = TypeVar("Result")
 
 _DEADLOCK_TRIES = 5
 # Plans are cached, and the rooms are tiny one minute and large the next: a plan that reads a whole room must never be kept.
@@ -161,7 +162,9 @@ class Database:
         row = await self.fetch_row(name, connection, **given)
         return row[0] if row else None
 
-    async def repeat(self, work: Callable[[Connection], Any], *, on: tuple[type[Exception], ...] = ()) -> Any:
+    async def repeat(
+        self, work: Callable[[Connection], Awaitable[Result]], *, on: tuple[type[Exception], ...] = ()
+    ) -> Result:
         """Run *work* in a transaction, and again from the start when a concurrent one made it impossible.
 
         Repeated are deadlocks, and the errors in *on*; everything else ends it. *work* must not have effects outside its transaction.

@@ -116,10 +116,10 @@ class History:
         if await connection.fetchval("SELECT to_regclass($1)", name):
             return
         bounds = f"'{start.isoformat()}' AND {column} < '{end.isoformat()}'"
-        moved = f"WITH moved AS (DELETE FROM timeball.{table}_default WHERE {column} >= {bounds} RETURNING *)"  # noqa: S608
+        moved = f"WITH moved AS (DELETE FROM timeball.{table}_default WHERE {column} >= {bounds} RETURNING *)"
         await connection.execute(f"LOCK TABLE timeball.{table} IN ACCESS EXCLUSIVE MODE")
         await connection.execute(f"CREATE TABLE {name} (LIKE timeball.{table} INCLUDING ALL)")
-        await connection.execute(f"{moved} INSERT INTO {name} SELECT * FROM moved")  # noqa: S608
+        await connection.execute(f"{moved} INSERT INTO {name} SELECT * FROM moved")
         await connection.execute(
             f"ALTER TABLE timeball.{table} ATTACH PARTITION {name} "
             f"FOR VALUES FROM ('{start.isoformat()}') TO ('{end.isoformat()}')"
@@ -135,10 +135,10 @@ class History:
         await self._drop_jobs(name, batch)
         async with self._database.transaction() as connection:
             await connection.execute("SET LOCAL lock_timeout = '2s'")
-            gone = await connection.fetchval(f"SELECT count(*) FROM {name}")  # noqa: S608
-            latest = await connection.fetchval(f"SELECT max(scheduled_for) FROM {name}")  # noqa: S608
+            gone = await connection.fetchval(f"SELECT count(*) FROM {name}")
+            latest = await connection.fetchval(f"SELECT max(scheduled_for) FROM {name}")
             await connection.execute(
-                f"DELETE FROM timeball.settled USING {name} AS gone WHERE settled.execution_id = gone.id"  # noqa: S608
+                f"DELETE FROM timeball.settled USING {name} AS gone WHERE settled.execution_id = gone.id"
             )
             for table in _PARTITIONED:
                 await connection.execute(f"DROP TABLE IF EXISTS timeball.{table}_{suffix}")

@@ -127,7 +127,7 @@ class Jobs(NewJobs, Queues):
 
         change, holders = await self._database.repeat(work, on=(_OccurrenceRaceError,))
         await self._after_change(change, holders)
-        return change  # type: ignore[no-any-return]
+        return change
 
     async def _snapshot(self, connection: Connection, job_id: JobId) -> JobSnapshot:
         row = await self._database.fetch_row("lock_job", connection, id=job_id)

@@ -121,8 +121,8 @@ class Listing:
         only_indexed = replace(wanted, handler=None, queue=None, origin=None, terms=(), is_unsettled=False)
         branches = self._execution_branches(only_indexed, values, before, None)
         order = _order_of(wanted)
-        ends = [f"(SELECT id FROM ({one}) AS room ORDER BY {order} OFFSET {_STRETCH - 1} LIMIT 1)" for one in branches]  # noqa: S608
-        text = f"SELECT id FROM ({' UNION ALL '.join(ends)}) AS ends ORDER BY id DESC LIMIT 1"  # noqa: S608
+        ends = [f"(SELECT id FROM ({one}) AS room ORDER BY {order} OFFSET {_STRETCH - 1} LIMIT 1)" for one in branches]
+        text = f"SELECT id FROM ({' UNION ALL '.join(ends)}) AS ends ORDER BY id DESC LIMIT 1"
         rows = await self._fetch(text, values)
         return rows[0]["id"] if rows else None
 
@@ -143,7 +143,7 @@ class Listing:
     ) -> str:
         order = _order_of(wanted)
         branches = [_cut(one, order, limit) for one in self._execution_branches(wanted, values, before, floor)]
-        return f"SELECT * FROM ({' UNION ALL '.join(branches)}) AS found"  # noqa: S608
+        return f"SELECT * FROM ({' UNION ALL '.join(branches)}) AS found"
 
     def _execution_branches(
         self, wanted: ExecutionFilter, values: _Values, before: UUID | None, floor: UUID | None
@@ -192,7 +192,7 @@ class Listing:
             conditions.append(f"job.{column} {'<' if is_descending else '>'} {place}")
         direction = "DESC" if is_descending else "ASC"
         text = (
-            f"SELECT *, payload::text AS payload_text FROM timeball.job WHERE {' AND '.join(conditions)} "  # noqa: S608
+            f"SELECT *, payload::text AS payload_text FROM timeball.job WHERE {' AND '.join(conditions)} "
             f"ORDER BY job.{column} {direction} OFFSET {int(request.offset)} LIMIT {int(request.limit) + 1}"
         )
         found = [job_from(row) for row in await self._fetch(text, values)]
@@ -203,7 +203,7 @@ class Listing:
     async def _total_of_jobs(self, wanted: JobFilter) -> Total:
         values = _Values()
         conditions = _job_conditions(wanted, values, self._database.env.clock.now())
-        text = f"SELECT job.id FROM timeball.job WHERE {' AND '.join(conditions)}"  # noqa: S608
+        text = f"SELECT job.id FROM timeball.job WHERE {' AND '.join(conditions)}"
         return await self._total(f"{text} LIMIT {EXACT_UP_TO + 1}", values, text, values)
 
     async def standings(self, ids: Sequence[JobId]) -> dict[JobId, Standing]:
@@ -273,7 +273,7 @@ class Listing:
             place = values.add(UUID(read_cursor(request.cursor, _BY_ID, 1)[0]), "uuid")
             conditions.append(f"id < {place}")
         text = (
-            "SELECT id, at, actor, place, action, subject, reason, before::text AS before, after::text AS after "  # noqa: S608
+            "SELECT id, at, actor, place, action, subject, reason, before::text AS before, after::text AS after "
             f"FROM timeball.audit WHERE {' AND '.join(conditions)} ORDER BY id DESC "
             f"OFFSET {int(request.offset)} LIMIT {int(request.limit) + 1}"
         )
@@ -285,7 +285,7 @@ class Listing:
 
     async def _total(self, capped: str, values: _Values, whole: str, whole_values: _Values) -> Total:
         rows = await self._fetch(
-            f"SELECT count(*) FROM (SELECT 1 FROM ({capped}) AS whole LIMIT {EXACT_UP_TO + 1}) AS few",  # noqa: S608
+            f"SELECT count(*) FROM (SELECT 1 FROM ({capped}) AS whole LIMIT {EXACT_UP_TO + 1}) AS few",
             values,
         )
         if rows[0][0] <= EXACT_UP_TO:
@@ -322,7 +322,7 @@ def _branches(wanted: ExecutionFilter, now: str) -> list[_Branch]:
     """For each room that can hold what is wanted: its name, what to select, and the conditions that make the state."""
 
     def branch(room: str, state: str, columns: str, *conditions: str) -> _Branch:
-        return room, f"SELECT {_COMMON}, {state} AS state, {columns} FROM timeball.{room} WHERE", list(conditions)  # noqa: S608
+        return room, f"SELECT {_COMMON}, {state} AS state, {columns} FROM timeball.{room} WHERE", list(conditions)
 
     running = _RUNNING.format(now=now)
     waits = {
@@ -486,7 +486,7 @@ def _job_conditions(wanted: JobFilter, values: _Values, moment: datetime) -> lis
         low = values.add(wanted.due_from, "timestamptz")
         high = values.add(wanted.due_until, "timestamptz")
         conditions.append(
-            "EXISTS (SELECT 1 FROM timeball.due WHERE due.job_id = job.id AND due.kind = 'occurrence' "  # noqa: S608
+            "EXISTS (SELECT 1 FROM timeball.due WHERE due.job_id = job.id AND due.kind = 'occurrence' "
             f"AND due.run_at >= coalesce({low}, '-infinity') AND due.run_at <= coalesce({high}, 'infinity'))"
         )
     return conditions

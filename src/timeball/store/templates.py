@@ -100,7 +100,9 @@ class Templates:
     async def _note(
         self, connection: Connection, audit: AuditEntry, action: str, before: Template | None, after: Template | None
     ) -> None:
-        subject = f"template:{(after or before).id}"  # type: ignore[union-attr]
+        known = after or before
+        assert known is not None
+        subject = f"template:{known.id}"
         await self._auditor.audit(connection, audit, action, subject, _facts(before), _facts(after))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -67,12 +68,12 @@ async def create_jobs(
     if wishes.mode == "per_item":
         actor = caller.acting()
         return _created([await _create_one(desk, actor, number, job) for number, job in enumerate(wishes.jobs)])
-    specs = [_at(number, lambda job=job: spec_from(job)) for number, job in enumerate(wishes.jobs)]  # type: ignore[misc]
+    specs = [_at(number, partial(spec_from, job)) for number, job in enumerate(wishes.jobs)]
     try:
         made = await desk.commands.create_all(specs, actor=caller.acting())
     except InvalidInput:
         for number, spec in enumerate(specs):
-            _at(number, lambda spec=spec: desk.commands.prepare([spec], caller.acting()))  # type: ignore[misc]
+            _at(number, partial(desk.commands.prepare, [spec], caller.acting()))
         raise
     return _created([_item(number, one.job_id, one.execution_id, is_new=one.is_new) for number, one in enumerate(made)])
 
@@ -106,7 +107,7 @@ def _are_equal(jobs: list[dict[str, Any]]) -> bool:
 
 async def _copy(desk: Desk, actor: Actor, first: dict[str, Any], payloads: list[Any]) -> Response:
     wish = _read({"jobs": [first | {"payload": {}}]}).jobs[0]
-    texts = [_at(number, lambda payload=payload: _payload_text(payload)) for number, payload in enumerate(payloads)]  # type: ignore[misc]
+    texts = [_at(number, partial(_payload_text, payload)) for number, payload in enumerate(payloads)]
     try:
         ids = await desk.commands.enqueue_many(spec_from(wish), texts, actor)
     except InvalidInput as error:
