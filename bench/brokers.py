@@ -27,7 +27,7 @@ TITLE = "brokers, with 2 and 16 worker processes"
 PER_JOB = Unit(" a job", 2, is_more_better=False)
 PER_SECOND = Unit("/s", 1, is_more_better=False)
 BROKERS = ("PostgreSQL", "Redis", "RabbitMQ")
-_STREAM, _PAUSE = 400, 0.02
+_STREAM, _WARM_UP, _PAUSE = 400, 200, 0.02
 _BACKLOG = 10_000
 _IDLE_SECONDS = 10.0
 # The server's own counters lag behind by up to a second.
@@ -94,6 +94,8 @@ def _listener(port: int) -> int:
 
 async def _measure(lab: Lab, system: System, server: Server, subject: str, workers: int) -> None:
     await system.start_nodes(schedulers=1, workers=workers, **server.settings)
+    # New connections ask many questions of their own: let all of them be opened before anything is counted.
+    await _enqueue_one_by_one(system, _WARM_UP)
     await _until_calm(system)
     idle = await _idle_statements(system)
     lab.note(subject, "statements while idle", idle, PER_SECOND)
@@ -124,10 +126,8 @@ async def _stream(lab: Lab, system: System, server: Server, subject: str, idle: 
     """Single jobs, one after the other; what the nodes do anyway is taken off."""
     before, begun, busy = await _statements(system), time.monotonic(), server.cpu()
     with system.cpu() as used:
-        for _ in range(_STREAM):
-            await system.parts.commands.create(JobSpec(handler="bench.sleep", payload={"seconds": 0.2}))
-            await asyncio.sleep(_PAUSE)
-        await system.wait_for_finished(_STREAM)
+        await _enqueue_one_by_one(system, _STREAM)
+        await system.wait_for_finished(_WARM_UP + _STREAM)
     statements = await _statements(system) - before - idle * (time.monotonic() - begun)
     lab.note(subject, "statements", statements / _STREAM, PER_JOB)
     lab.note(subject, "CPU of nodes", used.nodes / _STREAM * 1e6, MICROSECONDS)
@@ -136,9 +136,15 @@ async def _stream(lab: Lab, system: System, server: Server, subject: str, idle: 
     lab.note(subject, "enqueue to start, median", float(await system.value(_WAITED)), MILLISECONDS)
 
 
+async def _enqueue_one_by_one(system: System, number: int) -> None:
+    for _ in range(number):
+        await system.parts.commands.create(JobSpec(handler="bench.sleep", payload={"seconds": 0.2}))
+        await asyncio.sleep(_PAUSE)
+
+
 async def _backlog(lab: Lab, system: System, subject: str) -> None:
     """Many at once, to be run by all."""
     begun = time.monotonic()
     await fill(system, _BACKLOG)
-    await system.wait_for_finished(_STREAM + _BACKLOG)
+    await system.wait_for_finished(_WARM_UP + _STREAM + _BACKLOG)
     lab.note(subject, "backlog", _BACKLOG / (time.monotonic() - begun), RATE)
