@@ -131,6 +131,24 @@ async def test_no_more_than_the_first_of_a_queue_have_a_ticket(
     assert await post.sweep() == ids[3:]
 
 
+async def test_what_was_claimed_takes_nobodys_place(
+    post: Post, store: Store, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_TICKETS", 1)
+    await enqueue(store)
+    await post.sweep()
+    await claim_all(store)
+    await post.sweep()
+    next_one = await enqueue(store)
+    hints = Hints()
+    hints.add_lane("default", 50, clock.now())
+
+    post.dispatcher.heed(hints)
+    await post.dispatcher.tick()
+
+    assert await post.received() == [next_one]
+
+
 async def test_queues_of_other_schedulers_are_left_to_them(
     post: Post, open_post: Callable[..., Awaitable[Post]], store: Store
 ) -> None:

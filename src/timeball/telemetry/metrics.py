@@ -9,6 +9,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.metrics_core import Metric
 
 from timeball.domain.events import (
+    BrokerLost,
+    BrokerSilent,
+    BrokerWorks,
     Emit,
     Event,
     Hoisted,
@@ -20,6 +23,8 @@ from timeball.domain.events import (
     Reaped,
     ServiceFailed,
     ShardsChanged,
+    TicketsPublished,
+    TicketsUsed,
 )
 
 
@@ -37,6 +42,12 @@ class ProcessMetrics:
         self._blocked = self._counter("loop_blocked_seconds", "How long something kept the event loop from turning.")
         self._lives_lost = self._counter("lives_lost", "Lives of nodes that ended without their wish.", "kind")
         self._listening = Gauge("timeball_listening", "Whether hints reach this process.", registry=self.registry)
+        self._published = self._counter("tickets_published", "Tickets that went to the broker.", "kind")
+        self._received = self._counter("tickets_received", "Tickets that came from the broker.")
+        self._claimed = self._counter("tickets_claimed", "Tickets whose execution was there to be claimed.")
+        self._broker = Gauge(
+            "timeball_broker_works", "Whether the broker carries due work.", ["broker"], registry=self.registry
+        )
         self._shards = Gauge("timeball_shards_owned", "Shards that this scheduler owns.", registry=self.registry)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
@@ -65,6 +76,16 @@ class ProcessMetrics:
                 self._listening.set(is_listening)
             case ShardsChanged(owned=owned):
                 self._shards.set(owned)
+            case BrokerWorks(broker=broker):
+                self._broker.labels(broker).set(1)
+            case BrokerLost(broker=broker) | BrokerSilent(broker=broker):
+                self._broker.labels(broker).set(0)
+            case TicketsPublished(count=count, again=again):
+                self._published.labels("first").inc(count - again)
+                self._published.labels("again").inc(again)
+            case TicketsUsed(received=received, claimed=claimed):
+                self._received.inc(received)
+                self._claimed.inc(claimed)
             case _:
                 return
 
