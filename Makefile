@@ -4,8 +4,8 @@ PYTHON  ?= python3
 WORKERS ?= 2
 BIN     := .venv/bin
 
-# Programs the tests start by themselves; coming with its part: chromium
-SERVICES := postgresql pgbouncer redis rabbitmq
+# Programs the tests start by themselves.
+SERVICES := postgresql pgbouncer redis rabbitmq chromium
 
 .DEFAULT_GOAL := help
 .PHONY: reference help up test check lint types audit bench soak schema reference lock clean run-packages dev-packages services
