@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from timeball import AsyncClient, Client, Conflict, InvalidInput, NotFound, ScheduleError
+from timeball.client.models import BulkResult, Operation
+from timeball.errors import ResultTimeout
 
 
 def test_the_life_of_jobs(running_api: str) -> None:
@@ -66,6 +68,7 @@ async def test_the_life_of_executions(running_api: str) -> None:
         assert (await timeball.executions.logs(one)).data == []
 
         would = await timeball.executions.bulk("cancel", ids=[two, three], dry_run=True)
+        assert isinstance(would, BulkResult)
         assert [item.status for item in would.results] == ["would_be_done"] * 2
         done = await timeball.executions.bulk("cancel", ids=[two, three], expected_count=2)
         assert done.done == 2
@@ -75,6 +78,70 @@ async def test_the_life_of_executions(running_api: str) -> None:
         assert (await timeball.dead_letters.list()).data == []
         assert await timeball.dead_letters.groups() == []
         assert (await timeball.dead_letters.retry(all_of_them=True)).done == 0
+
+
+async def test_how_an_execution_came_to_where_it_is(running_api: str) -> None:
+    async with AsyncClient(running_api) as timeball:
+        await timeball.jobs.create("app.crm:sync", "nightly", schedule="0 3 * * *")
+        await timeball.jobs.update("nightly", priority=90)
+        made = await timeball.jobs.create("app.crm:sync", payload={"n": 1})
+        run = made.execution_id or ""
+
+        assert [change.action async for change in timeball.jobs.iterate_revisions("nightly", limit=1)] == [
+            "job.update",
+            "job.create",
+        ]
+        assert (await timeball.jobs.explain("nightly")).stopped_by == "run_time"
+        assert (await timeball.executions.explain(run)).headline.startswith("NOT STARTED: no worker is alive")
+        assert await timeball.executions.attempts(run) == []
+        assert [one.id for one in (await timeball.executions.list(q="payload.n:1", include="total")).data] == [run]
+        assert (await timeball.jobs.list(q="name:night*", include="total")).total == 1
+        with pytest.raises(ResultTimeout, match="it goes on"):
+            await timeball.executions.wait(run, timeout=0.01)
+        await timeball.executions.cancel(run)
+        assert (await timeball.executions.wait(run)).state == "cancelled"
+
+
+def test_past_and_future(running_api: str) -> None:
+    with Client(running_api) as timeball:
+        timeball.jobs.create("app.crm:sync", "nightly", schedule="0 3 * * *", queue="crm")
+        tomorrow = datetime.now(UTC) + timedelta(days=1)
+
+        line = timeball.time.timeline(start=tomorrow, end=tomorrow + timedelta(days=2), queue="crm")
+        assert [(row.label, len(row.marks)) for row in line.rows] == [("nightly", 2)]
+        assert sum(hour.starts or 0 for day in timeball.time.forecast(days=3).days for hour in day.hours) in (2, 3)
+        assert timeball.time.collisions(queue="crm") == []
+
+
+def test_what_is_known_of_the_house(running_api: str) -> None:
+    with Client(running_api) as timeball:
+        assert timeball.system.doctor().status == "fail"
+        assert "schedulers" in {concern.code for concern in timeball.system.attention()}
+        assert timeball.system.metrics().nodes.workers == 0
+        assert timeball.system.series(hours=1, queue="mail").step_seconds == 60
+        assert "test.echo" in {handler.name for handler in timeball.handlers.list()}
+        assert timeball.handlers.get("test.delay").example is not None
+
+
+def test_very_many_are_an_operation_to_wait_for(running_api: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("timeball.api.many.MOST_AT_ONCE", 2)
+    with Client(running_api) as timeball:
+        made = timeball.jobs.create_many([{"handler": "test.echo"} for _ in range(4)])
+        ids = [item.execution_id or "" for item in made.results]
+
+        few = timeball.executions.bulk("cancel", ids=ids[:1])
+        begun = timeball.executions.bulk("cancel", ids=ids, reason="too many")
+        assert isinstance(few, BulkResult)
+        assert isinstance(begun, Operation)
+        ended = timeball.operations.wait(begun.id, timeout=60)
+
+        assert (ended.state, ended.done, ended.failed, ended.reason) == ("succeeded", 3, 1, "too many")
+        assert [item.id for item in timeball.operations.iterate_items(begun.id, status="failed")] == ids[:1]
+        assert [item.id for item in timeball.operations.items(begun.id, limit=2).data] == ids[:2]
+        assert begun.id in [one.id for one in timeball.operations.iterate()]
+        assert timeball.operations.get(begun.id) == ended
+        with pytest.raises(Conflict):
+            timeball.operations.cancel(begun.id)
 
 
 async def test_machinery(running_api: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
@@ -11,11 +11,12 @@ from urllib.parse import quote
 import orjson
 from pydantic import BaseModel, ValidationError
 
-from timeball.errors import ServerError
+from timeball.errors import ResultTimeout, ServerError
 
 T = TypeVar("T")
 Model = TypeVar("Model", bound=BaseModel)
 Read = Callable[[bytes], T]
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +48,33 @@ class Page(Generic[T]):
     total_is_exact: bool | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Awaited(Generic[T]):
+    """A question that is asked until its answer says that something is over, or until *timeout* seconds have passed."""
+
+    subject: str
+    question: Call[T]
+    is_over: Callable[[T], bool]
+    timeout: float | None = None
+
+    def pauses(self) -> Iterator[float]:
+        """How long to rest between two questions, in seconds; ResultTimeout when the timeout has been rested away."""
+        rested, pause = 0.0, _FIRST_PAUSE
+        while self.timeout is None or rested < self.timeout:
+            pause = pause if self.timeout is None else min(pause, self.timeout - rested)
+            yield pause
+            rested, pause = rested + pause, min(pause * 1.5, _LONGEST_PAUSE)
+        raise ResultTimeout(f"{self.subject} has not ended within {self.timeout:g} seconds; it goes on")
+
+
 def a(model: type[Model]) -> Read[Model]:
     """Reads an answer as a model; fields that this program does not know are passed over."""
-    return lambda content: _fitted(model, anything(content))
+    return lambda content: fitted(model, anything(content))
 
 
 def many(model: type[Model]) -> Read[list[Model]]:
     """Reads the items of a whole list."""
-    return lambda content: [_fitted(model, item) for item in anything(content)["data"]]
+    return lambda content: [fitted(model, item) for item in anything(content)["data"]]
 
 
 def a_page(model: type[Model]) -> Read[Page[Model]]:
@@ -63,7 +83,7 @@ def a_page(model: type[Model]) -> Read[Page[Model]]:
     def read(content: bytes) -> Page[Model]:
         document = anything(content)
         return Page(
-            data=[_fitted(model, item) for item in document["data"]],
+            data=[fitted(model, item) for item in document["data"]],
             next_cursor=document.get("next_cursor"),
             has_more=document.get("has_more", False),
             total=document.get("total"),
@@ -91,7 +111,8 @@ def anything(content: bytes) -> Any:
         raise _not_understood("the answer is not JSON") from None
 
 
-def _fitted(model: type[Model], document: Any) -> Model:
+def fitted(model: type[Model], document: Any) -> Model:
+    """A document as a model; ServerError if it is none."""
     try:
         return model.model_validate(document)
     except ValidationError as error:

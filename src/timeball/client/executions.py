@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Unpack
 
-from timeball.client.calls import Call, Page, a, a_page, at, get, many, post, raw
-from timeball.client.models import BulkResult, DeadGroup, Execution, ExecutionDetails, LogLine
-from timeball.client.verbs import Download, Face, Group, Verb, Walk
+from timeball.client.calls import Awaited, Call, Page, a, a_page, at, get, many, post, raw
+from timeball.client.models import (
+    BulkResult,
+    DeadGroup,
+    Execution,
+    ExecutionDetails,
+    Explanation,
+    LogLine,
+    Operation,
+    Try,
+)
+from timeball.client.operations import what_came_of_many
+from timeball.client.verbs import Await, Download, Face, Group, Verb, Walk
 from timeball.client.wishes import ExecutionSearch
+
+_ENDS = frozenset({"succeeded", "cancelled", "dead", "skipped"})
 
 
 def fetch(execution: str) -> Call[ExecutionDetails]:
@@ -17,10 +29,29 @@ def fetch(execution: str) -> Call[ExecutionDetails]:
 
 
 def search(
-    *, limit: int | None = None, cursor: str | None = None, **wanted: Unpack[ExecutionSearch]
+    *,
+    limit: int | None = None,
+    cursor: str | None = None,
+    include: Literal["total"] | None = None,
+    **wanted: Unpack[ExecutionSearch],
 ) -> Call[Page[Execution]]:
-    """Executions that match, the latest first."""
-    return get("/executions", a_page(Execution), limit=limit, cursor=cursor, **wanted)
+    """Executions that match, the latest first; *q* is the language of search: `status:dead late:>30s`."""
+    return get("/executions", a_page(Execution), limit=limit, cursor=cursor, include=include, **wanted)
+
+
+def list_attempts(execution: str) -> Call[list[Try]]:
+    """Every try of an execution, the one under way too."""
+    return get(at("executions", execution, "attempts"), many(Try))
+
+
+def explain(execution: str) -> Call[Explanation]:
+    """Why an execution does not run: one sentence, then every gate."""
+    return get(at("executions", execution, "explain"), a(Explanation))
+
+
+def wait(execution: str, timeout: float | None = None) -> Awaited[ExecutionDetails]:
+    """Wait for the end of an execution, however it ends; ResultTimeout after so many seconds."""
+    return Awaited(execution, fetch(execution), lambda found: found.state in _ENDS, timeout)
 
 
 def read_logs(execution: str, *, limit: int | None = None, cursor: str | None = None) -> Call[Page[LogLine]]:
@@ -33,9 +64,15 @@ def cancel(execution: str, reason: str | None = None) -> Call[ExecutionDetails]:
     return post(at("executions", execution, "cancel"), a(ExecutionDetails), {"reason": reason})
 
 
-def retry(execution: str, payload: Any = None, reason: str | None = None) -> Call[ExecutionDetails]:
-    """Run an ended execution again: a new one, linked to the old; with another payload, if one is given."""
-    return post(at("executions", execution, "retry"), a(ExecutionDetails), {"payload": payload, "reason": reason})
+def retry(
+    execution: str, payload: Any = None, reason: str | None = None, *, wait: str | None = None
+) -> Call[ExecutionDetails]:
+    """Run an ended execution again: a new one, linked to the old; with another payload, if one is given.
+
+    With *wait*, such as `30s`, the answer comes when it has ended, or when the wait is over.
+    """
+    body = {"payload": payload, "reason": reason}
+    return post(at("executions", execution, "retry"), a(ExecutionDetails), body, wait=wait)
 
 
 def bulk(
@@ -46,8 +83,11 @@ def bulk(
     reason: str | None = None,
     dry_run: bool = False,
     expected_count: int | None = None,
-) -> Call[BulkResult]:
-    """Cancel or retry many executions, named by *ids* or found by a filter."""
+) -> Call[BulkResult | Operation]:
+    """Cancel or retry many executions, named by *ids* or found by a filter.
+
+    Of up to 500 the answer tells what came of each; more become an Operation, whose end `operations.wait` awaits.
+    """
     body = {
         "action": action,
         "ids": None if ids is None else list(ids),
@@ -56,7 +96,7 @@ def bulk(
         "dry_run": dry_run,
         "expected_count": expected_count,
     }
-    return post("/executions/bulk", a(BulkResult), body)
+    return post("/executions/bulk", what_came_of_many(), body)
 
 
 def export(format: Literal["csv", "jsonl"] = "csv", **wanted: Unpack[ExecutionSearch]) -> Call[bytes]:  # noqa: A002
@@ -70,6 +110,9 @@ class Executions(Group[Face]):
     get = Verb(fetch)
     list = Verb(search)
     iterate = Walk(search)
+    attempts = Verb(list_attempts)
+    explain = Verb(explain)
+    wait = Await(wait)
     logs = Verb(read_logs)
     iterate_logs = Walk(read_logs)
     cancel = Verb(cancel)
@@ -100,9 +143,9 @@ def retry_dead(
     fingerprint: str | None = None,
     all_of_them: bool = False,
     reason: str | None = None,
-) -> Call[BulkResult]:
-    """Run dead executions again: some by id, all of one cause, or all; up to 500 a call."""
-    return post("/dead-letter/retry", a(BulkResult), _choice(ids, fingerprint, all_of_them, reason))
+) -> Call[BulkResult | Operation]:
+    """Run dead executions again: some by id, all of one cause, or all; an Operation if they are more than 500."""
+    return post("/dead-letter/retry", what_came_of_many(), _choice(ids, fingerprint, all_of_them, reason))
 
 
 def discard(
@@ -111,9 +154,9 @@ def discard(
     fingerprint: str | None = None,
     all_of_them: bool = False,
     reason: str | None = None,
-) -> Call[BulkResult]:
-    """Take dead executions off the list: some by id, all of one cause, or all; up to 500 a call."""
-    return post("/dead-letter/discard", a(BulkResult), _choice(ids, fingerprint, all_of_them, reason))
+) -> Call[BulkResult | Operation]:
+    """Take dead executions off the list: some by id, all of one cause, or all; an Operation if they are more than 500."""
+    return post("/dead-letter/discard", what_came_of_many(), _choice(ids, fingerprint, all_of_them, reason))
 
 
 def _choice(

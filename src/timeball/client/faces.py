@@ -19,7 +19,7 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
-from timeball.client.calls import Call, Page, anything
+from timeball.client.calls import Awaited, Call, Page, anything
 from timeball.client.conversation import Patience, Reply, Send, Speaker, Step
 from timeball.client.groups import Groups
 from timeball.client.streams import PASSING_ERRORS, Event, EventStream
@@ -69,6 +69,13 @@ class Client(Groups["Client"]):
         while page.has_more:
             page = self.perform(call.having(cursor=page.next_cursor))
             yield from page.data
+
+    def await_end(self, awaited: Awaited[T]) -> T:
+        """Ask until the answer says that it is over; ResultTimeout if that takes too long."""
+        pauses = awaited.pauses()
+        while not awaited.is_over(found := self.perform(awaited.question)):
+            self._rest(next(pauses))
+        return found
 
     def download(self, call: Call[bytes]) -> Iterator[bytes]:
         """The content of an answer as it comes; not begun anew if it breaks off."""
@@ -164,6 +171,13 @@ class AsyncClient(Groups["AsyncClient"]):
             page = await self.perform(call.having(cursor=page.next_cursor))
             for item in page.data:
                 yield item
+
+    async def await_end(self, awaited: Awaited[T]) -> T:
+        """Ask until the answer says that it is over; ResultTimeout if that takes too long."""
+        pauses = awaited.pauses()
+        while not awaited.is_over(found := await self.perform(awaited.question)):
+            await self._rest(next(pauses))
+        return found
 
     async def download(self, call: Call[bytes]) -> AsyncIterator[bytes]:
         """The content of an answer as it comes; not begun anew if it breaks off."""

@@ -13,8 +13,10 @@ from timeball.client.models import (
     Execution,
     ExecutionDetails,
     ExecutionIds,
+    Explanation,
     FireTimes,
     Job,
+    Revision,
     SyncResult,
 )
 from timeball.client.verbs import Download, Face, Group, Verb, Walk
@@ -43,10 +45,15 @@ def fetch(job: str) -> Call[Job]:
 
 
 def search(
-    *, sort: str | None = None, limit: int | None = None, cursor: str | None = None, **wanted: Unpack[JobSearch]
+    *,
+    sort: str | None = None,
+    limit: int | None = None,
+    cursor: str | None = None,
+    include: Literal["total"] | None = None,
+    **wanted: Unpack[JobSearch],
 ) -> Call[Page[Job]]:
-    """Jobs that match."""
-    return get("/jobs", a_page(Job), sort=sort, limit=limit, cursor=cursor, **wanted)
+    """Jobs that match; *q* is the language of search: `status:paused queue:mail -tag:test`."""
+    return get("/jobs", a_page(Job), sort=sort, limit=limit, cursor=cursor, include=include, **wanted)
 
 
 def update(job: str, version: int | None = None, **fields: Unpack[JobFields]) -> Call[Job]:
@@ -71,9 +78,15 @@ def resume(job: str, reason: str | None = None) -> Call[Job]:
     return post(at("jobs", job, "resume"), a(Job), {"reason": reason})
 
 
-def trigger(job: str, payload: Any = None, reason: str | None = None) -> Call[ExecutionDetails]:
-    """Run a job now, beside its schedule; with another payload, if one is given."""
-    return post(at("jobs", job, "trigger"), a(ExecutionDetails), {"payload": payload, "reason": reason})
+def trigger(
+    job: str, payload: Any = None, reason: str | None = None, *, wait: str | None = None
+) -> Call[ExecutionDetails]:
+    """Run a job now, beside its schedule; with another payload, if one is given.
+
+    With *wait*, such as `30s`, the answer comes when it has ended, or when the wait is over.
+    """
+    body = {"payload": payload, "reason": reason}
+    return post(at("jobs", job, "trigger"), a(ExecutionDetails), body, wait=wait)
 
 
 def cancel(job: str, reason: str | None = None) -> Call[ExecutionDetails]:
@@ -81,9 +94,12 @@ def cancel(job: str, reason: str | None = None) -> Call[ExecutionDetails]:
     return post(at("jobs", job, "cancel"), a(ExecutionDetails), {"reason": reason})
 
 
-def retry(job: str, payload: Any = None, reason: str | None = None) -> Call[ExecutionDetails]:
-    """Run the last ended execution of a job again, as a new one."""
-    return post(at("jobs", job, "retry"), a(ExecutionDetails), {"payload": payload, "reason": reason})
+def retry(
+    job: str, payload: Any = None, reason: str | None = None, *, wait: str | None = None
+) -> Call[ExecutionDetails]:
+    """Run the last ended execution of a job again, as a new one; *wait* as for `trigger`."""
+    body = {"payload": payload, "reason": reason}
+    return post(at("jobs", job, "retry"), a(ExecutionDetails), body, wait=wait)
 
 
 def duplicate(job: str, **fields: Unpack[JobFields]) -> Call[CreatedJob]:
@@ -106,6 +122,16 @@ def list_executions(
 ) -> Call[Page[Execution]]:
     """The executions of a job, the latest first."""
     return get(at("jobs", job, "executions"), a_page(Execution), limit=limit, cursor=cursor, **wanted)
+
+
+def explain(job: str) -> Call[Explanation]:
+    """Why a job does not run: told of what of it runs, or else waits, or else of the job itself."""
+    return get(at("jobs", job, "explain"), a(Explanation))
+
+
+def list_revisions(job: str, *, limit: int | None = None, cursor: str | None = None) -> Call[Page[Revision]]:
+    """Who changed what of a job, when and why, the latest first."""
+    return get(at("jobs", job, "revisions"), a_page(Revision), limit=limit, cursor=cursor)
 
 
 def cancel_many(jobs: Sequence[str], reason: str | None = None) -> Call[BulkResult]:
@@ -161,6 +187,9 @@ class Jobs(Group[Face]):
     next = Verb(next_times)
     executions = Verb(list_executions)
     iterate_executions = Walk(list_executions)
+    explain = Verb(explain)
+    revisions = Verb(list_revisions)
+    iterate_revisions = Walk(list_revisions)
     cancel_many = Verb(cancel_many)
     retry_many = Verb(retry_many)
     export = Download(export)

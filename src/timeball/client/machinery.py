@@ -1,12 +1,12 @@
-"""Queues, nodes, schedules to look at, and the system as a whole, as calls."""
+"""Queues, nodes, handlers, and schedules to look at, as calls."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from timeball.client.calls import Call, Page, a, a_page, at, get, many, post
-from timeball.client.models import AuditRecord, FireTimes, Health, Node, Purged, Queue, Stats
-from timeball.client.verbs import Face, Group, Verb, Walk
+from timeball.client.calls import Call, a, at, get, many, post
+from timeball.client.models import FireTimes, Handler, Node, Purged, Queue
+from timeball.client.verbs import Face, Group, Verb
 from timeball.client.wishes import Moment
 
 
@@ -81,6 +81,23 @@ class Workers(Group[Face]):
     drain = Verb(drain)
 
 
+def all_handlers() -> Call[list[Handler]]:
+    """Every handler in the box, of installed packages and of the workers that are alive, with what it takes."""
+    return get("/handlers", many(Handler))
+
+
+def handler(name: str) -> Call[Handler]:
+    """One handler."""
+    return get(at("handlers", name), a(Handler))
+
+
+class Handlers(Group[Face]):
+    """What can be scheduled."""
+
+    list = Verb(all_handlers)
+    get = Verb(handler)
+
+
 def preview(
     *,
     schedule: str | None = None,
@@ -110,29 +127,3 @@ class Schedules(Group[Face]):
     """Schedules to look at."""
 
     preview = Verb(preview)
-
-
-def health() -> Call[Health]:
-    """The database, its schema, and whether schedulers and workers are alive; also when they are not."""
-    return Call("GET", "/health", a(Health), also_fine=frozenset({503}))
-
-
-def stats(hours: float = 24) -> Call[Stats]:
-    """What waits and runs, and how executions ended."""
-    return get("/stats", a(Stats), hours=hours)
-
-
-def list_audit(
-    *, subject: str | None = None, actor: str | None = None, limit: int | None = None, cursor: str | None = None
-) -> Call[Page[AuditRecord]]:
-    """Who changed what, when and why, the latest first."""
-    return get("/audit", a_page(AuditRecord), subject=subject, actor=actor, limit=limit, cursor=cursor)
-
-
-class System(Group[Face]):
-    """The system as a whole."""
-
-    health = Verb(health)
-    stats = Verb(stats)
-    audit = Verb(list_audit)
-    iterate_audit = Walk(list_audit)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
-from timeball.client.calls import Call, Page
+from timeball.client.calls import Awaited, Call, Page
 
 if TYPE_CHECKING:
     from timeball.client.faces import AsyncClient, Client
@@ -43,6 +43,25 @@ class Verb(Generic[P, T]):
         if group is None:
             return self
         return _like(self._make, lambda *args, **kwargs: group.face.perform(self._make(*args, **kwargs)))
+
+
+class Await(Generic[P, T]):
+    """One call, again and again, until its answer says that something is over."""
+
+    def __init__(self, make: Callable[P, Awaited[T]]) -> None:
+        self._make = make
+        self.__doc__ = make.__doc__
+
+    @overload
+    def __get__(self, group: None, owner: type) -> Await[P, T]: ...
+    @overload
+    def __get__(self, group: Group[Client], owner: type) -> Callable[P, T]: ...
+    @overload
+    def __get__(self, group: Group[AsyncClient], owner: type) -> Callable[P, Awaitable[T]]: ...
+    def __get__(self, group: Any, owner: type) -> Any:
+        if group is None:
+            return self
+        return _like(self._make, lambda *args, **kwargs: group.face.await_end(self._make(*args, **kwargs)))
 
 
 class Walk(Generic[P, T]):

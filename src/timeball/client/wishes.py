@@ -59,6 +59,7 @@ class JobSearch(TypedDict, total=False):
     queue: str
     tag: str
     search: str
+    q: str
     payload: str
     start_date: Moment
     end_date: Moment
@@ -73,5 +74,6 @@ class ExecutionSearch(TypedDict, total=False):
     handler: str
     queue: str
     origin: str
+    q: str
     start_date: Moment
     end_date: Moment

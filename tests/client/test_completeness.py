@@ -1,0 +1,73 @@
+"""Nothing that the API can do is missing from the client."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from fastapi.routing import APIRoute
+
+from timeball import Client
+from timeball.api.app import _ROUTERS
+from timeball.client.calls import Awaited, Call
+from timeball.client.verbs import Await, Download, Group, Verb, Walk
+
+# PUT is the twin of PATCH; the probes of load balancers have no use for a client; events have a verb of their own.
+WITHOUT_A_VERB = {
+    ("PUT", "/jobs/{job}"),
+    ("PUT", "/templates/{template}"),
+    ("GET", "/health/live"),
+    ("GET", "/health/ready"),
+    ("GET", "/events"),
+}
+
+
+def calls_of_the_client() -> Iterator[Call[Any]]:
+    """Each verb, asked to make its call with whatever it needs."""
+    with Client("http://nowhere") as client:
+        groups = [one for one in vars(client).values() if isinstance(one, Group)]
+    for group in groups:
+        for verb in vars(type(group)).values():
+            if isinstance(verb, Verb | Await | Walk | Download):
+                made: Any = verb._make(*_arguments(verb._make), **_named(verb._make))
+                yield made.question if isinstance(made, Awaited) else made
+
+
+def _arguments(make: Any) -> list[Any]:
+    required = (one for one in inspect.signature(make).parameters.values() if one.default is inspect.Parameter.empty)
+    return [_value(one) for one in required if one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+
+
+def _named(make: Any) -> dict[str, Any]:
+    parameters = inspect.signature(make).parameters.values()
+    return {
+        one.name: _value(one)
+        for one in parameters
+        if one.kind is inspect.Parameter.KEYWORD_ONLY and one.default is inspect.Parameter.empty
+    }
+
+
+def _value(parameter: inspect.Parameter) -> Any:
+    annotation = str(parameter.annotation)
+    return [] if annotation.startswith("Sequence") else {} if annotation.startswith("Mapping") else "x"
+
+
+def routes_of_the_api() -> Iterator[tuple[str, str]]:
+    for router in _ROUTERS:
+        for route in router.routes:
+            assert isinstance(route, APIRoute)
+            yield from ((method, route.path) for method in route.methods or ())
+
+
+def test_every_route_has_a_verb() -> None:
+    calls = {(call.method, call.path) for call in calls_of_the_client()}
+
+    missing = {
+        (method, path)
+        for method, path in routes_of_the_api()
+        if not any(verb == method and re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", path), called) for verb, called in calls)
+    }
+
+    assert missing == WITHOUT_A_VERB
