@@ -1,7 +1,8 @@
 """What does each broker cost and bring, with 2 and with 16 worker processes that mostly wait?
 
 A steady stream of single jobs, which is where brokers differ: without one, every hint wakes every worker, and each asks
-the database. Statements and CPU time are counted, and do not depend on who else is busy; the rate of a backlog does.
+the database. Transactions and CPU time are counted, and do not depend on who else is busy; the rate of a backlog does.
+A statement is a transaction, and so is the delivery of a hint to a node that listens: each job's hint goes to all nodes.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _BACKLOG = 10_000
 _IDLE_SECONDS = 10.0
 # The server's own counters lag behind by up to a second.
 _COUNTERS_SECONDS = 2.0
-_STATEMENTS = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()"
+_TRANSACTIONS = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()"
 _WAITED = """
 SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY extract(epoch FROM started_at - scheduled_for) * 1000)
 FROM timeball.finished
@@ -97,8 +98,8 @@ async def _measure(lab: Lab, system: System, server: Server, subject: str, worke
     # New connections ask many questions of their own: let all of them be opened before anything is counted.
     await _enqueue_one_by_one(system, _WARM_UP)
     await _until_calm(system)
-    idle = await _idle_statements(system)
-    lab.note(subject, "statements while idle", idle, PER_SECOND)
+    idle = await _idle_transactions(system)
+    lab.note(subject, "transactions while idle", idle, PER_SECOND)
     await _stream(lab, system, server, subject, idle)
     await _backlog(lab, system, subject)
     system.stop()
@@ -111,25 +112,25 @@ async def _until_calm(system: System) -> None:
         raise SystemExit("a node does not reach its broker")
 
 
-async def _idle_statements(system: System) -> float:
-    before, begun = await _statements(system), time.monotonic()
+async def _idle_transactions(system: System) -> float:
+    before, begun = await _transactions(system), time.monotonic()
     await asyncio.sleep(_IDLE_SECONDS)
-    return (await _statements(system) - before) / (time.monotonic() - begun)
+    return (await _transactions(system) - before) / (time.monotonic() - begun)
 
 
-async def _statements(system: System) -> int:
+async def _transactions(system: System) -> int:
     await asyncio.sleep(_COUNTERS_SECONDS)
-    return int(await system.value(_STATEMENTS))
+    return int(await system.value(_TRANSACTIONS))
 
 
 async def _stream(lab: Lab, system: System, server: Server, subject: str, idle: float) -> None:
     """Single jobs, one after the other; what the nodes do anyway is taken off."""
-    before, begun, busy = await _statements(system), time.monotonic(), server.cpu()
+    before, begun, busy = await _transactions(system), time.monotonic(), server.cpu()
     with system.cpu() as used:
         await _enqueue_one_by_one(system, _STREAM)
         await system.wait_for_finished(_WARM_UP + _STREAM)
-    statements = await _statements(system) - before - idle * (time.monotonic() - begun)
-    lab.note(subject, "statements", statements / _STREAM, PER_JOB)
+    transactions = await _transactions(system) - before - idle * (time.monotonic() - begun)
+    lab.note(subject, "transactions", transactions / _STREAM, PER_JOB)
     lab.note(subject, "CPU of nodes", used.nodes / _STREAM * 1e6, MICROSECONDS)
     lab.note(subject, "CPU of database", used.server / _STREAM * 1e6, MICROSECONDS)
     lab.note(subject, "CPU of broker", (server.cpu() - busy) / _STREAM * 1e6, MICROSECONDS)

@@ -112,17 +112,23 @@ async def test_a_ticket_is_claimed_and_run(worker: TicketWorker, store: Store) -
 
 
 async def test_while_tickets_come_hints_and_sweeps_leave_the_young_alone(
-    worker: TicketWorker, store: Store, clock: VirtualClock
+    worker: TicketWorker, store: Store, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     young = await enqueue(store)
 
-    worker.hint()
-    await worker.sweep()
+    async def fail(*_: Any) -> Any:
+        raise AssertionError("this is what every worker would ask at every hint")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store.rooms, "claim", fail)
+        worker.hint()
+        await worker.sweep()
 
     assert worker.runner.ids == []
     clock.advance(2)
+    await enqueue(store)
     await worker.sweep()
-    assert worker.runner.ids == [young], "after two seconds its ticket must be lost"
+    assert worker.runner.ids == [young], "after two seconds its ticket must be lost; the other's may come"
 
 
 async def test_limited_queues_are_claimed_as_ever(worker: TicketWorker, store: Store) -> None:
@@ -186,6 +192,47 @@ async def test_leftovers_of_a_busy_moment_are_no_silence(
 
     assert left in worker.runner.ids
     assert worker.heard.of(BrokerSilent) == []
+
+
+async def test_one_who_has_hardly_waited_knows_nothing_of_silence(
+    worker: TicketWorker, store: Store, clock: VirtualClock
+) -> None:
+    await worker.publish(await enqueue(store))
+    await worker.receive()
+    await enqueue(store)
+    clock.advance(2.5)
+    await worker.receive()
+
+    await worker.sweep()
+
+    assert len(worker.runner.ids) == 2
+    assert worker.heard.of(BrokerSilent) == []
+
+
+async def test_a_broker_that_goes_away_is_done_without_from_then_on(worker: TicketWorker, store: Store) -> None:
+    worker.receiver._broker = RedisBroker("redis://127.0.0.1:1/0", "x")
+    await worker.receiver.tick()
+    young = await enqueue(store)
+
+    worker.hint()
+    await settle(worker.claimer)
+    await until(lambda: worker.runner.ids)
+
+    assert worker.runner.ids == [young]
+
+
+async def test_a_worker_without_room_asks_for_nothing(
+    start: Callable[..., Awaitable[TicketWorker]], store: Store
+) -> None:
+    worker = await start(slots=1, hold_limit=0)
+    await worker.publish(await enqueue(store))
+    await worker.receive()
+    worker.claimer._prefetch = 0
+    worker.receiver._broker = RedisBroker("redis://127.0.0.1:1/0", "x")
+
+    await worker.receiver.tick()
+
+    assert worker.heard.of(BrokerLost) == [], "nobody was asked"
 
 
 async def test_no_more_tickets_are_asked_for_than_there_are_slots(
