@@ -97,6 +97,8 @@ EXECUTION_SEARCHES: list[tuple[str, Names]] = [
     ("error:Value*", {"bad"}),
     ("-error:Value*", {"good", "waits"}),
     ("fingerprint:abc", {"bad"}),
+    ("status:dead settled:no", {"bad"}),
+    ("settled:yes", set()),
     ("queue:mail", {"good", "bad"}),
     ("job:good", {"good"}),
     ("goo", {"good"}),
@@ -122,6 +124,15 @@ async def test_executions_are_found_in_whatever_room_they_are(
         return {ids[one["job_id"]] for one in answer.json()["data"]}
 
     assert [(q, await jobs_of(q)) for q, _ in EXECUTION_SEARCHES] == EXECUTION_SEARCHES
+
+
+async def test_what_somebody_has_dealt_with_is_told_apart(
+    client: httpx.AsyncClient, some_executions: dict[str, Any]
+) -> None:
+    await client.post("/dead-letter/discard", json={"all": True})
+
+    assert len((await client.get("/executions", params={"q": "settled:yes"})).json()["data"]) == 1
+    assert (await client.get("/executions", params={"q": "status:dead settled:no"})).json()["data"] == []
 
 
 async def test_an_execution_is_found_by_its_id(client: httpx.AsyncClient, some_executions: dict[str, Any]) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import tomllib
+import zipfile
 from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -111,6 +114,20 @@ def test_files_of_others_are_the_ones_written_down() -> None:
         assert b64encode(sha384(body).digest()).decode() == file["sha384"]
         assert file["version"] in file["path"]
         assert file["package_sha512"]
+
+
+def test_the_wheel_contains_every_page_and_file(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
+        cwd=ROOT.parents[2],
+        check=True,
+        capture_output=True,
+    )
+
+    (wheel,) = tmp_path.glob("*.whl")
+    inside = set(zipfile.ZipFile(wheel).namelist())
+    here = {path.relative_to(ROOT.parents[1]).as_posix() for path in ROOT.rglob("*.*") if path.suffix != ".pyc"}
+    assert {name for name in here if not name.endswith("/")} <= inside
 
 
 async def test_a_first_view_is_small(browser: Browser) -> None:

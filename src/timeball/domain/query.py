@@ -87,6 +87,7 @@ EXECUTION_FIELDS: Mapping[str, Field] = _SHARED | {
     "worker": Field(Kind.TEXT),
     "error": Field(Kind.TEXT),
     "fingerprint": Field(Kind.TEXT),
+    "settled": Field(Kind.CHOICE, ("yes", "no")),
     "origin": Field(Kind.CHOICE, tuple(Origin)),
     "attempts": Field(Kind.NUMBER),
     "late": Field(Kind.SPAN),

@@ -52,6 +52,9 @@ def _in_room(term: Term, room: str, place: Place, now: str, moment: datetime) ->
             return _any(_texts(column, term, place) for column in _ERRORS.get(room, (_NOTHING,)))
         case "fingerprint":
             return _texts("fingerprint" if room == "finished" else _NOTHING, term, place)
+        case "settled":
+            is_settled = "EXISTS (SELECT 1 FROM timeball.settled WHERE settled.execution_id = id)"
+            return _any(is_settled if value == "yes" else f"NOT {is_settled}" for value in term.values)
         case "late":
             return _compared(f"{_STARTED.get(room, now)} - scheduled_for", term, place, "interval")
         case "took":

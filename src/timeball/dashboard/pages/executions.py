@@ -11,7 +11,7 @@ from timeball.api.auth import Role
 from timeball.api.views import execution_document, full_execution_document
 from timeball.api.wishes import check_search, execution_filter
 from timeball.dashboard.pages.job_form import read_json
-from timeball.dashboard.pages.state_line import state_line
+from timeball.dashboard.pages.state_line import lateness_ms, state_line
 from timeball.dashboard.routing import Pages
 from timeball.dashboard.visit import Undo, Visit
 from timeball.dashboard.wording import pretty
@@ -69,7 +69,7 @@ async def show_execution(visit: Visit) -> Response:
     return visit.page(
         "execution.html",
         part="partials/execution_body.html",
-        run=full_execution_document(view) | {"job_name": run["job_name"]},
+        run=full_execution_document(view) | {"job_name": run["job_name"], "lateness_ms": lateness_ms(view)},
         steps=state_line(view, visit.site.insights.now()),
         is_over=view.execution.state.is_final,
     )

@@ -28,7 +28,7 @@ def state_line(view: ExecutionView, now: datetime) -> list[Step]:
     execution = view.execution
     steps = [Step("scheduled", execution.scheduled_for, _between(execution.scheduled_for, execution.queued_at))]
     if execution.queued_at is not None:
-        steps.append(Step("queued", execution.queued_at, _between(execution.queued_at, _first_start(view) or now)))
+        steps.append(Step("queued", execution.queued_at, _between(execution.queued_at, first_start(view) or now)))
     steps += _tries(view, now)
     if execution.state is ExecutionState.RETRYING:
         steps.append(Step("retrying", execution.run_at, None, "next try"))
@@ -57,7 +57,15 @@ def _is_another_try(execution: Execution, view: ExecutionView) -> bool:
     return execution.state in (ExecutionState.RUNNING, ExecutionState.SUCCEEDED) and bool(view.attempts)
 
 
-def _first_start(view: ExecutionView) -> datetime | None:
+def lateness_ms(view: ExecutionView) -> float | None:
+    """How long after its instant the first try began; a retry that waited for its turn was not late."""
+    start = first_start(view) if view.execution.started_at or view.attempts else None
+    late = _between(view.execution.scheduled_for, start)
+    return None if late is None else late / timedelta(milliseconds=1)
+
+
+def first_start(view: ExecutionView) -> datetime | None:
+    """When the first try began; when it ended, if nothing of it ever ran."""
     starts = [attempt.started_at for attempt in view.attempts if attempt.started_at is not None]
     known = [*starts, *([view.execution.started_at] if view.execution.started_at else [])]
     return min(known, default=view.execution.finished_at)
