@@ -1,6 +1,6 @@
 """A Timeball that looks as if it had been used for a day: for browser tests, screenshots, and to look at.
 
-`python -m tests.dashboard.lively [PORT]` serves one until Ctrl-C.
+`python -m tests.dashboard.lively [PORT [DSN]]` serves one until it is stopped, on a database of its own or on the empty one given.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import platform
 import random
+import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -340,19 +341,24 @@ async def serving(
 
 
 def main() -> None:
-    """Serve until Ctrl-C."""
+    """Serve until stopped."""
     platform.node = lambda: "app-1"
-    with running_servers() as servers:
-        server = servers.postgres("pg15")
-        dsn = server.dsn(server.create_database())
+    port, dsn = int(sys.argv[1]) if sys.argv[1:] else 0, sys.argv[2] if sys.argv[2:] else None
+    with suppress(KeyboardInterrupt):
+        if dsn is not None:
+            asyncio.run(_serve(port, dsn))
+            return
+        with running_servers() as servers:
+            server = servers.postgres("pg15")
+            asyncio.run(_serve(port, server.dsn(server.create_database())))
 
-        async def serve() -> None:
-            async with serving(dsn, port=int(sys.argv[1]) if sys.argv[1:] else 0) as (address, _):
-                print(f"{address}  {dsn}", flush=True)
-                await asyncio.Event().wait()
 
-        with suppress(KeyboardInterrupt):
-            asyncio.run(serve())
+async def _serve(port: int, dsn: str) -> None:
+    stopped = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    async with serving(dsn, port=port) as (address, _):
+        print(f"{address}  {dsn}", flush=True)
+        await stopped.wait()
 
 
 if __name__ == "__main__":
