@@ -8,7 +8,7 @@ BIN     := .venv/bin
 SERVICES := postgresql pgbouncer redis rabbitmq chromium
 
 .DEFAULT_GOAL := help
-.PHONY: reference help up test check lint types audit bench soak schema reference lock clean run-packages dev-packages services
+.PHONY: screenshots reference help up test check lint types audit bench soak schema reference lock clean run-packages dev-packages services
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
@@ -41,6 +41,9 @@ soak: dev-packages services ## the system tests with random faults, for long (MI
 
 schema: dev-packages services ## write down the schema that the migrations make, in one file for reading
 	@$(BIN)/python -m tests.schema
+
+screenshots: dev-packages services ## take pictures of every page of the dashboard, into docs/screenshots
+	@$(BIN)/python -m tests.dashboard.screenshots
 
 reference: dev-packages ## write the pages of the reference that are made from the program
 	@$(BIN)/python -m tests.reference

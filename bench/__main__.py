@@ -29,6 +29,7 @@ QUESTIONS = (
     "webhooks",
     "brokers",
     "http",
+    "pages",
 )
 
 

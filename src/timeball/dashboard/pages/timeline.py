@@ -20,7 +20,7 @@ ROWS = ("jobs", "queues", "workers")
 _MOST_ROWS = 60
 _WIDTH = 1_200
 # What a phone lists: the latest that ended, and what comes next.
-_PAST_ENTRIES, _NEXT_ENTRIES = 20, 40
+_PAST_ENTRIES, _NEXT_ENTRIES = 5, 40
 
 
 @pages.get("/timeline")
