@@ -180,9 +180,6 @@ async def test_brokers_are_switched_on_and_off_and_for_another_while_work_goes_o
     ]
 
     async def switch() -> None:
-        if not plans:
-            await asyncio.sleep(SECONDS)
-            return
         launch, environment = plans.pop(0)
         process = launch(**environment)
         await process.event("node.started", 60)
