@@ -42,6 +42,7 @@ MAY_SPEAK_SQL = {
     "store/postgres.py": "counts the shards when it opens",
     "store/database.py": "sends a notification",
     "engine/listener.py": "probes its connection",
+    "testing/databases.py": "tells the server of a test session to read its configuration again",
 }
 SQL = re.compile(
     r"\b(SELECT\s.+|INSERT\s+INTO\s|UPDATE\s+\w+(\.\w+)?\s+SET\s|DELETE\s+FROM\s|LOCK\s+TABLE\s|(ALTER|CREATE|DROP)\s+(TABLE|INDEX)\s)",

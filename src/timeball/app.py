@@ -16,8 +16,8 @@ imported anywhere. Schedules are declarations by name: however many processes de
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -54,6 +54,7 @@ from timeball.schedules import Schedules, check_handler
 if TYPE_CHECKING:
     from timeball.commands import Commands
     from timeball.domain.job import Job
+    from timeball.env import Env
     from timeball.hosting import Auth, MountedFront
     from timeball.settings import Settings
 
@@ -80,7 +81,8 @@ class Timeball:
             raise InvalidInput("settings are given beside database_url or data_dir, expected one or the other")
         self._given = {"database_url": database_url, "data_dir": data_dir}
         self._known_settings = settings
-        self._office = Office(lambda: self.settings)
+        self._env: Env | None = None
+        self._office = Office(lambda: self.settings, lambda: self._env)
         self._handles: dict[str, HandlerHandle[..., Any]] = {}
         self._registry = Registry()
         self._schedules = Schedules()
@@ -274,14 +276,15 @@ class Timeball:
     ) -> Callable[[Any], AbstractAsyncContextManager[None]]:
         """For `FastAPI(lifespan=tb.lifespan())`: closes what was used when the application ends.
 
-        Asked to, it runs a worker, a scheduler or both in the application's own process and event loop.
+        Asked to, it runs a worker, a scheduler or both in the application's own process and event loop; not while the program
+        is redirected, for then somebody else does their work.
         """
 
         @asynccontextmanager
         async def lifespan(_app: Any) -> AsyncIterator[None]:
             async with AsyncExitStack() as stack:
                 stack.push_async_callback(self._leave)
-                if worker or scheduler:
+                if (worker or scheduler) and self._env is None:
                     from timeball.hosting import running_nodes
 
                     nodes = running_nodes(
@@ -304,7 +307,7 @@ class Timeball:
         """
         from timeball.hosting import MountedFront
 
-        mounted = MountedFront(lambda: self.settings, auth)
+        mounted = MountedFront(lambda: self.settings, auth, lambda: self._env)
         self._mounted.append(mounted)
         return mounted
 
@@ -322,6 +325,18 @@ class Timeball:
     async def aclose(self) -> None:
         """Like `close`, for coroutines."""
         await self._office.portal.aclose()
+
+    @contextmanager
+    def redirected(self, settings: Settings, env: Env) -> Iterator[None]:
+        """Keep to other settings, and to another clock, until the block ends: how a test takes a program to its own database."""
+        before = self._known_settings, self._env
+        self.close()
+        self._known_settings, self._env = settings, env
+        try:
+            yield
+        finally:
+            self.close()
+            self._known_settings, self._env = before
 
     def __enter__(self) -> Self:
         return self

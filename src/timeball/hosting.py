@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from timeball.engine.supervisor import Supervisor
+    from timeball.env import Env
     from timeball.handlers.registry import Registry
     from timeball.settings import Settings
     from timeball.wiring import Parts
@@ -32,9 +33,12 @@ Auth = Callable[[Mapping[str, str]], "str | Awaitable[str | None] | None"]
 class MountedFront:
     """API and dashboard as an ASGI application; the database is opened by the first request, or by the lifespan."""
 
-    def __init__(self, settings: Callable[[], Settings], auth: Auth | None) -> None:
+    def __init__(
+        self, settings: Callable[[], Settings], auth: Auth | None, env: Callable[[], Env | None] = lambda: None
+    ) -> None:
         self._settings = settings
         self._auth = auth
+        self._env = env
         self._stack = AsyncExitStack()
         self._front: ASGIApp | None = None
         self._opening = asyncio.Lock()
@@ -53,7 +57,7 @@ class MountedFront:
         async with self._opening:
             if self._front is None:
                 settings = self._settings()
-                parts = await self._stack.enter_async_context(opened(settings))
+                parts = await self._stack.enter_async_context(opened(settings, self._env()))
                 front = front_parts(settings, parts.store, parts.commands)
                 self._front = make_front(front, host_gate(front.keys, self._auth))
         return self._front

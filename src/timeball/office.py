@@ -20,6 +20,7 @@ from timeball.portal import Portal
 
 if TYPE_CHECKING:
     from timeball.commands import Actor, Commands
+    from timeball.env import Env
     from timeball.settings import Settings
     from timeball.store.interface import Created
     from timeball.transactions import Batch
@@ -134,12 +135,13 @@ def execution_of(made: Created) -> ExecutionId:
 class Office:
     """Sends wishes; every verb has a twin for coroutines, with an `a` before its name."""
 
-    def __init__(self, settings: Callable[[], Settings]) -> None:
+    def __init__(self, settings: Callable[[], Settings], env: Callable[[], Env | None] = lambda: None) -> None:
         self._settings = settings
+        self._env = env
         self.portal: Portal[Desk] = Portal(self._open)
 
     def _open(self) -> AbstractAsyncContextManager[Desk]:
-        return _open_desk(self._settings())
+        return _open_desk(self._settings(), self._env())
 
     def send(self, wish: Wish, payload: str) -> Created:
         """Enqueue one job; it is committed when this returns, or lies in the caller's transaction."""
@@ -206,11 +208,11 @@ async def _itself(desk: Desk) -> Desk:
 
 
 @asynccontextmanager
-async def _open_desk(settings: Settings) -> AsyncIterator[Desk]:
+async def _open_desk(settings: Settings, env: Env | None) -> AsyncIterator[Desk]:
     # Here and not above: a program that only declares handlers needs no database driver.
     from timeball.wiring import opened
 
-    async with opened(settings) as parts:
+    async with opened(settings, env) as parts:
         desk = Desk(parts)
         try:
             yield desk

@@ -1,0 +1,21 @@
+-- What a test asks of its own small database; nothing here is for a database that serves anybody.
+
+-- name: next_instant
+-- The next instant at which something is to happen that has not been looked at yet.
+SELECT min(run_at)
+FROM (
+    SELECT run_at
+    FROM timeball.due
+    UNION ALL
+    SELECT run_at
+    FROM timeball.ready
+) AS waiting
+WHERE run_at > coalesce(:now, now());
+
+-- name: rehearsed_executions
+-- Every execution there is, with what its job says of it, in the order of their instants.
+SELECT execution.*, execution.result::text AS result_text, coalesce(execution.payload, job.payload)::text AS payload_text,
+       job.name AS job_name, job.timezone AS job_timezone
+FROM timeball.execution
+JOIN timeball.job ON job.id = execution.job_id
+ORDER BY execution.scheduled_for, execution.id;

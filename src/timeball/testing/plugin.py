@@ -1,0 +1,82 @@
+"""The pytest plugin: the `timeball` fixture.
+
+pytest loads this for everybody who has Timeball installed. So everything else is imported by those fixtures that need it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+
+if TYPE_CHECKING:
+    from timeball.testing.databases import SessionDatabases
+    from timeball.testing.rehearsal import Rehearsal
+
+_MARKER = (
+    "timeball(app=None, start=None, schedules=True): the program the timeball fixture uses, "
+    "when its clock starts, and which schedules become jobs"
+)
+T = TypeVar("T")
+
+_OPTIONS = ("app", "start", "schedules")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini("timeball_app", "the program that the timeball fixture uses, such as app:tb", default="")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", _MARKER)
+
+
+@pytest.fixture(scope="session")
+def timeball_databases() -> Iterator[SessionDatabases]:
+    """Makes the databases of this session; the server is started, or reached, by the first test that needs it."""
+    from timeball.testing.databases import session_databases
+
+    with ExitStack() as stack:
+        yield _or_fail(lambda: stack.enter_context(session_databases()))
+
+
+@pytest.fixture
+def timeball(request: pytest.FixtureRequest, timeball_databases: SessionDatabases) -> Iterator[Rehearsal]:
+    """A program on a database of the test's own, and on a clock that stands still until the test moves it."""
+    from timeball.testing.rehearsal import Rehearsal
+
+    options = _options(request.node)
+    app = options.pop("app", None) or request.config.getini("timeball_app")
+    start = {"start": options.pop("start")} if options.get("start") is not None else {}
+    url = _or_fail(timeball_databases.create)
+    rehearsal = Rehearsal(url, tell=lambda line: request.node.add_report_section("call", "timeball", line), **start)
+    try:
+        if app:
+            rehearsal.use(app, **options)
+        yield rehearsal
+    finally:
+        rehearsal.close()
+        timeball_databases.drop(url)
+
+
+def _or_fail(work: Callable[[], T]) -> T:
+    """A server that cannot be used is told in a sentence: a traceback would show its address, which may hold a password."""
+    from timeball.errors import TimeballError
+
+    try:
+        return work()
+    except TimeballError as error:
+        pytest.fail(str(error), pytrace=False)
+
+
+def _options(node: Any) -> dict[str, Any]:
+    """What the markers of a test say; the nearest one goes before."""
+    options: dict[str, Any] = {}
+    for marker in reversed(list(node.iter_markers("timeball"))):
+        unknown = sorted(marker.kwargs.keys() - set(_OPTIONS))
+        if marker.args or unknown:
+            found = ", ".join([*map(repr, marker.args), *unknown])
+            raise pytest.UsageError(f"@pytest.mark.timeball was given {found}, expected {', '.join(_OPTIONS)} by name")
+        options |= marker.kwargs
+    return options

@@ -1,0 +1,18 @@
+"""Rehearsals of small programs, on a database that the tests have anyway."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conftest import FreshDatabase
+from timeball.testing import Rehearsal
+
+
+@pytest.fixture
+def rehearsal(fresh_database: FreshDatabase) -> Iterator[Rehearsal]:
+    """What the plugin gives to a test."""
+    made = Rehearsal(fresh_database.dsn)
+    yield made
+    made.close()
