@@ -123,7 +123,7 @@ async def window(chromium: Browser, address: str, **settings: Any) -> AsyncItera
     page.on("pageerror", lambda error: complaints.append(str(error)))
     yield page
     await context.close()
-    assert complaints == []
+    assert complaints == [], complaints
 
 
 async def _context(chromium: Browser, address: str, settings: dict[str, Any]) -> BrowserContext:
@@ -139,8 +139,9 @@ async def _context(chromium: Browser, address: str, settings: dict[str, Any]) ->
 
 
 def _is_error(message: ConsoleMessage) -> bool:
-    # A form that was refused is answered by a page under the status 422, which the console takes for a failure to load.
-    return message.type == "error" and "422" not in message.text
+    # A form that was refused is answered by a page under the status 422, and whoever has to log in again gets a 401;
+    # the console takes both for a failure to load.
+    return message.type == "error" and not any(status in message.text for status in ("422", "401"))
 
 
 @pytest_asyncio.fixture(loop_scope="session")

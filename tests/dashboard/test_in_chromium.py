@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from tests.dashboard.chromium import PATIENCE_MS, chromium, make, page, timeball_up, window
+from tests.dashboard.chromium import PATIENCE_MS, Up, chromium, make, page, timeball_up, window
+from tests.servers import PostgresServer, Servers
 
 __all__ = ["chromium", "make", "page", "timeball_up"]
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -276,3 +278,32 @@ async def test_a_new_drop_reaches_every_window_of_a_browser(chromium: Browser, t
         for page in (one, other):
             await page.bring_to_front()
             await expect(page.locator("tbody tr")).to_have_count(1)
+
+
+async def test_a_viewer_logs_in_below_a_prefix_and_sees_no_button(
+    chromium: Browser, servers: Servers, template_of: Callable[[PostgresServer], str], tmp_path: Path
+) -> None:
+    server = servers.postgres("pg15")
+    name = server.create_database(template_of(server))
+    up = Up(server.dsn(name), tmp_path, TIMEBALL_URL_PREFIX="/tools")
+    async with window(chromium, up.address) as page:
+        await page.goto("/tools/keys")
+        await page.get_by_label("Name", exact=True).fill("ana")
+        await page.get_by_label("Role").select_option("viewer")
+        await page.get_by_role("button", name="Make it").click()
+        key = await page.locator(".command code").first.inner_text()
+
+        await page.goto("/tools/jobs")
+        await page.wait_for_url("**/tools/login*")
+        await page.get_by_label("API key").fill(key)
+        await page.get_by_role("button", name="Log in").click()
+        await page.wait_for_url("**/tools/jobs")
+
+        await expect(page.locator("h1")).to_have_text("Jobs")
+        await expect(page.get_by_role("link", name="New job")).to_have_count(0)
+        await expect(page.locator("main form[method=post]")).to_have_count(0)
+        await page.locator(".top .menu summary").click()
+        await page.get_by_role("button", name="Log out").click()
+        await page.wait_for_url("**/tools/login")
+    up.stop()
+    server.drop_database(name)

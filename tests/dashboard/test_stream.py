@@ -94,6 +94,6 @@ async def test_too_many_streams_are_refused(parts: FrontParts) -> None:
 async def test_a_stranger_hears_nothing(parts: FrontParts, browser: Browser, log_in: Any) -> None:
     await log_in("viewer")
 
-    answer = await browser.get("/parts/stream", headers={"HX-Request": "true"})
+    answer = await browser.get("/parts/stream", headers={"Accept": "text/event-stream"})
 
     assert answer.status_code == 401

@@ -57,9 +57,10 @@ def _endpoint(page: Page, role: Role) -> Callable[[Request], Awaitable[Response]
 
 
 def _to_login(request: Request) -> Response:
-    """Log in first, then come back; a part that was to be refreshed cannot ask for a key, so its whole page goes."""
+    """Log in first, then come back; a part or a stream cannot ask for a key, so its whole page goes."""
     prefix = request.scope.get("root_path", "")
-    if request.method != "GET" or request.headers.get("hx-request"):
+    is_page = "text/html" in request.headers.get("accept", "text/html") or "*/*" in request.headers["accept"]
+    if request.method != "GET" or request.headers.get("hx-request") or not is_page:
         return Response(status_code=401, headers={"HX-Redirect": f"{prefix}/login"})
     wanted = request.scope["path"].removeprefix(prefix)
     query = request.url.query

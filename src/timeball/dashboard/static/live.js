@@ -132,6 +132,8 @@ async function poll() {
 }
 
 export function startLive() {
+  // Whoever has to log in first hears nothing yet.
+  if (!document.getElementById("live")) return;
   document.getElementById("live")?.addEventListener("click", freeze);
   channel?.addEventListener("message", (event) => heard(event.data));
   document.addEventListener("visibilitychange", () => { if (document.visibilityState === "visible") mark(["*"]); });
