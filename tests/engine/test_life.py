@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 
-from tests.engine.support import IMMORTAL, MORTAL, HaltingRunner, Heard, ManualRunner, create, registry, until
+from tests.engine.support import (
+    IMMORTAL,
+    MORTAL,
+    PATIENCE_SECONDS,
+    HaltingRunner,
+    Heard,
+    ManualRunner,
+    create,
+    registry,
+    until,
+)
 from tests.factories import HANDLER, enqueue, only_row, rooms_of, table
 from timeball.commands import Commands
 from timeball.current import Halt
@@ -95,11 +105,11 @@ async def until_done(clock: VirtualClock, task: asyncio.Task[Any]) -> Any:
             break
         clock.advance("100ms")
         await asyncio.sleep(0.01)
-    return await asyncio.wait_for(task, 5)
+    return await asyncio.wait_for(task, PATIENCE_SECONDS)
 
 
 async def until_in(store: Store, execution_id: ExecutionId, room: str) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while await rooms_of(store, execution_id) != [room]:
             await asyncio.sleep(0.01)
 
@@ -132,7 +142,7 @@ async def test_a_scheduler_takes_its_shards_and_hoists(
     clock.advance("60s")
     life.scheduler.reload()
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while not await table(store, "ready"):
             await asyncio.sleep(0.01)
     assert (await only_row(store, "ready"))["job_id"] == job.id
@@ -170,7 +180,7 @@ async def test_a_leaving_worker_gives_back_what_has_not_begun_and_waits_for_the_
     assert await rooms_of(store, running) == ["running"]
     runner.end(runner.started[0].claimed)
 
-    assert await asyncio.wait_for(task, 5) is False
+    assert await asyncio.wait_for(task, PATIENCE_SECONDS) is False
     assert await rooms_of(store, running) == ["finished"]
     assert heard.of(NodeStopped) == [NodeStopped(life.node.incarnation, "worker", 1)]
     assert (await only_row(store, "ready"))["attempts"] == 0
@@ -188,7 +198,7 @@ async def test_what_does_not_end_within_the_grace_is_halted_and_given_back_uncou
     await until(lambda: runner.started)
 
     life.end()
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, PATIENCE_SECONDS)
 
     assert runner.started[0].halted is Halt.SHUTDOWN
     row = await only_row(store, "ready")
@@ -208,7 +218,7 @@ async def test_a_worker_in_a_hurry_does_not_wait(store: Store, heard: Heard, nod
     assert not task.done()
     life.hurry()
 
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, PATIENCE_SECONDS)
     assert len(await table(store, "ready")) == 1
 
 
@@ -218,7 +228,7 @@ async def test_a_leaving_scheduler_hands_its_shards_over_at_once(store: Store, n
     await until(lambda: len(leaver.keeper.epochs) == store.shards)
 
     leaver.end()
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, PATIENCE_SECONDS)
     nodes.begin(heir)
 
     await until(lambda: len(heir.keeper.epochs) == store.shards)
@@ -250,7 +260,7 @@ async def test_a_worker_can_leave_a_database_that_does_not_answer(
     env.fault = unreachable
     life.end()
 
-    await asyncio.wait_for(task, 10)
+    await asyncio.wait_for(task, PATIENCE_SECONDS)
     assert len(heard.of(NodeStopped)) == 1
 
 
@@ -268,7 +278,7 @@ async def test_a_lost_life_drops_everything_and_writes_nothing(
     before = [await table(store, room) for room in ("ready", "running", "finished", "attempt")]
 
     clock.advance("1h")
-    assert await asyncio.wait_for(task, 5) is True
+    assert await asyncio.wait_for(task, PATIENCE_SECONDS) is True
 
     assert heard.of(NodeLost) == [NodeLost(life.node.incarnation, "worker", "no renewal was accepted in time")]
     assert runner.started[0].halted is Halt.SHUTDOWN
@@ -300,7 +310,7 @@ async def test_an_outcome_that_could_not_be_written_is_lost_with_its_life(
     runner.end(runner.started[0].claimed)
     await until(lambda: heard.of(ServiceFailed))
     clock.advance("1h")
-    assert await asyncio.wait_for(task, 5) is True
+    assert await asyncio.wait_for(task, PATIENCE_SECONDS) is True
     env.fault = lambda _: None
     await life.recorder.tick()
 
@@ -324,7 +334,7 @@ async def test_after_a_lost_life_another_one_begins(
     assert first != second
     assert (await only_row(store, "finished"))["worker"] == second
     supervisor.stop()
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, PATIENCE_SECONDS)
 
 
 async def test_a_node_that_cannot_register_tries_again(store: Store, env: Env, heard: Heard, nodes: Nodes) -> None:
@@ -347,7 +357,7 @@ async def test_a_node_that_cannot_register_tries_again(store: Store, env: Env, h
         timedelta(seconds=0.4),
     ]
     supervisor.stop()
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, PATIENCE_SECONDS)
 
 
 async def test_workers_leave_before_schedulers(store: Store, env: Env, heard: Heard, nodes: Nodes) -> None:
@@ -356,7 +366,7 @@ async def test_workers_leave_before_schedulers(store: Store, env: Env, heard: He
     await until(lambda: len(heard.of(NodeStarted)) == 2)
 
     supervisor.stop()
-    await asyncio.wait_for(task, 10)
+    await asyncio.wait_for(task, PATIENCE_SECONDS)
 
     assert [event.kind for event in heard.of(NodeStopped)] == ["worker", "scheduler"]
 
@@ -373,7 +383,7 @@ async def test_a_second_stop_hurries(store: Store, env: Env, heard: Heard, nodes
     assert not task.done()
     supervisor.stop()
 
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, PATIENCE_SECONDS)
     assert len(await table(store, "ready")) == 1
 
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.engine.support import Heard, until
+from tests.engine.support import PATIENCE_SECONDS, Heard, until
 from timeball.domain.events import ServiceFailed, ServiceRecovered
 from timeball.engine.service import AT_ONCE, Service
 from timeball.env import Env
@@ -35,7 +35,7 @@ class Scripted(Service):
 
 async def stopped(service: Service, task: asyncio.Task[None]) -> None:
     service.stop()
-    await asyncio.wait_for(task, 1)
+    await asyncio.wait_for(task, PATIENCE_SECONDS)
 
 
 def run(service: Service) -> asyncio.Task[None]:

@@ -217,7 +217,7 @@ async def test_everybody_is_let_go_at_the_end(live: Live) -> None:
 
         live.close()
 
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             news, changed = await waiting
     assert news.is_over
     assert changed == frozenset()
