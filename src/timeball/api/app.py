@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
+from starlette.routing import BaseRoute
 
 from timeball.api.auth import Doorkeeper, Gate
 from timeball.api.desk import ApiParts, Desk
@@ -68,7 +70,8 @@ _DESCRIPTION = (
 
 def make_api(parts: ApiParts, gate: Doorkeeper | None = None) -> FastAPI:
     """The whole API over the parts of an open process; keys open its gate, unless another one is given."""
-    app = FastAPI(title="Timeball", version=__version__, openapi_url=None, docs_url=None, redoc_url=None)
+    routes = list(_all_routes())
+    app = FastAPI(title="Timeball", version=__version__, routes=routes, openapi_url=None, docs_url=None, redoc_url=None)
     app.state.desk = Desk(
         commands=parts.commands,
         insights=parts.insights,
@@ -78,9 +81,6 @@ def make_api(parts: ApiParts, gate: Doorkeeper | None = None) -> FastAPI:
         catalogue=parts.catalogue,
         holder=parts.env.new_id(),
     )
-    app.include_router(meters.plain_router)
-    for router in _ROUTERS:
-        app.include_router(router, prefix=PREFIX)
     app.openapi = lambda: _schema_of(app)  # type: ignore[method-assign]
     install_problems(app)
     _add_pages(app)
@@ -96,6 +96,16 @@ def make_api(parts: ApiParts, gate: Doorkeeper | None = None) -> FastAPI:
     )
     app.add_middleware(GZipMiddleware, minimum_size=_COMPRESS_FROM, compresslevel=4)
     return app
+
+
+@cache
+def _all_routes() -> tuple[BaseRoute, ...]:
+    """Every route, built once a process: they know nothing of an application, and reading their signatures takes long."""
+    whole = APIRouter()
+    whole.include_router(meters.plain_router)
+    for router in _ROUTERS:
+        whole.include_router(router, prefix=PREFIX)
+    return tuple(whole.routes)
 
 
 def _add_pages(app: FastAPI) -> None:
