@@ -210,6 +210,9 @@ async def test_exports_hold_everything(client: httpx.AsyncClient) -> None:
 
     assert len({orjson.loads(line)["id"] for line in executions}) == 450
     assert len(table_lines) == 451
+    whole = (await client.get("/executions/export", params={"format": "json"})).json()
+    assert len({execution["id"] for execution in whole}) == 450
+    assert (await client.get("/executions/export", params={"format": "json", "queue": "none"})).json() == []
     assert (await client.get("/executions/export", params={"format": "xml"})).status_code == 422
 
 

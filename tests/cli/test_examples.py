@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ def tick() -> None:
     print("tick")
 """
 JOBS = '{"name": "a", "handler": "test.echo"}\n{"name": "b", "handler": "test.echo", "interval_seconds": 60}\n'
+JOBS_JSON = '[{"name": "d", "handler": "test.echo"}]'
 JOBS_CSV = 'name,handler,interval_seconds,payload\nc,test.echo,60,"{""n"": 1}"\n'
 
 # These serve until they are stopped.
@@ -43,6 +45,35 @@ def is_serving(example: str) -> bool:
 def run_of(example: str, world: World) -> str:
     """The execution that stands for RUN."""
     return {"cancel": world.waiting, "watch": world.succeeded}.get(" ".join(example.split()[2:3]), world.dead)
+
+
+# These change nothing, so one database serves them all.
+LOOKING = frozenset(
+    [
+        "list",
+        "show",
+        "next",
+        "logs",
+        "why",
+        "doctor",
+        "forecast",
+        "tail",
+        "top",
+        "verify",
+        "check",
+        "alive",
+        "plan",
+        "export",
+        "status",
+        "groups",
+    ]
+)
+
+
+def only_looks(example: str) -> bool:
+    noun, *rest = shlex.split(example)[1:3]
+    is_a_noun_alone = not rest or rest[0].startswith("-")
+    return is_a_noun_alone or noun in LOOKING or rest[0] in LOOKING
 
 
 SHORT = [example for example in all_examples() if not is_serving(example)]
@@ -65,12 +96,30 @@ def template_world(
     server.drop_database(name)
 
 
-@pytest.fixture
-def fresh_database(template_world: tuple[PostgresServer, str, World]) -> Iterator[FreshDatabase]:
+@contextmanager
+def copy_of(template_world: tuple[PostgresServer, str, World]) -> Iterator[FreshDatabase]:
     server, template, _ = template_world
     name = server.create_database(template)
     yield FreshDatabase(server, name, server.dsn(name))
     server.drop_database(name)
+
+
+@pytest.fixture(scope="session")
+def shared_database(template_world: tuple[PostgresServer, str, World]) -> Iterator[FreshDatabase]:
+    with copy_of(template_world) as database:
+        yield database
+
+
+@pytest.fixture
+def fresh_database(
+    request: pytest.FixtureRequest, example: str, template_world: tuple[PostgresServer, str, World]
+) -> Iterator[FreshDatabase]:
+    """A copy for each example that changes something; those that serve change nothing while nothing is due."""
+    if only_looks(example) or (is_serving(example) and "--demo" not in example):
+        yield request.getfixturevalue("shared_database")
+        return
+    with copy_of(template_world) as database:
+        yield database
 
 
 @pytest.fixture
@@ -78,6 +127,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with what examples name."""
     (tmp_path / "app.py").write_text(PROGRAM)
     (tmp_path / "jobs.jsonl").write_text(JOBS)
+    (tmp_path / "jobs.json").write_text(JOBS_JSON)
     (tmp_path / "jobs.csv").write_text(JOBS_CSV)
     monkeypatch.delitem(sys.modules, "app", raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -52,6 +52,7 @@ def described_export(example: str) -> dict[str, Any]:
     """The arguments of a route that answers with a file."""
     made = described(Role.VIEWER, example, media_type="text/csv")
     made["responses"][200]["content"]["application/jsonl"] = {"example": '{"id":"..."}\n'}
+    made["responses"][200]["content"]["application/json"] = {"example": [{"id": "..."}]}
     return made
 
 

@@ -1,4 +1,4 @@
-"""Lists as files: CSV or JSON lines, streamed page by page, and harmless when a spreadsheet opens them."""
+"""Lists as files: CSV, JSON lines or one JSON list, streamed page by page, and harmless when a spreadsheet opens them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from starlette.responses import StreamingResponse
 from timeball.api.views import Document, to_bytes
 from timeball.domain.search import LARGEST_PAGE, Page, PageRequest
 
-Format = Literal["csv", "jsonl"]
+Format = Literal["csv", "jsonl", "json"]
 ReadPage = Callable[[PageRequest], Awaitable[Page[Any]]]
 Pages = AsyncIterator[Page[Any]]
 
-_MEDIA_TYPES = {"csv": "text/csv", "jsonl": "application/jsonl"}
+_MEDIA_TYPES = {"csv": "text/csv", "jsonl": "application/jsonl", "json": "application/json"}
 # What a spreadsheet takes for the beginning of a formula.
 _DANGEROUS = ("=", "+", "-", "@", "\t", "\r")
 
@@ -27,9 +27,20 @@ async def exported(
 ) -> StreamingResponse:
     """All of a list as a file; the first page is read before the answer begins, so that errors are still errors."""
     pages = _pages(await read_page(PageRequest(limit=LARGEST_PAGE)), read_page)
-    lines = _csv(columns, pages, show_item) if kind == "csv" else _jsonl(pages, show_item)
     headers = {"Content-Disposition": f'attachment; filename="{name}.{kind}"'}
-    return StreamingResponse(lines, headers=headers, media_type=_MEDIA_TYPES[kind])
+    return StreamingResponse(_lines(kind, columns, pages, show_item), headers=headers, media_type=_MEDIA_TYPES[kind])
+
+
+def _lines(
+    kind: Format, columns: list[str], pages: Pages, show_item: Callable[[Any], Document]
+) -> AsyncIterator[bytes]:
+    match kind:
+        case "csv":
+            return _csv(columns, pages, show_item)
+        case "jsonl":
+            return _jsonl(pages, show_item)
+        case "json":
+            return _json(pages, show_item)
 
 
 async def _pages(page: Page[Any], read_page: ReadPage) -> Pages:
@@ -42,6 +53,15 @@ async def _pages(page: Page[Any], read_page: ReadPage) -> Pages:
 async def _jsonl(pages: Pages, show_item: Callable[[Any], Document]) -> AsyncIterator[bytes]:
     async for page in pages:
         yield b"".join(to_bytes(show_item(item)) + b"\n" for item in page.items)
+
+
+async def _json(pages: Pages, show_item: Callable[[Any], Document]) -> AsyncIterator[bytes]:
+    before = b"["
+    async for page in pages:
+        for item in page.items:
+            yield before + to_bytes(show_item(item))
+            before = b",\n"
+    yield b"]\n" if before != b"[" else b"[]\n"
 
 
 async def _csv(columns: list[str], pages: Pages, show_item: Callable[[Any], Document]) -> AsyncIterator[bytes]:

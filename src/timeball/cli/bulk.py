@@ -1,9 +1,13 @@
-"""Things done to many executions at once: in rounds, with a bar, and with an account of what failed."""
+"""Things done to many executions at once: asked about before, followed with a bar, and with an account of what failed."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from timeball.cli.render import Column, Kind
 from timeball.cli.session import Session
@@ -15,6 +19,12 @@ if TYPE_CHECKING:
 Action = Callable[["AsyncClient"], Awaitable[Any]]
 
 _COLUMNS = [Column("id"), Column("status", kind=Kind.STATE), Column("execution", "execution_id"), Column("error")]
+_OPERATION = [Column("operation", "id"), Column("action"), Column("state", kind=Kind.STATE), Column("total")]
+_PAUSE_SECONDS = 0.3
+
+NoWait = Annotated[
+    bool, typer.Option("--no-wait", help="Print the id of the operation that more than 500 become, and end.")
+]
 
 
 class SomeFailed(TimeballError):
@@ -23,53 +33,64 @@ class SomeFailed(TimeballError):
     code = "some_failed"
 
 
-def act_in_rounds(
-    session: Session,
-    what: str,
-    *,
-    act: Action,
-    look: Action | None = None,
-    has_rounds: bool = False,
-    yes: bool = False,
-    dry_run: bool = False,
-) -> None:
-    """Do something to many, after asking; *has_rounds* if what is done falls out of the choice, so that the rest comes next.
+@dataclass(frozen=True)
+class Manner:
+    """How something is done to many: after asking or not, for real or not, to its end or not."""
 
-    *look* tells beforehand what would be touched.
-    """
-    session.talk(lambda client: _acted(client, session, what, act, look, has_rounds, yes, dry_run))
+    yes: bool = False
+    dry_run: bool = False
+    waits: bool = True
 
 
-async def _acted(
-    client: AsyncClient,
-    session: Session,
-    what: str,
-    act: Action,
-    look: Action | None,
-    has_rounds: bool,
-    yes: bool,
-    dry_run: bool,
-) -> None:
+def act_on_many(session: Session, what: str, manner: Manner, *, look: Action, act: Action) -> None:
+    """Do something to many; *look* tells beforehand what would be touched."""
+    session.talk(lambda client: _acted(client, session, what, manner, look, act))
+
+
+async def _acted(client: AsyncClient, session: Session, what: str, manner: Manner, look: Action, act: Action) -> None:
     printer = session.printer
-    if look is not None and (dry_run or not yes):
+    if manner.dry_run or not manner.yes:
         would = await look(client)
-        number = f"{len(would.results)}{' and more' if would.has_more else ''}"
-        if dry_run:
+        if manner.dry_run:
             printer.rows(would.results, _COLUMNS, empty="nothing matches")
-            printer.say(f"would {what}: {number}")
+            printer.say(f"would {what}: {would.done}")
             return
-        printer.confirm(f"{what[0].upper()}{what[1:]}: {number}?", yes=yes)
-    results: list[Any] = []
-    with printer.progress(what) as advance:
+        printer.confirm(f"{what[0].upper()}{what[1:]}: {would.done}?", yes=manner.yes)
+    answer = await act(client)
+    if hasattr(answer, "results"):
+        _tell(session, answer.results, answer.failed)
+    elif manner.waits:
+        await _followed(client, session, what, answer)
+    else:
+        printer.details(answer, _OPERATION)
+        printer.say("it goes on in a running API; its /api/v1/operations tells how far it has come")
+
+
+async def _followed(client: AsyncClient, session: Session, what: str, operation: Any) -> None:
+    """An operation to its end; of very many, people are told of those that failed."""
+    ended = await _ended(client, session, what, operation)
+    wanted: Any = {"status": "failed"} if session.printer.is_terminal else {}
+    items = [item async for item in client.operations.iterate_items(ended.id, limit=200, **wanted)]
+    _tell(session, items, ended.failed, empty=f"{ended.done} done")
+    if ended.state != "succeeded":
+        raise SomeFailed(f"the operation {ended.id} is {ended.state}: {ended.error or ended.reason or 'it was ended'}")
+
+
+async def _ended(client: AsyncClient, session: Session, what: str, operation: Any) -> Any:
+    from timeball.client.operations import is_over
+
+    tried = 0
+    with session.printer.progress(what, operation.total) as advance:
         while True:
-            round_ = await act(client)
-            results += round_.results
-            advance(round_.done)
-            if not (has_rounds and round_.has_more and round_.done):
-                break
-    printer.rows(results, _COLUMNS, empty="nothing matches")
-    if round_.has_more:
-        printer.say("more match than one call touches; say it again for the next")
-    failed = sum(item.status == "failed" for item in results)
+            found = await client.operations.get(operation.id)
+            advance(found.done + found.failed - tried)
+            tried = found.done + found.failed
+            if is_over(found):
+                return found
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+
+def _tell(session: Session, results: list[Any], failed: int, empty: str = "nothing matches") -> None:
+    session.printer.rows(results, _COLUMNS, empty=empty)
     if failed:
-        raise SomeFailed(f"{failed} of {len(results)} could not be done")
+        raise SomeFailed(f"{failed} of {max(failed, len(results))} could not be done")

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from timeball.cli.bulk import act_in_rounds
+from timeball.cli.bulk import Manner, NoWait, act_on_many
 from timeball.cli.jobs import first
 from timeball.cli.render import Column, Kind, Output, Printer
 from timeball.cli.runs import COLUMNS, RunRef, RunRefs
 from timeball.cli.session import Session
-from timeball.cli.tree import DryRun, Limit, Reason, Yes, command, listing, noun
+from timeball.cli.tree import DryRun, Limit, Reason, Yes, alone, command, noun
 from timeball.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 dead = noun(
     "dead",
     "Dead letters: executions that ended dead, until somebody retries or discards them.",
-    ["timeball dead", "timeball dead groups", "timeball dead retry --all --yes"],
+    ["timeball dead", "timeball dead list", "timeball dead retry --all --yes"],
 )
 
-Fingerprint = Annotated[str | None, typer.Option("--group", help="All of one cause, as `dead groups` names it.")]
+Fingerprint = Annotated[str | None, typer.Option("--group", help="All of one cause, as `timeball dead` names it.")]
 All = Annotated[bool, typer.Option("--all", help="All of them.")]
 
 
-@listing(dead, "timeball dead list", "timeball dead list --group 4c1a9d02")
+@command(dead, "list", "timeball dead list", "timeball dead list --group 4c1a9d02")
 def list_dead(
     session: Session,
     group: Fingerprint = None,
@@ -45,9 +45,10 @@ def list_dead(
     session.printer.rows(session.talk(look), COLUMNS, empty="nothing is dead")
 
 
+@alone(dead)
 @command(dead, "groups", "timeball dead groups")
 def list_groups(session: Session) -> None:
-    """List what kills executions, the most deadly first."""
+    """List what kills executions, the most deadly first; `dead list --group` shows those of one cause."""
     columns = [
         Column("group", "fingerprint"),
         Column("dead", "executions", Kind.NUMBER),
@@ -78,18 +79,17 @@ def retry_dead(
     reason: Reason = None,
     yes: Yes = False,
     dry_run: DryRun = False,
+    no_wait: NoWait = False,
 ) -> None:
     """Run dead executions again, each as a new one, and take them off the list."""
     choice = _choice(run, group, all_)
-    act_in_rounds(
+    act_on_many(
         session,
         "retry dead executions",
+        # Retrying loses nothing; only all at once deserves a question.
+        Manner(yes or not all_, dry_run, waits=not no_wait),
         look=_looking_at(choice),
         act=lambda client: client.dead_letters.retry(**choice, reason=reason),
-        has_rounds=True,
-        # Retrying loses nothing; only all at once deserves a question.
-        yes=yes or not all_,
-        dry_run=dry_run,
     )
 
 
@@ -102,17 +102,16 @@ def discard_dead(
     reason: Reason = None,
     yes: Yes = False,
     dry_run: DryRun = False,
+    no_wait: NoWait = False,
 ) -> None:
     """Take dead executions off the list without running them; their history stays."""
     choice = _choice(run, group, all_)
-    act_in_rounds(
+    act_on_many(
         session,
         "discard dead executions",
+        Manner(yes or bool(run), dry_run, waits=not no_wait),
         look=_looking_at(choice),
         act=lambda client: client.dead_letters.discard(**choice, reason=reason),
-        has_rounds=True,
-        yes=yes or bool(run),
-        dry_run=dry_run,
     )
 
 
@@ -143,7 +142,7 @@ def _choice(ids: list[str] | None, group: str | None, all_: bool) -> dict[str, A
     if given.count(True) != 1:
         raise InvalidInput(
             f"{given.count(True)} choices are given, expected one: executions, --group, or --all",
-            hint="timeball dead groups shows what there is",
+            hint="timeball dead shows what there is",
         )
     return {"ids": ids or None, "fingerprint": group, "all_of_them": all_}
 
@@ -153,7 +152,7 @@ class _Look:
 
     def __init__(self, ids: list[str]) -> None:
         self.results = [{"id": one, "status": "would be done", "execution_id": None, "error": None} for one in ids]
-        self.has_more = False
+        self.done = len(ids)
 
 
 def _looking_at(choice: dict[str, Any]) -> Any:

@@ -52,7 +52,14 @@ def explanation(error: TimeballError) -> Iterator[str]:
     yield f"timeball: {what}"
     yield f"  {_why(error, rest)}"
     if not isinstance(error, Declined):
-        yield f"  {error.hint or next(advice for kind, advice in _ADVICE if isinstance(error, kind))}"
+        yield f"  {_advice(error)}"
+
+
+def _advice(error: TimeballError) -> str:
+    # The API speaks of headers there, of which a terminal has none.
+    if error.hint and error.code != "unauthenticated":
+        return error.hint
+    return next(advice for kind, advice in _ADVICE if isinstance(error, kind))
 
 
 def _why(error: TimeballError, rest: str) -> str:

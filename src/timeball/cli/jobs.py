@@ -11,7 +11,6 @@ from timeball.cli.job_options import Arguments, JobOptions, read_moment
 from timeball.cli.render import Column, Kind
 from timeball.cli.session import Session
 from timeball.cli.tree import Limit, Reason, Yes, command, listing, noun
-from timeball.errors import InvalidInput
 
 if TYPE_CHECKING:
     from timeball.client import AsyncClient
@@ -38,6 +37,9 @@ class JobSearchOptions:
     tag: Annotated[str | None, typer.Option("--tag", help="A tag.")] = None
     search: Annotated[str | None, typer.Option("--search", help="Part of the name.")] = None
     payload: Annotated[str | None, typer.Option("--payload", help="Part of the payload, as JSON text.")] = None
+    query: Annotated[
+        str | None, typer.Option("-q", "--query", help="In the language of search: 'queue:mail -tag:test'.")
+    ] = None
     since: Annotated[str | None, typer.Option("--since", help="Created since: an instant, or a span ago.")] = None
     until: Annotated[str | None, typer.Option("--until", help="Created up to.")] = None
 
@@ -51,6 +53,7 @@ class JobSearchOptions:
             "tag": self.tag,
             "search": self.search,
             "payload": self.payload,
+            "q": self.query,
             "start_date": None if self.since is None else read_moment(self.since, "since"),
             "end_date": None if self.until is None else read_moment(self.until, "until"),
         }
@@ -112,7 +115,12 @@ DETAILS = [
 ]
 
 
-@listing(jobs, "timeball jobs list --queue mail", "timeball jobs list --status paused -o json")
+@listing(
+    jobs,
+    "timeball jobs list --queue mail",
+    "timeball jobs list -q 'queue:mail -tag:test'",
+    "timeball jobs list --status paused -o json",
+)
 def list_jobs(
     session: Session,
     wanted: JobSearchOptions,
@@ -277,10 +285,3 @@ def cancel_job(session: Session, job: JobRef, reason: Reason = None) -> None:
     from timeball.cli.runs import DETAILS
 
     session.printer.details(session.talk(lambda client: client.jobs.cancel(job, reason)), DETAILS)
-
-
-def checked_format(text: str) -> Any:
-    """A format that exports know."""
-    if text not in ("csv", "jsonl"):
-        raise InvalidInput(f"the format is {text!r}, expected csv or jsonl", field="format")
-    return text

@@ -16,10 +16,11 @@ from timeball.cli.exits import leave
 from timeball.cli.forecast import show_forecast
 from timeball.cli.keys import keys
 from timeball.cli.queues import queues
+from timeball.cli.syncing import jobs
 from timeball.cli.tail import tail
 from timeball.cli.templates import templates
 from timeball.cli.top import top
-from timeball.cli.transfer import jobs, runs
+from timeball.cli.transfer import runs
 from timeball.cli.tree import command, with_examples
 from timeball.cli.why import show_why
 from timeball.cli.workers import workers

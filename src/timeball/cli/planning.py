@@ -34,16 +34,16 @@ def add_to(app: typer.Typer) -> None:
 
 def plan(session: Session, program: Program, prune: Prune = False) -> None:
     """Show what the schedules declared in a program would change, with fire times before and after; changes nothing."""
-    _show(session, _synced(session, program, prune=prune, dry_run=True))
+    show_plan(session, _synced(session, program, prune=prune, dry_run=True))
 
 
 def apply(session: Session, program: Program, prune: Prune = False, yes: Yes = False, reason: Reason = None) -> None:
     """Make the schedules declared in a program jobs, or bring those of the same names up to date."""
     if not yes:
         planned = _synced(session, program, prune=prune, dry_run=True)
-        _show(session, planned)
-        session.printer.confirm(f"{_summary(planned)}. Do it?", yes=yes)
-    _show(session, _synced(session, program, prune=prune, dry_run=False, reason=reason))
+        show_plan(session, planned)
+        session.printer.confirm(f"{summary(planned)}. Do it?", yes=yes)
+    show_plan(session, _synced(session, program, prune=prune, dry_run=False, reason=reason))
 
 
 def _synced(session: Session, reference: str, *, prune: bool, dry_run: bool, reason: str | None = None) -> Any:
@@ -80,13 +80,15 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple | frozenset | set) else str(value)
 
 
-def _show(session: Session, results: list[Any]) -> None:
+def show_plan(session: Session, results: list[Any]) -> None:
+    """What is done to each job, or would be."""
     steps = [step for result in results for step in result.jobs]
-    session.printer.rows(steps, _COLUMNS, empty="the program declares no schedules")
-    session.printer.say(_summary(results))
+    session.printer.rows(steps, _COLUMNS, empty="no jobs are declared")
+    session.printer.say(summary(results))
 
 
-def _summary(results: list[Any]) -> str:
+def summary(results: list[Any]) -> str:
+    """How many are created, changed, deleted and left."""
     would = "would be " if any(result.dry_run for result in results) else ""
     number = {
         name: sum(getattr(result, name) for result in results) for name in ("created", "changed", "deleted", "left")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from timeball.cli.bulk import Manner, NoWait, act_on_many
 from timeball.cli.job_options import read_json, read_moment
 from timeball.cli.jobs import first
 from timeball.cli.render import Column, Kind
@@ -37,6 +38,10 @@ class RunSearchOptions:
     ] = None
     handler: Annotated[str | None, typer.Option("--handler", help="The handler's name.")] = None
     queue: Annotated[str | None, typer.Option("--queue", help="The queue's name.")] = None
+    query: Annotated[
+        str | None,
+        typer.Option("-q", "--query", help="In the language of search: 'status:dead late:>30s payload.id:42'."),
+    ] = None
     since: Annotated[str | None, typer.Option("--since", help="Since: an instant, or a span ago such as 2h.")] = None
     until: Annotated[str | None, typer.Option("--until", help="Up to.")] = None
 
@@ -46,6 +51,7 @@ class RunSearchOptions:
             "status": self.status,
             "handler": self.handler,
             "queue": self.queue,
+            "q": self.query,
             "start_date": None if self.since is None else read_moment(self.since, "since"),
             "end_date": None if self.until is None else read_moment(self.until, "until"),
         }
@@ -103,7 +109,9 @@ DETAILS = [
 ]
 
 
-@listing(runs, "timeball runs list --status dead --since 2h", "timeball runs list --job nightly -o csv")
+@listing(
+    runs, "timeball runs list -q 'status:dead handler:test.* after:-2h'", "timeball runs list --job nightly -o csv"
+)
 def list_runs(
     session: Session,
     wanted: RunSearchOptions,
@@ -170,9 +178,10 @@ def cancel_runs(
     reason: Reason = None,
     yes: Yes = False,
     dry_run: DryRun = False,
+    no_wait: NoWait = False,
 ) -> None:
     """Cancel executions, named or found by a filter: what waits, at once; what runs is asked to stop."""
-    _act(session, "cancel", run or [], wanted, reason, yes=yes, dry_run=dry_run)
+    _act(session, "cancel", run or [], wanted, reason, Manner(yes, dry_run, waits=not no_wait))
 
 
 @command(runs, "retry", "timeball runs retry RUN", "timeball runs retry --status dead --handler test.echo --yes")
@@ -186,10 +195,11 @@ def retry_runs(
     reason: Reason = None,
     yes: Yes = False,
     dry_run: DryRun = False,
+    no_wait: NoWait = False,
 ) -> None:
     """Run ended executions again, named or found by a filter; each as a new one, linked to the old."""
     if payload is None:
-        _act(session, "retry", run or [], wanted, reason, yes=yes, dry_run=dry_run)
+        _act(session, "retry", run or [], wanted, reason, Manner(yes, dry_run, waits=not no_wait))
         return
     if not run or len(run) != 1:
         raise InvalidInput("another payload is for a single execution", field="payload", hint="name one execution")
@@ -198,17 +208,8 @@ def retry_runs(
 
 
 def _act(
-    session: Session,
-    action: Any,
-    ids: list[str],
-    wanted: RunSearchOptions,
-    reason: str | None,
-    *,
-    yes: bool,
-    dry_run: bool,
+    session: Session, action: Any, ids: list[str], wanted: RunSearchOptions, reason: str | None, manner: Manner
 ) -> None:
-    from timeball.cli.bulk import act_in_rounds
-
     matching = wanted.as_filter()
     if bool(ids) == bool(matching):
         raise InvalidInput(
@@ -216,11 +217,11 @@ def _act(
             hint=f"name executions, or say which: timeball runs {action} --status queued",
         )
     choice: dict[str, Any] = {"ids": ids} if ids else {"matching": matching}
-    act_in_rounds(
+    act_on_many(
         session,
         f"{action} executions",
+        # Whoever names each of them has thought about it.
+        replace(manner, yes=manner.yes or bool(ids)),
         look=lambda client: client.executions.bulk(action, **choice, dry_run=True),
         act=lambda client: client.executions.bulk(action, **choice, reason=reason),
-        yes=yes or bool(ids),
-        dry_run=dry_run,
     )

@@ -66,6 +66,8 @@ class Session:
 async def _in_process(settings: Settings | None) -> AsyncIterator[AsyncClient]:
     from timeball.api.app import make_api
     from timeball.api.auth import Caller, Role, Trusting
+    from timeball.api.background import OperationLoop
+    from timeball.cli.errands import working_off
     from timeball.client import AsyncClient
     from timeball.client.in_process import InProcessTransport
     from timeball.settings import load_settings
@@ -75,7 +77,10 @@ async def _in_process(settings: Settings | None) -> AsyncIterator[AsyncClient]:
     async with opened(settings) as parts:
         gate = Trusting(Caller(f"cli:{user_name()}", Role.ADMIN))
         app = make_api(front_parts(settings, parts.store, parts.commands), gate)
-        async with AsyncClient("http://localhost", transport=InProcessTransport(app)) as client:
+        async with (
+            working_off(app, OperationLoop(parts.commands, parts.store.env.new_id())) as served,
+            AsyncClient("http://localhost", transport=InProcessTransport(served)) as client,
+        ):
             yield client
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -13,14 +12,13 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from timeball.cli.bulk import SomeFailed
-from timeball.cli.fields import FIELDS_OF_A_JOB
-from timeball.cli.job_options import read_moment, read_value
-from timeball.cli.jobs import JobRef, JobSearchOptions, checked_format, jobs
+from timeball.cli.job_files import JobsFile, file_format, read_jobs
+from timeball.cli.job_options import read_moment
+from timeball.cli.jobs import JobRef, JobSearchOptions, jobs
 from timeball.cli.render import Column, Kind
 from timeball.cli.runs import RunSearchOptions, runs
 from timeball.cli.session import Session
 from timeball.cli.tree import DryRun, Reason, Yes, command
-from timeball.errors import InvalidInput
 
 if TYPE_CHECKING:
     from timeball.client import AsyncClient
@@ -31,20 +29,22 @@ __all__ = ["jobs", "runs"]
 _BATCH = 1_000
 
 To = Annotated[Path | None, typer.Option("--to", help="A file to write; none means stdout.")]
-Format = Annotated[str | None, typer.Option("--format", help="csv or jsonl; by itself what the file's name says.")]
+Format = Annotated[
+    str | None, typer.Option("--format", help="csv, jsonl or json; by itself what the file's name says.")
+]
 
 
 @command(jobs, "export", "timeball jobs export --to jobs.csv", "timeball jobs export --queue mail --format jsonl")
 def export_jobs(session: Session, wanted: JobSearchOptions, to: To = None, format_: Format = None) -> None:
-    """Write all jobs that match, as CSV or JSON lines."""
-    kind = _format(format_, to)
+    """Write all jobs that match, as CSV, JSON lines or one JSON list."""
+    kind = file_format(format_, to)
     _download(session, to, lambda client: client.jobs.export(kind, **wanted.wanted()))
 
 
 @command(runs, "export", "timeball runs export --status dead --to dead.csv")
 def export_runs(session: Session, wanted: RunSearchOptions, to: To = None, format_: Format = None) -> None:
-    """Write all executions that match, as CSV or JSON lines."""
-    kind = _format(format_, to)
+    """Write all executions that match, as CSV, JSON lines or one JSON list."""
+    kind = file_format(format_, to)
     _download(session, to, lambda client: client.executions.export(kind, **wanted.wanted()))
 
 
@@ -81,12 +81,6 @@ class _TextSink:
         self._stream.flush()
 
 
-def _format(given: str | None, file: Path | None) -> Any:
-    if given is not None:
-        return checked_format(given)
-    return "jsonl" if file is not None and file.suffix in (".jsonl", ".ndjson") else "csv"
-
-
 @command(
     jobs,
     "import",
@@ -96,9 +90,7 @@ def _format(given: str | None, file: Path | None) -> Any:
 )
 def import_jobs(
     session: Session,
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="JSON lines or CSV, as `jobs export` writes them; - is stdin.")
-    ],
+    file: JobsFile,
     format_: Format = None,
     per_item: Annotated[
         bool, typer.Option("--per-item", help="Leave out what does not fit, and tell at the end.")
@@ -106,7 +98,7 @@ def import_jobs(
     dry_run: DryRun = False,
 ) -> None:
     """Create many jobs, a thousand at a time; each thousand whole or not at all, unless --per-item."""
-    wishes = list(_read_jobs(file, _format(format_, file)))
+    wishes = read_jobs(file, file_format(format_, file))
     if dry_run:
         session.printer.rows(wishes, [Column("name"), Column("handler"), Column("queue")], empty="the file has no jobs")
         session.printer.say(f"would create {len(wishes)} jobs")
@@ -127,46 +119,6 @@ async def _created(client: AsyncClient, session: Session, wishes: list[dict[str,
             advance(made.created)
             failures += [f"line {start + item.index + 1}: {item.error}" for item in made.results if item.error]
     return failures
-
-
-def _read_jobs(file: Path, kind: str) -> Iterator[dict[str, Any]]:
-    text = _text(file)
-    rows: Iterable[tuple[int, Any]]
-    if kind == "csv":
-        rows = enumerate((_from_csv(row) for row in csv.DictReader(text.splitlines())), start=2)
-    else:
-        rows = ((number, read_value(line)) for number, line in enumerate(text.splitlines(), start=1) if line.strip())
-    for number, row in rows:
-        if not isinstance(row, dict):
-            raise InvalidInput(f"line {number} of {file} is no JSON object", field="file")
-        yield {name: value for name, value in row.items() if name in FIELDS_OF_A_JOB and value is not None}
-
-
-def _text(file: Path) -> str:
-    if str(file) == "-":
-        return sys.stdin.read()
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{file} cannot be read: {error}", field="file") from None
-
-
-_PLAIN_TEXT = frozenset(
-    {"name", "description", "handler", "schedule", "timezone", "scheduled_at", "queue", "unique_key"}
-)
-
-
-def _from_csv(row: Mapping[str, str | None]) -> dict[str, Any]:
-    """Cells are text: numbers and payloads are read as JSON, an empty cell is nothing."""
-    return {name: _cell(name, text) for name, text in row.items() if text and name}
-
-
-def _cell(name: str, text: str) -> Any:
-    plain = text[1:] if text[:1] == "'" and text[1:2] in ("=", "+", "-", "@") else text
-    if name == "tags":
-        found = read_value(plain)
-        return found if isinstance(found, list) else [tag.strip() for tag in plain.split(",")]
-    return plain if name in _PLAIN_TEXT else read_value(plain)
 
 
 @command(

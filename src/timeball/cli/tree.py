@@ -57,11 +57,15 @@ def noun(name: str, help_text: str, examples: Sequence[str] = ()) -> typer.Typer
 def listing(group: typer.Typer, *examples: str) -> Callable[[Command], Command]:
     """What a noun does when it stands alone; also its `list`."""
 
+    return lambda function: alone(group)(command(group, "list", *examples)(function))
+
+
+def alone(group: typer.Typer) -> Callable[[Command], Command]:
+    """What a noun does when no verb follows."""
+
     def decorate(function: Command) -> Command:
-        run = with_session(function)
-        group.command("list", help=with_examples(function.__doc__, examples))(run)
-        help_text = group.info.help
-        group.callback(invoke_without_command=True, help=help_text)(_unless_a_verb_follows(run))
+        run = _unless_a_verb_follows(with_session(function))
+        group.callback(invoke_without_command=True, help=group.info.help)(run)
         return function
 
     return decorate

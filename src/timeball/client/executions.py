@@ -99,8 +99,8 @@ def bulk(
     return post("/executions/bulk", what_came_of_many(), body)
 
 
-def export(format: Literal["csv", "jsonl"] = "csv", **wanted: Unpack[ExecutionSearch]) -> Call[bytes]:  # noqa: A002
-    """All executions that match, as CSV or JSON lines."""
+def export(format: Literal["csv", "jsonl", "json"] = "csv", **wanted: Unpack[ExecutionSearch]) -> Call[bytes]:  # noqa: A002
+    """All executions that match, as CSV, JSON lines or one JSON list."""
     return get("/executions/export", raw, format=format, **wanted)
 
 

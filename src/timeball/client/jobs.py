@@ -22,7 +22,7 @@ from timeball.client.models import (
 from timeball.client.verbs import Download, Face, Group, Verb, Walk
 from timeball.client.wishes import ExecutionSearch, JobChanges, JobFields, JobSearch, Moment
 
-ExportFormat = Literal["csv", "jsonl"]
+ExportFormat = Literal["csv", "jsonl", "json"]
 
 
 def create(handler: str, name: str | None = None, **fields: Unpack[JobChanges]) -> Call[CreatedJob]:
@@ -145,7 +145,7 @@ def retry_many(jobs: Sequence[str], reason: str | None = None) -> Call[BulkResul
 
 
 def export(format: ExportFormat = "csv", **wanted: Unpack[JobSearch]) -> Call[bytes]:  # noqa: A002
-    """All jobs that match, as CSV or JSON lines."""
+    """All jobs that match, as CSV, JSON lines or one JSON list."""
     return get("/jobs/export", raw, format=format, **wanted)
 
 

@@ -1,0 +1,94 @@
+"""Files of jobs: JSON lines and CSV as `jobs export` writes them, or one JSON document."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from timeball.cli.fields import FIELDS_OF_A_JOB
+from timeball.cli.job_options import read_value
+from timeball.errors import InvalidInput
+
+JobsFile = Annotated[
+    Path,
+    typer.Argument(metavar="FILE", help="JSON lines or CSV, as `jobs export` writes them, or a JSON list; - is stdin."),
+]
+_SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json"}
+
+
+def file_format(given: str | None, file: Path | None) -> Any:
+    """The format of a file: what was said, or else what its name says."""
+    if given is None:
+        return "csv" if file is None else _SUFFIXES.get(file.suffix, "csv")
+    if given not in ("csv", "jsonl", "json"):
+        raise InvalidInput(f"the format is {given!r}, expected csv, jsonl or json", field="format")
+    return given
+
+
+def read_jobs(file: Path, kind: str) -> list[dict[str, Any]]:
+    """The jobs of a file, as the API takes them; what an export tells beside them is left out."""
+    from timeball.api.schemas.jobs import JobOut
+
+    told = set(JobOut.model_fields) - set(FIELDS_OF_A_JOB)
+    found: list[dict[str, Any]] = []
+    for place, row in _rows(_text(file), kind):
+        if not isinstance(row, dict):
+            raise InvalidInput(f"{place} of {file} is no JSON object", field="file")
+        # A field that nobody knows is sent as well, so that the API refuses it: it may be a misspelt one.
+        found.append({name: value for name, value in row.items() if name not in told and value is not None})
+    return found
+
+
+def _rows(text: str, kind: str) -> Iterator[tuple[str, Any]]:
+    match kind:
+        case "csv":
+            rows = csv.DictReader(io.StringIO(text, newline=""))
+            yield from ((f"row {number}", _from_csv(row)) for number, row in enumerate(rows, start=1))
+        case "json":
+            document = read_value(text)
+            jobs = document.get("jobs") if isinstance(document, dict) else document
+            yield from ((f"job {number}", job) for number, job in enumerate(_listed(jobs), start=1))
+        case _:
+            lines = enumerate(text.splitlines(), start=1)
+            yield from ((f"line {number}", read_value(line)) for number, line in lines if line.strip())
+
+
+def _listed(jobs: Any) -> list[Any]:
+    if not isinstance(jobs, list):
+        raise InvalidInput(
+            "the file is no list of jobs", field="file", hint='such as [{"name": "a", "handler": "test.echo"}]'
+        )
+    return jobs
+
+
+def _text(file: Path) -> str:
+    if str(file) == "-":
+        return sys.stdin.read()
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{file} cannot be read: {error}", field="file") from None
+
+
+_PLAIN_TEXT = frozenset(
+    {"name", "description", "handler", "schedule", "timezone", "scheduled_at", "queue", "unique_key"}
+)
+
+
+def _from_csv(row: Mapping[str, str | None]) -> dict[str, Any]:
+    """Cells are text: numbers and payloads are read as JSON, an empty cell is nothing."""
+    return {name: _cell(name, text) for name, text in row.items() if text and name}
+
+
+def _cell(name: str, text: str) -> Any:
+    plain = text[1:] if text[:1] == "'" and text[1:2] in ("=", "+", "-", "@") else text
+    if name == "tags":
+        found = read_value(plain)
+        return found if isinstance(found, list) else [tag.strip() for tag in plain.split(",")]
+    return plain if name in _PLAIN_TEXT else read_value(plain)

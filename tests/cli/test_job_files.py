@@ -1,0 +1,99 @@
+"""Jobs out of files and into files: what is exported can be imported, and a file can say which jobs there are to be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Cli
+
+JOBS: list[dict[str, Any]] = [
+    {"name": "ab", "handler": "test.echo", "schedule": "30 2 * * *", "timezone": "Europe/Berlin", "tags": ["a", "b"]},
+    {"name": "=1+1", "handler": "test.echo", "payload": {"text": '-a,\n"b"', "n": [1, None]}, "interval_seconds": 60},
+    {"name": "7", "handler": "test.echo", "priority": 90, "max_retries": 0, "timeout_ms": 1500, "queue": "mail"},
+]
+
+
+def settings_of(cli: Cli) -> dict[str, Any]:
+    """Every job, without what tells one database from another."""
+    listed = cli("jobs", "list", "--json").json
+    own = ("id", "created_at", "updated_at", "next_run_at", "last_execution", "starts_at")
+    return {job["name"]: {name: value for name, value in job.items() if name not in own} for job in listed}
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "json"])
+def test_what_is_exported_can_be_imported(cli: Cli, kind: str) -> None:
+    Path("first.json").write_text(json.dumps(JOBS))
+    assert cli("jobs", "import", "first.json").code == 0
+    before = settings_of(cli)
+
+    assert cli("jobs", "export", "--to", f"out.{kind}").code == 0
+    for name in before:
+        assert cli("jobs", "delete", name, "--yes").code == 0
+    imported = cli("jobs", "import", f"out.{kind}")
+
+    assert imported.code == 0, imported.err
+    assert len(before) == 3
+    assert settings_of(cli) == before
+
+
+def test_a_misspelt_field_is_refused(cli: Cli) -> None:
+    Path("jobs.jsonl").write_text('{"name": "a", "handler": "test.echo", "intervall_seconds": 60}\n')
+
+    done = cli("jobs", "import", "jobs.jsonl")
+
+    assert done.code == 2
+    assert "intervall_seconds" in done.err
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("a.json", '{"name": "a"}', "no list of jobs"),
+        ("a.json", "[7]", "job 1 of a.json is no JSON object"),
+        ("a.jsonl", "\n\nnonsense\n", "line 3 of a.jsonl is no JSON object"),
+        ("b.txt", "name\n", "expected csv, jsonl or json"),
+    ],
+)
+def test_a_file_that_is_none_says_where(cli: Cli, name: str, text: str, words: str) -> None:
+    Path(name).write_text(text)
+
+    done = cli("jobs", "import", name, *(["--format", "txt"] if name == "b.txt" else []))
+
+    assert done.code == 2
+    assert words in done.err
+
+
+def test_sync_creates_changes_leaves_and_prunes(cli: Cli) -> None:
+    file = Path("jobs.json")
+    file.write_text(json.dumps({"jobs": JOBS}))
+    Path("other.json").write_text('[{"name": "foreign", "handler": "test.echo"}]')
+    assert cli("jobs", "sync", "other.json", "--yes").code == 0
+
+    planned = cli("jobs", "sync", "jobs.json", "--dry-run")
+    assert {line[0] for line in planned.lines} == {"create"}
+    assert list(settings_of(cli)) == ["foreign"]
+
+    assert "3 created" in cli("jobs", "sync", "jobs.json", "--yes").err
+    file.write_text(json.dumps([JOBS[0] | {"queue": "slow"}, JOBS[1]]))
+    changed = cli("jobs", "sync", "jobs.json", "--prune", "--yes", "--json").json
+
+    assert {step["name"]: step["action"] for step in changed} == {"ab": "change", "=1+1": "leave", "7": "delete"}
+    assert {name: job["queue"] for name, job in settings_of(cli).items()} == {
+        "foreign": "default",
+        "ab": "slow",
+        "=1+1": "default",
+    }
+
+
+def test_sync_asks_before_it_does_anything(cli: Cli) -> None:
+    Path("jobs.json").write_text(json.dumps(JOBS))
+
+    done = cli("jobs", "sync", "jobs.json")
+
+    assert done.code == 2
+    assert "--yes" in done.err
+    assert settings_of(cli) == {}
