@@ -344,6 +344,7 @@ def test_what_was_skipped_or_called_off_has_not_fired(rehearsal: Rehearsal, tb: 
     def steady() -> None: ...
 
     rehearsal.use(tb)
+    tb.trigger("steady").cancel()
     tb.pause("steady")
     rehearsal.clock.advance("25m")
     tb.resume("steady")
