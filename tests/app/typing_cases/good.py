@@ -19,6 +19,8 @@ from timeball import (
     Timeball,
     current,
 )
+from timeball.domain.execution import Execution
+from timeball.testing import Fired, Rehearsal, Tally
 
 tb = Timeball("postgresql:///app", data_dir=".timeball")
 
@@ -99,3 +101,14 @@ def names() -> None:
         print(error.hint)
     except ExecutionFailed as error:
         print(error.state, error.error)
+
+
+def rehearsed(timeball: Rehearsal) -> None:
+    assert_type(timeball.use(tb, schedules=False), Timeball)
+    assert_type(timeball.drain(), Tally)
+    assert_type(timeball.clock.advance("3d", raise_errors=True), Tally)
+    assert_type(timeball.assert_enqueued(send, 1, times=2), list[Execution])
+    timeball.assert_enqueued(double.call(1))
+    timeball.assert_enqueued("http.webhook", url="x")
+    assert_type(timeball.last(double), Execution)
+    assert_type(timeball.fired("nightly"), list[Fired])
