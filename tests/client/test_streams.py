@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import queue
+import threading
 from collections.abc import AsyncIterator, Iterator
 from itertools import islice
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from timeball.client import AsyncClient, Client
+from timeball.client import AsyncClient, Client, Event
 from timeball.client.in_process import InProcessTransport
 from timeball.errors import NotAllowed, ServerUnreachable
 
@@ -173,3 +175,36 @@ async def test_what_an_application_raises_before_it_answers_comes_through() -> N
     async with AsyncClient("http://localhost", transport=InProcessTransport(app)) as client:
         with pytest.raises(RuntimeError, match="broken"):
             await client.request("GET", "/stats")
+
+
+# the real route
+
+
+def test_the_events_of_a_real_api_are_read_and_taken_up(running_api: str) -> None:
+    """A reader hears what happens, and a second one goes on behind the event that the first one heard."""
+    seen: queue.Queue[Event] = queue.Queue()
+
+    def hear() -> None:
+        with Client(running_api) as listening:
+            seen.put(next(event for event in listening.events(queue="mail", types="execution.cancelled")))
+
+    def make_something_happen(timeball: Client) -> str:
+        run = timeball.jobs.create("test.echo", queue="mail").execution_id or ""
+        return timeball.executions.cancel(run).id
+
+    reader = threading.Thread(target=hear)
+    reader.start()
+    with Client(running_api) as timeball:
+        while reader.is_alive():  # it may not listen yet
+            make_something_happen(timeball)
+            reader.join(0.2)
+        first = seen.get(timeout=1)
+        last = make_something_happen(timeball)
+        later = timeball.events(since=first.id, queue="mail", types="execution.cancelled")
+        heard = [first]
+        while heard[-1].data["subject"] != last:
+            heard.append(next(later))
+
+    assert {event.type for event in heard} == {"execution.cancelled"}
+    assert first.data["queue"] == "mail"
+    assert len({event.data["subject"] for event in heard}) > 1

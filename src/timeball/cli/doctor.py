@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from timeball.cli.render import Column, Kind, Printer
+from timeball.cli.render import Column, Kind, Printer, as_document
 from timeball.cli.session import Session
 from timeball.errors import SettingsError, StoreError, TimeballError
 
@@ -39,7 +39,7 @@ def show_doctor(session: Session, problems: OnlyBad = False) -> None:
 def _looked(session: Session) -> Any:
     """What the doctor says; if nobody could even look, why not."""
     try:
-        return session.talk(lambda client: client.request("GET", "/doctor"))
+        return as_document(session.talk(lambda client: client.system.doctor()))
     except SettingsError as error:
         return _hopeless("settings", "settings", error, "change the variables named, or timeball.toml")
     except StoreError as error:

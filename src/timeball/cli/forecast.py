@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import date
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from timeball.cli.render import Column, Kind, Output
+from timeball.cli.render import Column, Kind, Output, as_document
 from timeball.cli.session import Session
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _COLUMNS = [
 
 Days = Annotated[int, typer.Option("--days", min=1, max=31, help="For how many days, today included.")]
 Queue = Annotated[str | None, typer.Option("--queue", help="Only of this queue.")]
-Measure = Annotated[str, typer.Option("--measure", help="busy (slots) or starts.")]
+Measure = Annotated[Literal["busy", "starts"], typer.Option("--measure", help="busy (slots) or starts.")]
 Zone = Annotated[str, typer.Option("--tz", help="Whose days and hours: an IANA time zone.")]
 
 
@@ -37,14 +37,14 @@ def show_forecast(
     """Show how many slots each hour of the next days needs, which jobs collide, and how good yesterday's forecast was."""
 
     async def ask(client: AsyncClient) -> tuple[Any, Any]:
-        wanted = {"days": days, "timezone": tz} | ({} if queue is None else {"queue": queue})
-        forecast = await client.request("GET", "/forecast", measure=measure, **wanted)
-        return forecast, (await client.request("GET", "/forecast/collisions", **wanted))["data"]
+        forecast = await client.time.forecast(days=days, queue=queue, measure=measure, timezone=tz)
+        return forecast, await client.time.collisions(days=days, queue=queue, timezone=tz)
 
-    forecast, collisions = session.talk(ask)
+    found, colliding = session.talk(ask)
+    forecast, collisions = as_document(found), [as_document(one) for one in colliding]
     printer = session.printer
     if printer.output in (Output.JSON, Output.JSONL):
-        printer.details(forecast | {"collisions": collisions}, [])
+        printer.details({**forecast, "collisions": collisions}, [])
     elif printer.output is Output.CSV or (not printer.is_terminal and printer.output is None):
         printer.rows(_hours(forecast), _COLUMNS)
     else:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from timeball.cli.render import Output
+from timeball.cli.render import Output, as_document
 from timeball.cli.session import Session
 from timeball.cli.words import read_instant, span_words
 
@@ -41,11 +41,13 @@ def top(session: Session, once: Once = False, every: Every = 2.0) -> None:
 
 
 async def _look(client: AsyncClient) -> dict[str, Any]:
-    metrics = await client.request("GET", "/metrics")
-    workers = await client.request("GET", "/workers")
-    running = await client.request("GET", "/executions?status=running&limit=200")
-    longest = sorted(running["data"], key=lambda run: run["started_at"] or "9")[:_MOST_LINES]
-    return {"metrics": metrics, "workers": workers["data"], "longest_running": longest}
+    running = (await client.executions.list(status="running", limit=200)).data
+    begun = sorted((run for run in running if run.started_at is not None), key=lambda run: str(run.started_at))
+    return {
+        "metrics": as_document(await client.system.metrics()),
+        "workers": [as_document(worker) for worker in await client.workers.list()],
+        "longest_running": [as_document(run) for run in begun[:_MOST_LINES]],
+    }
 
 
 def _show(session: Session, found: dict[str, Any], *, is_live: bool) -> None:

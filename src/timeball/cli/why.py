@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from timeball.cli.render import Column, Printer
+from timeball.cli.render import Column, Printer, as_document
 from timeball.cli.session import Session
 from timeball.errors import NotFound
 
@@ -42,16 +43,10 @@ def show_why(session: Session, reference: Reference) -> None:
 
 async def _asked(client: AsyncClient, reference: str) -> Any:
     """An execution's id says what it is; a bare id may be either; anything else is a job."""
-    from timeball.client.calls import at
-
-    kinds: Sequence[str] = ("jobs",) if _is_a_job(reference) else ("executions", "jobs")
-    for kind in kinds:
-        try:
-            return await client.request("GET", at(kind, reference, "explain"))
-        except NotFound:
-            if kind == kinds[-1]:
-                raise
-    raise AssertionError("unreachable")
+    if not _is_a_job(reference):
+        with suppress(NotFound):
+            return as_document(await client.executions.explain(reference))
+    return as_document(await client.jobs.explain(reference))
 
 
 def _is_a_job(reference: str) -> bool:

@@ -19,8 +19,9 @@ PASSING_ERRORS = (ServerUnreachable, StoreUnavailable, TooManyRequests, ServerEr
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened: its id, its type, and its data.
+    """Something that happened: the place in the stream behind it (`since` goes on there), its type, and its data.
 
+    Events that were recorded together share a place; `data["id"]` tells them apart, and is the same if one is told twice.
     The type `gap` says that some events were left out, `reset` that the stream could not be taken up where it was.
     """
 

@@ -1,0 +1,68 @@
+"""What `timeball up --demo` shows: something that runs, and something that fails."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Cli
+from timeball import Client
+from timeball.client.models import Execution
+
+
+@pytest.fixture
+def demo(cli: Cli, tmp_path: Path) -> Iterator[str]:
+    """The address of a demo."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "timeball", "up", "--demo"],
+        cwd=tmp_path,
+        env=os.environ | {"TIMEBALL_PORT": "0", "TIMEBALL_LOG_FORMAT": "json"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        yield next(
+            word.removesuffix("/api/v1") for line in process.stderr for word in line.split() if word.endswith("/api/v1")
+        )
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+@pytest.mark.slow
+def test_the_demo_beats_and_its_failing_job_dies(demo: str) -> None:
+    with Client(demo) as timeball:
+        assert {job.name for job in timeball.jobs.iterate(tag="demo") if job.name} == {
+            "demo-heartbeat",
+            "demo-report",
+            "demo-failing",
+        }
+        # One try is enough to see: back-off is tested elsewhere.
+        timeball.jobs.update("demo-failing", max_retries=0)
+
+        failed = timeball.executions.wait(timeball.jobs.trigger("demo-failing").id, timeout=120)
+        beat = timeball.executions.wait(timeball.jobs.trigger("demo-heartbeat").id, timeout=120)
+
+        assert (beat.state, timeball.executions.logs(beat.id).data[0].message) == ("succeeded", "still alive")
+        assert (failed.state, failed.error) == ("dead", "the demo fails on purpose")
+        assert failed.id in [one.id for one in timeball.dead_letters.iterate()]
+        assert scheduled_beat(timeball).state == "succeeded"
+
+
+def scheduled_beat(timeball: Client) -> Execution:
+    """The first beat that came by itself."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        found = timeball.jobs.executions("demo-heartbeat", status="succeeded", origin="schedule").data
+        if found:
+            return found[-1]
+        time.sleep(0.2)
+    raise AssertionError("no beat in two minutes")
