@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.cli.conftest import Cli
+from tests.cli.test_insights import Terminal
+from timeball.cli.render import Printer
 from timeball.cli.session import Session
 
 
@@ -74,3 +76,16 @@ def test_few_are_done_within_the_call(cli: Cli) -> None:
 
     assert {line[1] for line in cli("runs", "cancel", *ids).lines} == {"done"}
     assert states(ids) == {"cancelled"}
+
+
+def test_people_are_told_of_those_that_failed(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = make_runs(3)
+    cli("runs", "cancel", ids[0])
+    shown = Terminal()
+    monkeypatch.setattr(Session, "printer", property(lambda self: Printer(self.output, self.times, out=shown)))
+
+    done = cli("runs", "cancel", *ids)
+
+    assert "1 of 3 could not be done" in done.err
+    assert ids[0] in shown.getvalue()
+    assert ids[1] not in shown.getvalue()

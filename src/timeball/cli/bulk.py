@@ -58,7 +58,7 @@ async def _acted(client: AsyncClient, session: Session, what: str, manner: Manne
         printer.confirm(f"{what[0].upper()}{what[1:]}: {would.done}?", yes=manner.yes)
     answer = await act(client)
     if hasattr(answer, "results"):
-        _tell(session, answer.results, answer.failed)
+        _tell(session, answer, answer.results, empty="nothing matches")
     elif manner.waits:
         await _followed(client, session, what, answer)
     else:
@@ -71,7 +71,7 @@ async def _followed(client: AsyncClient, session: Session, what: str, operation:
     ended = await _ended(client, session, what, operation)
     wanted: Any = {"status": "failed"} if session.printer.is_terminal else {}
     items = [item async for item in client.operations.iterate_items(ended.id, limit=200, **wanted)]
-    _tell(session, items, ended.failed, empty=f"{ended.done} done")
+    _tell(session, ended, items, empty=f"{ended.done} done")
     if ended.state != "succeeded":
         raise SomeFailed(f"the operation {ended.id} is {ended.state}: {ended.error or ended.reason or 'it was ended'}")
 
@@ -90,7 +90,7 @@ async def _ended(client: AsyncClient, session: Session, what: str, operation: An
             await asyncio.sleep(_PAUSE_SECONDS)
 
 
-def _tell(session: Session, results: list[Any], failed: int, empty: str = "nothing matches") -> None:
+def _tell(session: Session, answer: Any, results: list[Any], *, empty: str) -> None:
     session.printer.rows(results, _COLUMNS, empty=empty)
-    if failed:
-        raise SomeFailed(f"{failed} of {max(failed, len(results))} could not be done")
+    if answer.failed:
+        raise SomeFailed(f"{answer.failed} of {answer.done + answer.failed} could not be done")
