@@ -53,7 +53,7 @@ async def test_a_queue_shows_how_deep_it_is_and_how_long_its_oldest_waits(
 
     page = (await browser.get("/queues")).text
 
-    assert '<a href="/executions?status=queued&amp;queue=mail">2</a>' in page
+    assert '<a href="/executions?status=queued&amp;q=queue%3Amail">2</a>' in page
     assert "2 min 5 s" in page
 
 
