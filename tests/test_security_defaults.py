@@ -178,6 +178,7 @@ def test_security_md_has_every_point() -> None:
 CODE_FROM_DATA = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "yaml", "jsonpickle"}
 MAY_IMPORT_BY_NAME = {
     "__init__.py": "the public names, from a list of its own",
+    "testing/__init__.py": "the public names for tests, from a list of its own",
     "domain/civil_time.py": "the tzdata package, by its own name",
     "loading.py": "the program that somebody names on the command line",
     "runners/child.py": "the program of the worker that started this child",

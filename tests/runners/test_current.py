@@ -25,10 +25,13 @@ def running(context: RunContext) -> Iterator[None]:
 
 @pytest.fixture
 def capture() -> Iterator[LogCapture]:
-    handler = LogCapture()
-    handler.install()
-    yield handler
-    handler.remove()
+    left_over = [handler for handler in logging.getLogger().handlers if isinstance(handler, LogCapture)]
+    for handler in left_over:
+        handler.remove()
+    capture = LogCapture()
+    capture.install()
+    yield capture
+    capture.remove()
 
 
 def test_a_handler_knows_its_attempt() -> None:
@@ -132,6 +135,16 @@ def test_log_records_of_a_handler_become_its_lines(capture: LogCapture) -> None:
     assert message.startswith("failed\nTraceback")
     assert message.endswith("ValueError: boom")
     assert len(context.sink.lines) == 2
+
+
+def test_two_workers_of_a_process_write_a_line_once(capture: LogCapture) -> None:
+    context = Attempt()
+    LogCapture().install()
+
+    with running(context):
+        logging.getLogger("app.mail").warning("once")
+
+    assert context.sink.lines == [("warning", "once")]
 
 
 def test_capturing_keeps_warnings_from_elsewhere_visible(

@@ -241,7 +241,7 @@ async def test_a_pause_until_puts_its_own_end_into_due(store: Store, clock: Virt
 async def test_a_pause_records_hoisted_occurrences_as_skipped_and_parks_the_rest(
     store: Store, clock: VirtualClock
 ) -> None:
-    job = await make_recurring(store, 60, overlap="allow", unique_key="k", max_running=3)
+    job = await make_recurring(store, 60, overlap="allow", max_running=3)
     owner = await make_owner(store)
     retrying = await make_retrying(store, job)
     clock.advance("60s")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
+import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from timeball.domain.handler import Handler, HandlerOptions, PayloadMismatch
@@ -53,7 +54,7 @@ class ModelBinder(Generic[P]):
         try:
             return self.model.model_validate_json(payload)
         except ValidationError as error:
-            raise _mismatch(self.name, error) from None
+            raise _mismatch(self.name, payload, error) from None
 
     def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """The payload for these fields."""
@@ -86,11 +87,12 @@ def typed_handler(
     )
 
 
-def _mismatch(name: str, error: ValidationError) -> PayloadMismatch:
+def _mismatch(name: str, payload: str, error: ValidationError) -> PayloadMismatch:
     # What was found is not repeated: it may be a password that somebody put where it does not belong.
     problems = error.errors(include_url=False, include_context=False, include_input=False)
-    said = "; ".join(f"{_where(problem['loc'])}: {problem['msg']}" for problem in problems[:_MOST_PROBLEMS])
-    errors = [{"pointer": _pointer(problem["loc"]), "detail": problem["msg"]} for problem in problems]
+    found = [(_path(payload, problem["loc"], problem["type"] == "missing"), problem["msg"]) for problem in problems]
+    said = "; ".join(f"{'.'.join(path) or 'payload'}: {words}" for path, words in found[:_MOST_PROBLEMS])
+    errors = [{"pointer": _pointer(path), "detail": words} for path, words in found]
     return PayloadMismatch(
         f"the payload does not fit {name}: {said}",
         field=errors[0]["pointer"][1:],
@@ -99,9 +101,21 @@ def _mismatch(name: str, error: ValidationError) -> PayloadMismatch:
     )
 
 
-def _where(path: tuple[int | str, ...]) -> str:
-    return ".".join(str(step) for step in path) or "payload"
+def _path(payload: str, steps: tuple[int | str, ...], is_missing: bool) -> list[str]:
+    """The steps that people know: Pydantic also names the member of a union it tried, and what of a pair it looked at."""
+    try:
+        value: Any = orjson.loads(payload)
+    except orjson.JSONDecodeError:
+        return []
+    path: list[str] = []
+    for number, step in enumerate(steps, start=1):
+        leads_on = step in value if isinstance(value, dict) else isinstance(value, list) and isinstance(step, int)
+        if leads_on or (is_missing and number == len(steps)):
+            path.append(str(step))
+        if leads_on:
+            value = value[step]
+    return path
 
 
-def _pointer(steps: tuple[int | str, ...]) -> str:
-    return "/".join(["", "payload", *(str(step).replace("~", "~0").replace("/", "~1") for step in steps)])
+def _pointer(path: Sequence[str]) -> str:
+    return "/".join(["", "payload", *(step.replace("~", "~0").replace("/", "~1") for step in path)])

@@ -29,8 +29,11 @@ class LogCapture(logging.Handler):
         """Start capturing, once the user's modules are imported: `logging.basicConfig` does nothing after this.
 
         A root logger that nobody has touched would let only warnings through; it is opened to `info`.
+        One captures for all workers of a process: a second one would write every line twice.
         """
         root = logging.getLogger()
+        if any(isinstance(handler, LogCapture) for handler in root.handlers):
+            return
         if not root.handlers and root.level == logging.WARNING:
             root.setLevel(logging.INFO)
         root.addHandler(self)
