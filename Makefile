@@ -1,7 +1,8 @@
 # `make` alone lists the verbs. All paths are relative, so that a folder with a space in its name will do.
 
 PYTHON  ?= python3
-WORKERS ?= 2
+# One more than there are cores: many tests wait for processes.
+WORKERS ?= $(shell expr $$(nproc) + 1)
 BIN     := .venv/bin
 
 # Programs the tests start by themselves.

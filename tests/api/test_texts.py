@@ -89,7 +89,7 @@ def test_any_text_in_any_field_is_kept_or_refused(running_api: str) -> None:
     with httpx.Client(base_url=f"{running_api}/api/v1", timeout=60) as client:
         send(client, "POST", "/jobs", {"handler": "h", "name": "there"})
 
-        @settings(max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=12, deadline=None, database=None, suppress_health_check=list(HealthCheck))
         @with_examples
         @given(text=texts)
         def check(text: str) -> None:
