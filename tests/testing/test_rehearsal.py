@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from timeball import Cancel, ExecutionFailed, InvalidInput, ResultTimeout, Retry
 from timeball.domain.execution import ExecutionState
 from timeball.testing import Fired, Rehearsal
 from timeball.testing.clock import START
+from timeball.testing.stage import Stage
 
 pytestmark = pytest.mark.parametrize("fresh_database", ["pg15"], indirect=True)
 
@@ -69,6 +72,38 @@ def test_what_a_handler_enqueues_is_drained_too(rehearsal: Rehearsal, tb: Timeba
 
     assert rehearsal.drain() == (4, 0, 0)
     assert rehearsal.last(countdown).result is None
+
+
+def test_what_is_enqueued_after_the_turn_has_claimed_is_drained_too(rehearsal: Rehearsal, tb: Timeball) -> None:
+    has_claimed = threading.Event()
+
+    @tb.handler
+    def child() -> None: ...
+
+    @tb.handler
+    def parent() -> None:
+        has_claimed.wait(60)
+        child.enqueue()
+
+    rehearsal.use(tb)
+    rehearsal.call(partial(_end_parents_between_claims, has_claimed))
+    parent.enqueue()
+
+    assert rehearsal.drain() == (2, 0, 0)
+
+
+async def _end_parents_between_claims(has_claimed: threading.Event, stage: Stage) -> None:
+    """Let the parent go on when the second turn has claimed, and the turn when the parent has ended."""
+    stop_watch, executor, turns = stage._worker.stop_watch, stage._worker.executor, itertools.count(1)
+    tick = stop_watch.tick
+
+    async def watched() -> timedelta:
+        if next(turns) == 2:
+            has_claimed.set()
+            await executor.wait_idle(60)
+        return await tick()
+
+    stop_watch.tick = watched  # type: ignore[method-assign]
 
 
 def test_a_handler_may_wait_for_another(rehearsal: Rehearsal, tb: Timeball) -> None:

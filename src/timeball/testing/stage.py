@@ -171,16 +171,20 @@ class Stage:
         loop, executor = asyncio.get_running_loop(), self._worker.executor
         deadline, pause = loop.time() + patience.total_seconds(), _FIRST_PAUSE
         while True:
-            started = executor.started
+            # What still runs when a turn begins may enqueue after the turn has claimed: such a turn proves nothing.
+            nothing_ran, started = not self._is_running(), executor.started
             await self._turn()
-            if executor.busy or executor.waiting:
+            if self._is_running():
                 if loop.time() > deadline:
                     raise self._still_running(patience)
                 # What runs may wait for what it enqueued: the turns go on beside it.
                 await executor.wait_idle(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
-            elif executor.started == started:
+            elif nothing_ran and executor.started == started:
                 return
+
+    def _is_running(self) -> bool:
+        return bool(self._worker.executor.busy or self._worker.executor.waiting)
 
     async def _turn(self) -> None:
         worker = self._worker
