@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from pydantic import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter
@@ -45,13 +46,18 @@ class Catalogue:
         return self._known.find(name) or self._find_installed(name)
 
     def _find_installed(self, name: str) -> Handler | None:
-        if name not in self._installed and name in installed_names():
+        if name not in self._installed and name in self._installed_names:
             try:
                 self._installed[name] = installed_handler(name)
             except InvalidInput:
                 # A package that is broken here may be whole on the workers.
                 self._installed[name] = None
         return self._installed.get(name)
+
+    @cached_property
+    def _installed_names(self) -> frozenset[str]:
+        # Once: it reads a file of every package there is, ten milliseconds that each enqueue would pay.
+        return frozenset(installed_names())
 
     def checker(self, name: str) -> Callable[[str], object] | None:
         """What refuses a payload that this handler could never take."""
@@ -60,7 +66,7 @@ class Catalogue:
 
     def entries(self) -> list[HandlerEntry]:
         """All handlers, by name."""
-        installed = filter(None, (self._find_installed(name) for name in installed_names()))
+        installed = filter(None, (self._find_installed(name) for name in self._installed_names))
         handlers = sorted([*self._known, *installed], key=lambda handler: handler.name)
         return [entry_of(handler, is_enabled=self._is_enabled(handler.name)) for handler in handlers]
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.handlers.builtin.support import fail, succeed
 from timeball.errors import Conflict, InvalidInput
+from timeball.handlers import catalogue
 from timeball.handlers.installed import GROUP, installed_handlers
 from timeball.handlers.registry import Registry
 from timeball.handlers.testing import testing_handlers as handlers_for_trying
@@ -89,3 +90,19 @@ def test_a_package_may_bring_a_whole_handler():
 
     assert found.name == "acme.delay"
     assert found.binder is test_installed.WHOLE.binder  # type: ignore[attr-defined]
+
+
+def test_packages_are_searched_for_handlers_once_and_not_at_every_enqueue(monkeypatch: pytest.MonkeyPatch) -> None:
+    searches = []
+
+    def search() -> tuple[str, ...]:
+        searches.append(GROUP)
+        return ()
+
+    monkeypatch.setattr(catalogue, "installed_names", search)
+    handlers = catalogue.Catalogue(Registry(()), ())
+
+    for _ in range(3):
+        assert handlers.checker("somebody.elses") is None
+
+    assert searches == [GROUP]
