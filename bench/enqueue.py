@@ -7,9 +7,9 @@ import time
 from functools import partial
 
 from bench.lab import Lab
-from bench.load import fill
 from bench.system import System
-from timeball.domain.job import JobSpec
+from timeball import Timeball
+from timeball.handles import AsyncHandlerHandle
 
 TITLE = "creating jobs, durably"
 LIMIT = "bare statements"
@@ -19,40 +19,53 @@ TARGETS = {
 }
 _BULK = 100_000
 _SINGLE = 500
+_TOGETHER = 100
 _ROUNDS = 3
+
+Noop = AsyncHandlerHandle[[], None]
 
 
 async def ask(lab: Lab) -> None:
     """The limits are a COPY and single inserts into a table with an id and a payload."""
-    async with lab.system() as system:
+    async with lab.system() as system, Timeball(database_url=system.dsn) as tb:
+        noop = _noop(tb)
         async with system.parts.store.database.connection() as connection:
             await connection.execute("CREATE TABLE bare (id uuid PRIMARY KEY, payload jsonb)")
         for figure, ways in {
-            "one by one": {LIMIT: _bare_single, "Timeball": _single},
-            "a hundred at a time": {LIMIT: _bare_together, "Timeball": _together},
-            "in bulk": {LIMIT: _bare_copy, "Timeball": _bulk},
+            "one by one": {LIMIT: _bare_single, "Timeball": partial(_single, noop)},
+            "a hundred at a time": {LIMIT: _bare_together, "Timeball": partial(_together, noop)},
+            "in bulk": {LIMIT: _bare_copy, "Timeball": partial(_bulk, noop)},
         }.items():
             await lab.interleave({name: partial(way, system) for name, way in ways.items()}, figure, _ROUNDS)
 
 
-async def _single(system: System) -> float:
+def _noop(tb: Timeball) -> Noop:
+    @tb.handler(name="bench.noop")
+    async def noop() -> None: ...
+
+    return noop
+
+
+async def _single(noop: Noop, _system: System) -> float:
+    def enqueue_all() -> float:
+        begun = time.perf_counter()
+        for _ in range(_SINGLE):
+            noop.enqueue()
+        return _SINGLE / (time.perf_counter() - begun)
+
+    return await asyncio.to_thread(enqueue_all)
+
+
+async def _together(noop: Noop, _system: System) -> float:
     begun = time.perf_counter()
-    for _ in range(_SINGLE):
-        await system.parts.commands.create(JobSpec(handler="bench.noop"))
+    for _ in range(_SINGLE // _TOGETHER):
+        await asyncio.gather(*(noop.aenqueue() for _ in range(_TOGETHER)))
     return _SINGLE / (time.perf_counter() - begun)
 
 
-async def _together(system: System) -> float:
-    create = system.parts.commands.create
+async def _bulk(noop: Noop, _system: System) -> float:
     begun = time.perf_counter()
-    for _ in range(_SINGLE // 100):
-        await asyncio.gather(*(create(JobSpec(handler="bench.noop")) for _ in range(100)))
-    return _SINGLE / (time.perf_counter() - begun)
-
-
-async def _bulk(system: System) -> float:
-    begun = time.perf_counter()
-    await fill(system, _BULK)
+    await noop.aenqueue_many(noop.call() for _ in range(_BULK))
     return _BULK / (time.perf_counter() - begun)
 
 
@@ -70,8 +83,8 @@ async def _bare_single(system: System) -> float:
 
 async def _bare_together(system: System) -> float:
     begun = time.perf_counter()
-    for _ in range(_SINGLE // 100):
-        await asyncio.gather(*(_insert(system) for _ in range(100)))
+    for _ in range(_SINGLE // _TOGETHER):
+        await asyncio.gather(*(_insert(system) for _ in range(_TOGETHER)))
     return _SINGLE / (time.perf_counter() - begun)
 
 

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
+import asyncpg
+
 from bench.lab import Lab
 from bench.load import fill
 from bench.system import System
@@ -38,7 +40,8 @@ async def ask(lab: Lab) -> None:
 
 @asynccontextmanager
 async def _snapshot(system: System) -> AsyncIterator[None]:
-    connection = await system.parts.store.database.connect(is_patient=True)
+    # A stranger's: our own connections would be cut off after ten idle seconds in a transaction.
+    connection = await asyncpg.connect(system.dsn)
     try:
         async with connection.transaction(isolation="repeatable_read"):
             await connection.fetchval("SELECT count(*) FROM timeball.node")
