@@ -42,6 +42,15 @@ def test_the_password_in_an_address_is_hidden() -> None:
     assert shown == {"url": f"amqp://worker:{REDACTED}@rabbit:5672/", "plain": ["https://example.com/a@b"]}
 
 
+def test_what_stands_under_such_a_key_in_an_address_is_hidden() -> None:
+    url = "https://example.com/hook?day=7&access_token=hunter2&sig=hunter3#part, then https://b.co/?api_key=hunter4"
+
+    assert redacted({"url": url}) == {
+        "url": f"https://example.com/hook?day=7&access_token={REDACTED}&sig={REDACTED}#part, "
+        f"then https://b.co/?api_key={REDACTED}"
+    }
+
+
 @pytest.mark.parametrize("value", [REDACTED, {"a": [REDACTED]}, f"amqp://u:{REDACTED}@h"])
 def test_what_was_hidden_is_not_stored(value: object) -> None:
     with pytest.raises(PayloadError, match="hidden value"):

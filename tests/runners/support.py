@@ -16,7 +16,7 @@ from timeball.domain.execution import Claimed
 from timeball.domain.ids import ClaimId, ExecutionId, JobId
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 class RememberingSink:

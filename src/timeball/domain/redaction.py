@@ -12,11 +12,13 @@ REDACTED = "••••••"
 # `author` is no secret, `authorization` is.
 _SECRET_KEY = re.compile(
     r"passw|passphrase|pass$|pwd|secret|token|(api|access|private|signing)[-_]?key|auth(?!or(s|ed|ing)?(\b|[-_]))"
-    r"|credential|cookie|signature|\bdsn\b",
+    r"|credential|cookie|signature|\bsig\b|\bdsn\b",
     re.IGNORECASE,
 )
 # The password in `amqp://user:password@host`.
 _IN_ADDRESS = re.compile(r"(://[^/\s:@]{0,200}:)[^/\s@]{1,500}(?=@)")
+# The token in `https://host/path?token=...`.
+_IN_QUERY = re.compile(r"([?&]([^=&#\s]{1,100})=)[^&#\s]+")
 
 
 def is_secret(key: str) -> bool:
@@ -32,9 +34,13 @@ def redacted(value: Any) -> Any:
         case list() | tuple():
             return [redacted(inner) for inner in value]
         case str() if "://" in value:
-            return _IN_ADDRESS.sub(rf"\1{REDACTED}", value)
+            return _IN_QUERY.sub(_redacted_parameter, _IN_ADDRESS.sub(rf"\1{REDACTED}", value))
         case _:
             return value
+
+
+def _redacted_parameter(found: re.Match[str]) -> str:
+    return f"{found[1]}{REDACTED}" if is_secret(found[2]) else found[0]
 
 
 def _redacted_entry(key: str, value: Any) -> Any:

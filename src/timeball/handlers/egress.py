@@ -121,7 +121,8 @@ class Egress:
 
     def _check_address(self, target: Target, address: Address) -> None:
         inner = unmapped(address)
-        if inner in _METADATA:
+        # Also at the end of any IPv6 address: networks choose prefixes of their own for NAT64.
+        if inner in _METADATA or IPv4Address(int(address) & 0xFFFF_FFFF) in _METADATA:
             raise EgressRefused(f"{target} leads to {inner}, a cloud's metadata service, which is never reached")
         if any(opening.admits(target, inner, self.ports) for opening in self.openings):
             return

@@ -7,6 +7,7 @@ written here can be executed, and no link is written through.
 from __future__ import annotations
 
 import binascii
+import fcntl
 import hashlib
 import os
 import stat
@@ -129,6 +130,8 @@ def _append(folder: int, name: str, data: bytes) -> int:
     _check_place(folder, name)
     file = os.open(name, _APPEND, _FILE_MODE, dir_fd=folder)
     try:
+        # One after the other: taking back half a record must not take a neighbour's with it.
+        fcntl.flock(file, fcntl.LOCK_EX)
         found = os.fstat(file)
         if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or found.st_mode & _EXECUTABLE:
             raise PathRefused(f"{name} is executable, or no file of its own; nothing is appended to it")

@@ -28,7 +28,7 @@ from timeball.clock import Clock
 from timeball.current import current
 from timeball.errors import TimeballError
 from timeball.handlers.egress import Egress, EgressRefused, parse_target
-from timeball.handlers.secrets import Disclosure, SecretReference, Secrets
+from timeball.handlers.secrets import Disclosure, JsonBody, SecretReference, Secrets
 from timeball.handlers.typed import Payload, Refused
 from timeball.outcomes import Retry
 
@@ -90,11 +90,11 @@ class WebhookPayload(Payload):
         examples=[{"Authorization": {"$secret": "BILLING_TOKEN"}}],
     )
     body: str | SecretReference | None = Field(default=None, description="The body as text; or use `json`.")
-    json_: Any = Field(
+    json_: JsonBody = Field(
         default=None, alias="json", description="The body as JSON; secret references in it are replaced."
     )
     timeout: int = Field(
-        default=30_000, ge=1, le=_LONGEST_TIMEOUT_MS, description="How long the request may take, in milliseconds."
+        default=15_000, ge=1, le=_LONGEST_TIMEOUT_MS, description="How long the request may take, in milliseconds."
     )
     signing_secret: SecretReference | tuple[SecretReference, ...] = Field(
         default=(), description="Sign by Standard Webhooks; during a rotation with the old and the new secret."

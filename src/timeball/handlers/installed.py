@@ -44,7 +44,8 @@ def installed_handler(name: str) -> Handler:
 def _load(point: EntryPoint) -> Handler:
     try:
         loaded: Any = point.load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        # SystemExit too: a package that wants to end the process ends only its own part in it.
         raise InvalidInput(
             f"handler {point.name} of {_package(point)} cannot be loaded from {point.value}: {error!r}",
             hint="repair or uninstall the package",

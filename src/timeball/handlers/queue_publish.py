@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
+from weakref import WeakValueDictionary
 
 import orjson
 from pydantic import ConfigDict, Field, StringConstraints, field_validator, model_validator
@@ -20,7 +21,7 @@ from yarl import URL
 
 from timeball.current import current
 from timeball.errors import SettingsError, TimeballError
-from timeball.handlers.secrets import Disclosure, SecretReference, Secrets
+from timeball.handlers.secrets import Disclosure, JsonBody, SecretReference, Secrets
 from timeball.handlers.typed import Payload, Refused
 
 _PORTS = {"amqp": 5672, "amqps": 5671, "redis": 6379, "rediss": 6379}
@@ -47,7 +48,7 @@ class PublishPayload(Payload):
     exchange: Name = Field(default="", description="RabbitMQ: the exchange; the default one leads to the queue itself.")
     routing_key: Name = Field(default="", description="RabbitMQ: the routing key; by the default exchange, a queue.")
     stream: Name | None = Field(default=None, description="Redis: the stream the message is added to.")
-    body: Any = Field(description="Text as it is, anything else as JSON; secret references in it are replaced.")
+    body: JsonBody = Field(description="Text as it is, anything else as JSON; secret references in it are replaced.")
 
     @field_validator("url")
     @classmethod
@@ -133,7 +134,8 @@ class Publish:
         self._allowed = allowed
         self._secrets = secrets
         self._connections: dict[str, Any] = {}
-        self._lock = asyncio.Lock()
+        # One for each server: one that is slow to answer keeps nobody from the others.
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def __call__(self, payload: PublishPayload) -> dict[str, Any]:
         disclosure = Disclosure(self._secrets)
@@ -234,7 +236,7 @@ class Publish:
 
     async def _connection(self, place: Place, connect: Callable[[], Awaitable[Any]]) -> Any:
         key = str(place.url)
-        async with self._lock:
+        async with self._locks.setdefault(key, asyncio.Lock()):
             known = self._connections.get(key)
             if known is None or getattr(known, "is_closed", False):
                 if len(self._connections) >= _MOST_CONNECTIONS:

@@ -12,19 +12,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from base64 import b64encode
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from timeball.handlers.typed import Payload, Refused
 
 BLOT = "[secret]"
 _PREFIX = "TIMEBALL_SECRET_"
 _LARGEST = 64 * 1024
+_NAME = re.compile(r"[A-Z][A-Z0-9_]{0,99}")
 # Blotting out shorter ones would tear up innocent text, and would hide nothing that could not be guessed.
 _SHORTEST_BLOTTED = 4
 
@@ -32,7 +34,22 @@ _SHORTEST_BLOTTED = 4
 class SecretReference(Payload):
     """The name of a secret; the worker knows its value."""
 
-    name: str = Field(alias="$secret", pattern=r"^[A-Z][A-Z0-9_]{0,99}$", examples=["BILLING_TOKEN"])
+    name: str = Field(alias="$secret", pattern=rf"^{_NAME.pattern}$", examples=["BILLING_TOKEN"])
+
+
+def check_references(value: Any) -> Any:
+    """JSON as it is; ValueError if a reference in it, however deep, names what can be no secret."""
+    match value:
+        case {"$secret": name} if len(value) == 1 and not (isinstance(name, str) and _NAME.fullmatch(name)):
+            raise ValueError("$secret names no secret, expected capital letters, digits and _, as in BILLING_TOKEN")
+        case dict() | list():
+            for inner in value.values() if isinstance(value, dict) else value:
+                check_references(inner)
+    return value
+
+
+# A body of JSON, in which references stand for secrets.
+JsonBody = Annotated[Any, AfterValidator(check_references)]
 
 
 class SecretMissing(Refused):

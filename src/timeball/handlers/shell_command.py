@@ -55,7 +55,7 @@ _REFUSED_NAMES = re.compile(
     r"PATH|HOME|SHELL|SHELLOPTS|ENV|IFS|PS4|PROMPT_COMMAND|CDPATH|GLOBIGNORE|FPATH|TERMINFO.*|TERMCAP|EDITOR|VISUAL|PAGER|BROWSER|"
     r"LD_.*|DYLD_.*|PYTHON.*|BASH.*|ZDOTDIR|PERL.*|RUBY.*|GEM_.*|NODE_.*|NPM_.*|JAVA_.*|_JAVA_.*|JDK_.*|CLASSPATH|PHP.*|LUA_.*|R_.*|"
     r"GIT_.*|SSH_.*|GCONV_PATH|GETCONF_DIR|GLIBC_TUNABLES|LOCALDOMAIN|LOCPATH|NLSPATH|MALLOC_.*|HOSTALIASES|RES_OPTIONS|RESOLV_.*|"
-    r"TMPDIR|TZDIR|LESSOPEN|LESSCLOSE|OPENSSL_.*|SSL_.*|[A-Z_]*_PROXY|TIMEBALL_.*"
+    r"TMPDIR|TZDIR|LESS.*|MAKEFLAGS|GNUMAKEFLAGS|TAR_OPTIONS|RSYNC_.*|XDG_.*|INPUTRC|CURL_HOME|WGETRC|OPENSSL_.*|SSL_.*|[A-Z_]*_PROXY|TIMEBALL_.*"
 )
 
 Argument = Annotated[str, StringConstraints(max_length=100_000, pattern=r"^[^\x00]*$")]
@@ -133,6 +133,8 @@ class ShellRules:
         found = [path for path in self.programs if command in (path, os.path.basename(path))]
         if not found:
             raise CommandRefused(f"{command[:200]} is not among the programs allowed here: TIMEBALL_SHELL_PROGRAMS")
+        if len(found) > 1:
+            raise CommandRefused(f"{command[:200]} may be any of {', '.join(found)}; give the whole path")
         return found[0]
 
     def limits(self) -> dict[str, int]:

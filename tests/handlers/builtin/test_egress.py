@@ -53,7 +53,9 @@ def test_webhooks_do_not_reach_private_addresses_in_disguise(private, disguise):
     "address",
     [
         *("169.254.169.254", "fd00:ec2::254", "100.100.100.200", "168.63.129.16", "169.254.170.2", "192.0.0.192"),
-        *("::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe"),
+        *("::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::1"),
+        # By a prefix that a network has chosen for its own NAT64.
+        *("64:ff9b:1::a9fe:a9fe", "2a00:1450:64::169.254.169.254", "fd00:64::6464:64c8"),
     ],
 )
 def test_metadata_services_are_never_reached_not_even_by_the_allow_list(address):

@@ -245,6 +245,12 @@ async def test_a_mail_server_that_hangs_up_is_tried_again():
         {"subject": "Hello\nBcc: victim@example.com"},
         {"subject": "Hello\u2028Bcc: victim@example.com"},
         {"subject": "Hello\0"},
+        {"subject": "=?utf-8?q?Hello=0d=0aBcc=3a_victim=40example.com?="},
+        {"subject": "a subject =?utf-8?B?SGVsbG8NCkJjYzogdmljdGltQGV4YW1wbGUuY29t?= of several words"},
+        {"to": "=?utf-8?q?Ada=0d=0aBcc=3a_victim=40example.com?= <ada@example.com>"},
+        {"cc": "=?utf-8?q?ada=0d=0a?=@example.com"},
+        {"reply_to": "=?utf-8?q?Ada=0aX-Evil=3a_yes?= <ada@example.com>"},
+        {"attachments": [{"filename": "=?utf-8?q?a=0d=0aX-Evil=3a_yes?=", "content": ""}]},
         {"to": "ada@example.com\r\nRCPT TO:<victim@example.com>"},
         {"to": "ada@example.com>\r\nDATA"},
         {"to": "ada@example.com, victim@example.com"},
@@ -269,6 +275,13 @@ async def test_a_mail_server_that_hangs_up_is_tried_again():
 def test_header_and_envelope_injection_is_refused_when_the_job_is_created(more):
     with pytest.raises(PayloadMismatch):
         check_payload(Registry([mail("smtp://127.0.0.1")]), "email.send", json.dumps(MESSAGE | more))
+
+
+async def test_what_merely_looks_odd_is_still_sent(send, office):
+    await succeed(send, MESSAGE | {"subject": "is 2?=2 and 1=?", "message": "=?utf-8?q?a=0d=0ab?="})
+
+    assert office.letter()["Subject"] == "is 2?=2 and 1=?"
+    assert office.letter().get_content().strip() == "=?utf-8?q?a=0d=0ab?="
 
 
 async def test_text_that_looks_like_a_header_or_an_end_stays_text(send, office):

@@ -110,6 +110,32 @@ async def test_a_reader_never_sees_half_a_file(write, root):
     assert seen <= texts
 
 
+async def test_half_a_record_is_taken_back_and_a_neighbours_stays(write, root, monkeypatch):
+    """The disk fills up in the middle of a record, while somebody else appends to the same file."""
+    await succeed(write, {"path": "log", "content": "one\n", "mode": "append"})
+    neighbour: list[asyncio.Task] = []
+    real, loop = os.write, asyncio.get_running_loop()
+
+    def half(file: int, data: bytes) -> int:
+        monkeypatch.setattr(os, "write", real)
+        written = real(file, bytes(data)[:2])
+        begin = asyncio.run_coroutine_threadsafe(begin_neighbour(), loop)
+        begin.result(timeout=30)
+        return written
+
+    async def begin_neighbour() -> None:
+        neighbour.append(asyncio.create_task(succeed(write, {"path": "log", "content": "three\n", "mode": "append"})))
+        # Long enough for it to write, were it not made to wait.
+        await asyncio.sleep(0.1)
+
+    monkeypatch.setattr(os, "write", half)
+    outcome = await fail(write, {"path": "log", "content": "two\n", "mode": "append"})
+
+    assert outcome.is_retryable
+    assert (await neighbour[0])["size"] == 10
+    assert (root / "log").read_text() == "one\nthree\n"
+
+
 async def test_a_write_that_fails_leaves_nothing_behind(write, root, monkeypatch):
     real = os.fsync
     root.mkdir()
@@ -149,6 +175,14 @@ def test_a_path_cannot_lead_out_of_the_root(handler, path, write, folder):
 
     with pytest.raises(PayloadMismatch):
         check_payload(Registry([write, folder]), handler, json.dumps(payload))
+
+
+@pytest.mark.parametrize("name", ["．．", "‥", "․․", "%2e%2e", "..%00", "\u202e..", ".. "])
+async def test_what_merely_looks_like_the_way_up_is_a_name_like_any_other(write, root, tmp_path, name):
+    await succeed(write, {"path": f"{name}/evil", "content": "x"})
+
+    assert (root / name / "evil").read_text() == "x"
+    assert names(tmp_path) == ["files"]
 
 
 @pytest.mark.parametrize("mode", ["create", "overwrite", "append"])

@@ -448,6 +448,7 @@ async def test_cookies_are_not_kept_between_webhooks(webhook, server):
         ({"url": "https://example.com", "body": "a", "json": {}}, "payload"),
         ({"url": "https://example.com", "timeout": 0}, "payload/timeout"),
         ({"url": "https://example.com", "headers": {"X": {"$secret": "../../etc/passwd"}}}, "payload/headers/X"),
+        ({"url": "https://example.com", "json": {"a": [{"$secret": "../../etc/passwd"}]}}, "payload/json"),
     ],
 )
 def test_a_payload_that_could_never_be_sent_is_refused_when_the_job_is_created(payload, where):
@@ -457,6 +458,18 @@ def test_a_payload_that_could_never_be_sent_is_refused_when_the_job_is_created(p
         check_payload(handlers, "http.webhook", json.dumps(payload))
 
     assert caught.value.field == where
+
+
+async def test_a_line_break_in_a_url_does_not_become_a_second_request(webhook, server):
+    for tail in ("x\r\nEvil: yes\r\n\r\nGET /inner", "x%0d%0aEvil:%20yes", "x HTTP/1.1\nEvil: yes"):
+        server.paths.clear()
+        server.on("/", answer())
+        url = server.url(f"/?{tail}")
+
+        await succeed(webhook, {"url": url, "method": "GET"})
+
+    assert len(server.requests) == 3
+    assert all("evil" not in request.headers for request in server.requests)
 
 
 async def test_a_secret_with_a_line_break_does_not_become_a_second_header(make, server):

@@ -66,6 +66,14 @@ def test_a_worker_of_its_own_process_has_them(installed):
     assert said.stdout.split() == ["acme.count", "acme.greet"]
 
 
+def test_a_package_that_ends_the_process_when_it_is_imported_does_not(tmp_path, monkeypatch):
+    (tmp_path / "acme_ends_it.py").write_text("raise SystemExit(3)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    with pytest.raises(InvalidInput, match=r"handler acme\.ends .* cannot be loaded from acme_ends_it:run: SystemExit"):
+        installed_handlers([point("acme.ends", "acme_ends_it:run")])
+
+
 @pytest.mark.parametrize(
     "value", ["no_such_module_anywhere:run", "timeball.handlers.testing:no_such_name", "json:__doc__"]
 )

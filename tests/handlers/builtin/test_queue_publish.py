@@ -177,6 +177,27 @@ async def test_a_rabbitmq_that_is_away_is_tried_again(make):
     assert outcome.is_retryable
 
 
+async def test_a_server_that_does_not_answer_keeps_nobody_from_another(make, redis_port):
+    asked = asyncio.Event()
+
+    async def say_nothing(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    silent = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    port = silent.sockets[0].getsockname()[1]
+    publish = make(f"127.0.0.1:{port}", f"127.0.0.1:{redis_port}")
+    waiting = asyncio.ensure_future(fail(publish, {"url": f"amqp://127.0.0.1:{port}/", "routing_key": "x", "body": 1}))
+    await asked.wait()
+
+    await succeed(publish, {"url": f"redis://127.0.0.1:{redis_port}/3", "stream": "orders", "body": 1})
+
+    assert not waiting.done()
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    silent.close()
+
+
 # security defaults
 
 
@@ -211,6 +232,7 @@ async def test_a_secret_cannot_lead_around_the_administrators_list(make):
         {"url": "redis://host", "stream": "x\r\nFLUSHALL", "body": 1},
         {"url": "redis://host", "stream": "x"},
         {"url": "redis://host", "stream": "x", "body": 1, "command": "FLUSHALL"},
+        {"url": "redis://host", "stream": "x", "body": {"a": [{"$secret": "no-name"}]}},
     ],
 )
 def test_a_message_that_could_never_be_sent_is_refused_when_the_job_is_created(payload):

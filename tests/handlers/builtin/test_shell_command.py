@@ -146,6 +146,26 @@ async def test_only_listed_programs_are_started(sh, command):
     assert "not among the programs allowed" in await die(sh, {"command": command, "args": ["-c", "id"]})
 
 
+async def test_a_name_that_two_listed_programs_share_is_refused():
+    handler = shell("/bin/echo", "/opt/evil/echo")
+
+    assert "give the whole path" in await die(handler, {"command": "echo", "args": ["x"]})
+    assert (await succeed(handler, {"command": "/bin/echo", "args": ["x"]}))["stdout"] == "x"
+
+
+async def test_a_program_of_the_folder_it_runs_in_is_not_mistaken_for_a_listed_one(notes):
+    """A file of the same name where the command runs, and first in a path of its own."""
+    evil = notes / "echo"
+    evil.write_text(f"#!/bin/sh\ntouch {notes}/evil\n")
+    evil.chmod(0o755)
+    handler = shell("/bin/echo", root=notes.parent)
+
+    result = await succeed(handler, {"command": "echo", "args": ["mine"], "cwd": notes.name})
+
+    assert result["stdout"] == "mine"
+    assert not (notes / "evil").exists()
+
+
 async def test_arguments_never_meet_a_shell(notes):
     handler = shell("/bin/echo")
 
@@ -171,6 +191,7 @@ async def test_the_environment_is_clean(monkeypatch):
     [
         *("PATH", "LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONSTARTUP", "BASH_ENV", "ENV", "IFS", "PERL5OPT"),
         *("RUBYOPT", "NODE_OPTIONS", "GIT_SSH_COMMAND", "GLIBC_TUNABLES", "JAVA_TOOL_OPTIONS", "HTTPS_PROXY", "HOME"),
+        *("TAR_OPTIONS", "MAKEFLAGS", "RSYNC_RSH", "XDG_CONFIG_HOME", "LESSOPEN"),
         *("TIMEBALL_EXECUTION_ID", "BASH_FUNC_ls%%", "lower", "A=B", "A\nB", ""),
     ],
 )
