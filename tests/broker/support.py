@@ -33,6 +33,8 @@ class BrokerServer(Protocol):
 
     async def lose_everything(self) -> None: ...
 
+    async def delete_inbox(self, inbox: str) -> None: ...
+
 
 class RedisServer:
     """Redis, and what a test does to it; every test has a namespace of its own."""
@@ -55,6 +57,9 @@ class RedisServer:
 
     async def lose_everything(self) -> None:
         await self.ask("FLUSHALL")
+
+    async def delete_inbox(self, inbox: str) -> None:
+        await self.ask("DEL", f"timeball:{self.namespace}:{inbox}")
 
     async def ask(self, *command: str) -> Any:
         async with Redis.from_url(self.url()) as redis:
@@ -95,6 +100,10 @@ class RabbitmqServer:
                 with suppress(aio_pika.exceptions.ChannelNotFoundEntity):
                     channel = await connection.channel()
                     await (await channel.get_queue(name)).purge()
+
+    async def delete_inbox(self, inbox: str) -> None:
+        async with await aio_pika.connect(self.url()) as connection:
+            await (await connection.channel()).queue_delete(f"timeball.{self.namespace}.{inbox}")
 
 
 @contextmanager

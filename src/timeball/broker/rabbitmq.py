@@ -134,7 +134,8 @@ class _Link:
         await self.close()
         async with asyncio.timeout(_SECONDS):
             self._connection = await aio_pika.connect(self._url, timeout=_SECONDS)
-            self._channel = await self._connection.channel(publisher_confirms=True)
+            # A ticket for a queue that has gone comes back, and is an error: the queue has to be declared anew.
+            self._channel = await self._connection.channel(publisher_confirms=True, on_return_raises=True)
         return self._channel
 
     async def close(self) -> None:

@@ -1,17 +1,20 @@
 """A consumer that is there while somebody asks: its prefetch is what there is room for.
 
 A ticket is acknowledged when it is taken. One that was delivered to a worker which then has no room goes back after a
-moment, together with the consumer, so that another worker gets it.
+moment, together with the consumer, so that another worker gets it. When the server ends a consumer by itself, because
+its queue was deleted or the node that had it is gone, whoever asks is told, and begins anew.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from datetime import timedelta
 
 from aio_pika import exceptions
 from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, AbstractQueue
+from aiormq import spec
 
 from timeball.broker.interface import Ticket
 from timeball.broker.rabbitmq_tickets import ticket_of
@@ -35,7 +38,7 @@ class Consumer:
         self._has_some = asyncio.Event()
         self._idle: asyncio.TimerHandle | None = None
         self._lock = asyncio.Lock()
-        self._failure: BaseException | None = None
+        self._failure: exceptions.ChannelClosed | None = None
         self._leaving: asyncio.Future[None] | None = None
         channel.close_callbacks.add(self._on_closed)
 
@@ -63,19 +66,18 @@ class Consumer:
         self._prefetch = prefetch
         self._tags += 1
         self._tag = f"{self._tags}"
+        underlay = await self._channel.get_underlay_channel()
+        underlay.on_consumer_cancel_callbacks.add(self._on_cancelled)
         await self._queue.consume(self._on_delivery, consumer_tag=self._tag)
 
     async def _wait_for_some(self, wait: timedelta) -> None:
-        self._has_some.clear()
-        if self._delivered:
-            return
-        try:
-            async with asyncio.timeout(wait.total_seconds()):
-                await self._has_some.wait()
-        except TimeoutError:
-            pass
-        if self._channel.is_closed:
-            raise exceptions.ChannelClosed(self._failure or "the channel was closed")
+        if self._failure is None and not self._delivered:
+            self._has_some.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait.total_seconds()):
+                    await self._has_some.wait()
+        if self._failure is not None and not self._delivered:
+            raise self._failure
 
     async def _on_delivery(self, message: AbstractIncomingMessage) -> None:
         if message.consumer_tag != self._tag:
@@ -86,7 +88,14 @@ class Consumer:
         self._has_some.set()
 
     def _on_closed(self, _channel: object, error: BaseException | None = None) -> None:
-        self._failure = error
+        self._fail(f"the channel was closed: {error}" if error else "the channel was closed")
+
+    def _on_cancelled(self, frame: spec.Basic.Cancel) -> None:
+        if frame.consumer_tag == self._tag:
+            self._fail("the queue has gone")
+
+    def _fail(self, reason: str) -> None:
+        self._failure = exceptions.ChannelClosed(reason)
         self._has_some.set()
 
     def _stay(self) -> None:

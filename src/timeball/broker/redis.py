@@ -6,8 +6,8 @@ An inbox that nobody has written to for an hour goes by itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -27,6 +27,7 @@ _PATIENCE_SECONDS = 5.0
 _KEEP_SECONDS = 3600
 _BATCH = 1_000
 _CONNECTIONS = 4
+_FOR_NOBODY = Ticket(ExecutionId(UUID(int=0)), "", rank_of(0))
 
 
 class RedisBroker:
@@ -43,27 +44,26 @@ class RedisBroker:
     async def publish(self, inbox: str, tickets: Sequence[Ticket]) -> None:
         """Put tickets into an inbox; returns when the server has them."""
         key = self._prefix + inbox
-        with _translated():
-            async with self._client(0).pipeline(transaction=False) as pipeline:
-                for first in range(0, len(tickets), _BATCH):
-                    batch = tickets[first : first + _BATCH]
-                    pipeline.zadd(key, {_member(ticket): rank_number(ticket.rank) for ticket in batch})
-                pipeline.expire(key, _KEEP_SECONDS)
-                await pipeline.execute()
+        async with self._client(0) as client, client.pipeline(transaction=False) as pipeline:
+            for first in range(0, len(tickets), _BATCH):
+                batch = tickets[first : first + _BATCH]
+                pipeline.zadd(key, {_member(ticket): rank_number(ticket.rank) for ticket in batch})
+            pipeline.expire(key, _KEEP_SECONDS)
+            await pipeline.execute()
 
     async def receive(self, inbox: str, limit: int, wait: timedelta) -> list[Ticket]:
         """Take up to *limit* tickets, the most urgent first."""
-        seconds = wait.total_seconds()
-        with _translated():
-            found = await self._client(seconds).bzmpop(seconds, 1, [self._prefix + inbox], min=True, count=limit)
+        # Redis takes 0 for "as long as it takes".
+        seconds = max(wait.total_seconds(), 0.001)
+        async with self._client(seconds) as client:
+            found = await client.bzmpop(seconds, 1, [self._prefix + inbox], min=True, count=limit)
         pairs = found[1] if found else ()
         read = (_ticket(member, score) for member, score in pairs)
         return sorted((ticket for ticket in read if ticket is not None), key=lambda ticket: ticket.rank)
 
     async def check(self) -> None:
-        """Ask whether tickets could be published now."""
-        with _translated():
-            await self._client(0).ping()
+        """Ask whether tickets could be published now: with one for nobody, for a full server or a replica answers a PING."""
+        await self.publish("nobody", [_FOR_NOBODY])
 
     async def close(self) -> None:
         """Give all connections back."""
@@ -71,8 +71,20 @@ class RedisBroker:
         for client in clients.values():
             await client.aclose()
 
-    def _client(self, wait: float) -> Any:
-        """A client for commands that may take so long: its own connections, because a blocking one has no time for others."""
+    @asynccontextmanager
+    async def _client(self, wait: float) -> AsyncIterator[Any]:
+        """A client for commands that may take so long; BrokerUnavailable, and new connections next time, if one fails."""
+        client = self._known_client(wait)
+        try:
+            yield client
+        except (exceptions.RedisError, OSError) as error:
+            # Its name may lead to another server by now, and this one have become a replica.
+            with suppress(exceptions.RedisError, OSError):
+                await client.connection_pool.disconnect()
+            raise BrokerUnavailable(f"Redis: {str(error) or type(error).__name__}") from error
+
+    def _known_client(self, wait: float) -> Any:
+        """Its own connections for each time to wait: one that blocks has no time for others."""
         if wait not in self._clients:
             pool: Any = BlockingConnectionPool.from_url(
                 self._url,
@@ -85,14 +97,6 @@ class RedisBroker:
             )
             self._clients[wait] = Redis.from_pool(pool)
         return self._clients[wait]
-
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    try:
-        yield
-    except (exceptions.RedisError, OSError) as error:
-        raise BrokerUnavailable(f"Redis: {str(error) or type(error).__name__}") from error
 
 
 def _member(ticket: Ticket) -> bytes:

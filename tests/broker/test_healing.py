@@ -1,0 +1,122 @@
+"""Servers that answer, and yet carry nothing: a queue that was deleted, a replica, a full memory. It is told, and heals by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+
+from tests.broker.support import BrokerServer, RedisServer
+from tests.queues import running_redis
+from tests.servers import ServiceMissing, give_up_on
+from timeball.broker.interface import Broker, Ticket
+from timeball.broker.redis import RedisBroker
+from timeball.domain.ids import ExecutionId
+from timeball.errors import BrokerUnavailable
+
+SOON = timedelta(seconds=10)
+TICKET = Ticket(ExecutionId(UUID(int=7)), "default", datetime(2026, 3, 2, tzinfo=UTC))
+
+
+@pytest.fixture
+def own_redis() -> Iterator[RedisServer]:
+    """A Redis that the test may change."""
+    try:
+        with running_redis() as port:
+            yield RedisServer(port)
+    except ServiceMissing as error:
+        give_up_on(error)
+
+
+async def trying(verb: str, broker: Broker, *arguments: object) -> list[Ticket]:
+    """Call a verb as the engine does: again and again, until the server can do it."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                found: list[Ticket] | None = await getattr(broker, verb)(*arguments)
+                return found or []
+            except BrokerUnavailable:
+                await asyncio.sleep(0.05)
+
+
+async def test_who_waits_at_an_inbox_that_is_deleted_gets_what_comes_afterwards(
+    broker: Broker, broker_server: BrokerServer
+) -> None:
+    """RabbitMQ ends the consumer and says so once: whoever does not hear it would wait for ever."""
+    publisher = broker_server.make()
+    await publisher.publish("a", [TICKET])
+    assert await broker.receive("a", 5, SOON) == [TICKET]
+    waiting = asyncio.ensure_future(trying("receive", broker, "a", 5, 3 * SOON))
+    await asyncio.sleep(0.1)
+
+    await broker_server.delete_inbox("a")
+    await asyncio.sleep(0.1)
+    await trying("publish", publisher, "a", [TICKET])
+
+    assert await waiting == [TICKET]
+    await publisher.close()
+
+
+async def test_a_ticket_for_an_inbox_that_is_gone_is_not_thought_to_be_out(
+    broker: Broker, broker_server: BrokerServer
+) -> None:
+    await broker.publish("a", [TICKET])
+    await broker_server.delete_inbox("a")
+
+    await trying("publish", broker, "a", [TICKET])
+
+    assert await trying("receive", broker, "a", 5, SOON) == [TICKET]
+
+
+async def test_who_does_not_want_to_wait_is_answered_at_once(broker: Broker) -> None:
+    await broker.publish("a", [TICKET])
+    async with asyncio.timeout(5):
+        while not (found := await broker.receive("a", 5, timedelta(0))):
+            await asyncio.sleep(0)
+
+        assert found == [TICKET]
+        assert await broker.receive("a", 5, timedelta(0)) == []
+
+
+@pytest.mark.parametrize(
+    ("ill", "well"),
+    [
+        (("REPLICAOF", "127.0.0.1", "1"), ("REPLICAOF", "NO", "ONE")),
+        (("CONFIG", "SET", "maxmemory", "1"), ("CONFIG", "SET", "maxmemory", "0")),
+    ],
+)
+async def test_a_redis_that_takes_no_tickets_does_not_pass_the_check(
+    own_redis: RedisServer, ill: tuple[str, ...], well: tuple[str, ...]
+) -> None:
+    """It answers a PING all the same."""
+    broker = RedisBroker(own_redis.url(), "x")
+    await broker.check()
+
+    await own_redis.ask(*ill)
+    with pytest.raises(BrokerUnavailable):
+        await broker.check()
+    await own_redis.ask(*well)
+
+    await broker.check()
+    await broker.close()
+
+
+async def test_after_an_error_redis_is_looked_for_anew(own_redis: RedisServer) -> None:
+    """The name may lead to another server by now: a connection to the one that became a replica must not stay."""
+    broker = RedisBroker(own_redis.url(), "x")
+    await broker.publish("a", [TICKET])
+    before = await own_redis.ask("INFO", "stats")
+    await own_redis.ask("REPLICAOF", "127.0.0.1", "1")
+    with pytest.raises(BrokerUnavailable):
+        await broker.publish("a", [TICKET])
+    await own_redis.ask("REPLICAOF", "NO", "ONE")
+
+    await broker.publish("a", [TICKET])
+
+    after = await own_redis.ask("INFO", "stats")
+    # Each question of the test itself is a connection: two changes and the second look, and one more by the broker.
+    assert after["total_connections_received"] - before["total_connections_received"] == 4
+    await broker.close()
