@@ -35,6 +35,7 @@ from timeball.domain.events import (
 )
 from timeball.domain.execution import Failed
 from timeball.domain.ids import ExecutionId, Incarnation
+from timeball.domain.node import BrokerState, BrokerStatus
 from timeball.domain.rollup import TALLIED
 from timeball.store.postgres import Store
 from timeball.testing import VirtualClock
@@ -233,7 +234,22 @@ async def test_no_label_names_a_job_or_an_execution(
 
     families = list(text_string_to_metric_families(text))
     labels = {label for family in families for sample in family.samples for label in sample.labels}
-    assert labels <= {"queue", "handler", "outcome", "state", "kind", "room", "service", "reason", "le"}
+    assert labels <= {"queue", "handler", "outcome", "state", "kind", "room", "service", "reason", "le", "broker"}
+
+
+async def test_metrics_doctor_and_health_say_that_a_broker_is_down(client: httpx.AsyncClient, store: Store) -> None:
+    await make_node(store, broker="redis")
+    ill = await make_node(store, broker="redis")
+    await store.nodes.renew(ill, busy=0, broker=BrokerStatus(BrokerState.DOWN, "connection refused"))
+
+    metrics = (await client.get("http://localhost:8080/metrics")).text
+    doctor = {line["code"]: line for line in (await client.get("/doctor")).json()["lines"]}
+    health = {check["name"]: check for check in (await client.get("/health")).json()["checks"]}
+
+    assert 'timeball_broker_nodes{broker="redis",state="down"} 1.0' in metrics
+    assert 'timeball_broker_nodes{broker="redis",state="works"} 1.0' in metrics
+    assert doctor["broker"]["status"] == health["broker"]["status"] == "warn"
+    assert "1 of 2 nodes cannot use Redis (connection refused)" in doctor["broker"]["found"]
 
 
 async def test_the_reference_names_every_metric_and_no_other(client: httpx.AsyncClient, parts: FrontParts) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from tests.dashboard.conftest import Browser
 from tests.factories import claim_all, enqueue, make_node, make_owner, seconds
 from timeball.domain.ids import show
-from timeball.domain.node import NodeKind
+from timeball.domain.node import BrokerState, BrokerStatus, NodeKind
 from timeball.store.postgres import Store
 from timeball.testing import VirtualClock
 from timeball.wiring import FrontParts
@@ -39,6 +39,19 @@ async def test_hostile_names_stay_text(browser: Browser, store: Store) -> None:
     found = re.search(r'href="(/queues/one\?name=[^"]+)"', (await browser.get("/queues")).text)
     assert found
     assert (await browser.get(found[1])).status_code == 200
+
+
+async def test_a_broker_that_is_down_is_told_on_the_pages_that_people_look_at(browser: Browser, store: Store) -> None:
+    await enqueue(store)
+    node = await make_node(store, NodeKind.WORKER, name="far away", broker="rabbitmq")
+    await store.nodes.renew(node, busy=0, broker=BrokerStatus(BrokerState.DOWN, "blocked by its memory alarm"))
+
+    for path in ("/", "/doctor"):
+        page = (await browser.get(path)).text
+        assert "1 of 1 node cannot use RabbitMQ (blocked by its memory alarm); work goes on through PostgreSQL" in page
+    workers = (await browser.get("/workers")).text
+    assert "RabbitMQ down" in workers
+    assert "blocked by its memory alarm" in workers
 
 
 # queues

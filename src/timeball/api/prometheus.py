@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from itertools import product
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from timeball.domain.node import NodeKind
+from timeball.domain.node import BrokerState, NodeKind
 from timeball.domain.rollup import Rollup
 from timeball.domain.sketch import Sketch
 from timeball.insights.meters import Meters, Overview
@@ -123,7 +124,18 @@ def _of_nodes(overview: Overview) -> Iterator[Metric]:
     busy = sum(node.busy for node in overview.nodes)
     slots.add_metric(("busy",), busy)
     slots.add_metric(("free",), max(total - busy, 0))
-    yield from (alive, renewal, slots)
+    yield from (alive, renewal, slots, _of_brokers(overview))
+
+
+def _of_brokers(overview: Overview) -> Metric:
+    nodes = GaugeMetricFamily(
+        "timeball_broker_nodes", "Living nodes by their broker and how it does.", labels=("broker", "state")
+    )
+    used = {node.broker for node in overview.nodes}
+    for broker, state in product(sorted(used), BrokerState):
+        found = [node for node in overview.nodes if (node.broker, node.broker_status.state) == (broker, state)]
+        nodes.add_metric((broker, state.value), len(found))
+    return nodes
 
 
 def _of_the_database(found: dict[str, object]) -> Iterator[Metric]:

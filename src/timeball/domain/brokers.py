@@ -25,6 +25,11 @@ class BrokerReport:
         return self.advice is None
 
 
+def broker_name(kind: str) -> str:
+    """A broker as people write it."""
+    return _NAMES[kind]
+
+
 def report_on_broker(nodes: Sequence[NodeStatus]) -> BrokerReport:
     """The worst that any node has to say."""
     kinds = Counter(node.broker for node in nodes)
@@ -33,15 +38,15 @@ def report_on_broker(nodes: Sequence[NodeStatus]) -> BrokerReport:
     if down:
         return _down(down, len(nodes))
     if len(kinds) > 1:
-        used = ", ".join(f"{_NAMES[kind]}: {number}" for kind, number in sorted(kinds.items()))
+        used = ", ".join(f"{broker_name(kind)}: {number}" for kind, number in sorted(kinds.items()))
         return BrokerReport(f"the nodes use different ones ({used})", "set TIMEBALL_BROKER_URL alike on all nodes")
     if silent:
-        found = f"{counted(len(silent), 'worker')} got no tickets from {_NAMES[silent[0].broker]}; {_MEANWHILE}"
+        found = f"{counted(len(silent), 'worker')} got no tickets from {broker_name(silent[0].broker)}; {_MEANWHILE}"
         return BrokerReport(found, "run a scheduler with the same TIMEBALL_BROKER_URL")
-    return BrokerReport(f"{_NAMES[next(iter(kinds), 'postgresql')]} carries due work")
+    return BrokerReport(f"{broker_name(next(iter(kinds), 'postgresql'))} carries due work")
 
 
 def _down(down: Sequence[NodeStatus], number: int) -> BrokerReport:
-    name, error = _NAMES[down[0].broker], down[0].broker_status.error
+    name, error = broker_name(down[0].broker), down[0].broker_status.error
     found = f"{len(down)} of {counted(number, 'node')} cannot use {name} ({error}); {_MEANWHILE}"
     return BrokerReport(found, f"bring {name} back, or unset TIMEBALL_BROKER_URL")

@@ -12,6 +12,7 @@ from timeball.dashboard.inner_api import Document
 from timeball.dashboard.routing import Pages
 from timeball.dashboard.visit import Visit
 from timeball.dashboard.wording import counted, moment
+from timeball.domain.brokers import broker_name
 
 pages = Pages()
 
@@ -48,4 +49,5 @@ def _node(node: Document, now: Any) -> Mapping[str, Any]:
     else:
         state, tone, icon = "alive", "good", "check"
     runs = counted(node["busy"], "execution")
-    return {**node, "age": age, "state": state, "tone": tone, "icon": icon, "runs": runs}
+    broker = broker_name(node["broker"])
+    return {**node, "age": age, "state": state, "tone": tone, "icon": icon, "runs": runs, "broker_name": broker}
