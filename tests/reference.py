@@ -90,6 +90,8 @@ A setting comes from a flag of the command, the environment, or a file `timeball
 In the file the names are small and without the prefix, and sections are tables.
 So `TIMEBALL_WORKER__SLOTS=50` is `slots = 50` below `[worker]`.
 All problems are reported together, and `timeball check` reports them without starting anything.
+A name in the file that is no setting is an error.
+A variable that begins with `TIMEBALL_` and is none is told of by `timeball check`, `timeball doctor` and a starting process's log.
 """
 
 

@@ -5,12 +5,22 @@ Defaults, then a file (`timeball.toml`), then the environment (`TIMEBALL_...`), 
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -18,18 +28,50 @@ from pydantic_settings import (
     SettingsConfigDict,
     TomlConfigSettingsSource,
 )
+from pydantic_settings import SettingsError as Undecodable
 
 from timeball.domain.node import Lease
 from timeball.errors import SettingsError
+from timeball.setting_names import Stranger, did_you_mean, nearest, paths, strangers, variable
+
+FILE = "timeball.toml"
 
 BROKER_SCHEMES = {"redis": "redis", "rediss": "redis", "amqp": "rabbitmq", "amqps": "rabbitmq"}
+
+
+def _split(value: Any) -> Any:
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+# In the environment a list is written `a, b, c`.
+Texts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
+Ports = Annotated[tuple[Annotated[int, Field(ge=1, le=65535)], ...], NoDecode, BeforeValidator(_split)]
 
 
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class SchedulerSettings(_Section):
+class _Leased(_Section):
+    """A section of nodes that hold leases."""
+
+    lease_seconds: float
+    renew_seconds: float
+
+    @property
+    def lease(self) -> Lease:
+        return Lease(span=timedelta(seconds=self.lease_seconds), interval=timedelta(seconds=self.renew_seconds))
+
+    @model_validator(mode="after")
+    def _lease_fits(self) -> Self:
+        try:
+            _ = self.lease
+        except SettingsError as error:
+            raise ValueError(f"does not fit together: {error}") from None
+        return self
+
+
+class SchedulerSettings(_Leased):
     """How a scheduler looks ahead and hoists."""
 
     lease_seconds: float = Field(
@@ -45,10 +87,6 @@ class SchedulerSettings(_Section):
     definitions: int = Field(default=100_000, ge=100, description="How many job definitions are kept in memory.")
 
     @property
-    def lease(self) -> Lease:
-        return Lease(span=timedelta(seconds=self.lease_seconds), interval=timedelta(seconds=self.renew_seconds))
-
-    @property
     def hoist_window(self) -> timedelta:
         return timedelta(milliseconds=self.hoist_window_ms)
 
@@ -57,14 +95,14 @@ class SchedulerSettings(_Section):
         return timedelta(seconds=self.look_ahead_seconds)
 
 
-class WorkerSettings(_Section):
+class WorkerSettings(_Leased):
     """How a worker claims, runs and leaves."""
 
     slots: int = Field(default=20, ge=1, le=10_000, description="How many executions a worker runs together.")
     hold_limit: int = Field(
         default=500, ge=0, le=10_000, description="How many executions a worker holds for their instant."
     )
-    queues: tuple[str, ...] = Field(default=(), description="The queues a worker serves; none named means all.")
+    queues: Texts = Field(default=(), description="The queues a worker serves; none named means all.")
     lease_seconds: float = Field(default=15, gt=0, description="How long a worker is believed alive after a renewal.")
     renew_seconds: float = Field(default=5, gt=0, description="How often a worker renews its lease.")
     retry_budget_per_second: float = Field(
@@ -76,10 +114,6 @@ class WorkerSettings(_Section):
         default=0.2, ge=0, description="How many retries more for each first attempt at the same target."
     )
     grace_seconds: float = Field(default=30, ge=0, description="How long a leaving worker waits for what it runs.")
-
-    @property
-    def lease(self) -> Lease:
-        return Lease(span=timedelta(seconds=self.lease_seconds), interval=timedelta(seconds=self.renew_seconds))
 
     @property
     def grace(self) -> timedelta:
@@ -110,15 +144,6 @@ class ApiSettings(_Section):
     largest_bulk_megabytes: float = Field(
         default=32, gt=0, le=1_000, description="The largest body of a request that creates many jobs."
     )
-
-
-def _split(value: Any) -> Any:
-    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
-
-
-# In the environment a list is written `a, b, c`.
-Texts = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
-Ports = Annotated[tuple[Annotated[int, Field(ge=1, le=65535)], ...], NoDecode, BeforeValidator(_split)]
 
 
 class HandlerSettings(BaseModel):
@@ -169,8 +194,8 @@ class Settings(HandlerSettings, BaseSettings):
         env_nested_delimiter="__",
         env_ignore_empty=True,
         frozen=True,
-        extra="ignore",
-        toml_file="timeball.toml",
+        extra="forbid",
+        toml_file=FILE,
     )
 
     host: str = Field(default="127.0.0.1", description="The address the API listens on.")
@@ -209,6 +234,13 @@ class Settings(HandlerSettings, BaseSettings):
     housekeeping: HousekeepingSettings = HousekeepingSettings()
     api: ApiSettings = ApiSettings()
 
+    @field_validator("broker_url")
+    @classmethod
+    def _broker_is_one(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is not None and (problem := _broker_problem(url.get_secret_value())):
+            raise ValueError(problem)
+        return url
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -224,20 +256,18 @@ class Settings(HandlerSettings, BaseSettings):
 def load_settings(**given: Any) -> Settings:
     """Read the settings; SettingsError lists every problem at once, with where it comes from."""
     try:
-        settings = Settings(**given)
+        return Settings(**given)
     except ValidationError as error:
-        raise SettingsError([_problem(item) for item in error.errors()]) from None
-    problems: list[str] = []
-    if settings.broker_url is not None and (problem := _broker_problem(settings.broker_url.get_secret_value())):
-        problems.append(problem)
-    for section in (settings.scheduler, settings.worker):
-        try:
-            _ = section.lease
-        except SettingsError as error:
-            problems.extend(f"{type(section).__name__}: {problem}" for problem in error.problems)
-    if problems:
-        raise SettingsError(problems)
-    return settings
+        raise SettingsError([_problem(item, given) for item in error.errors()]) from None
+    except Undecodable as error:
+        raise SettingsError([f"{error}: expected JSON"]) from None
+    except (OSError, ValueError) as error:
+        raise SettingsError([f"{FILE} cannot be read: {error}"]) from None
+
+
+def unknown_variables() -> list[Stranger]:
+    """What the environment has under our prefix and nothing reads: a typo, most likely."""
+    return strangers(Settings, os.environ)
 
 
 def _broker_problem(url: str) -> str | None:
@@ -246,13 +276,39 @@ def _broker_problem(url: str) -> str | None:
         parts = urlsplit(url)
         is_usable = bool(parts.hostname) and parts.port != 0
     except ValueError:
-        return "TIMEBALL_BROKER_URL cannot be read as a URL: expected one like redis://host:6379/0 or amqp://host:5672/"
+        return "cannot be read as a URL: expected one like redis://host:6379/0 or amqp://host:5672/"
     if parts.scheme not in BROKER_SCHEMES:
         wanted = ", ".join(f"{scheme}://" for scheme in BROKER_SCHEMES)
-        return f"TIMEBALL_BROKER_URL begins with {parts.scheme[:20]!r}: expected {wanted}, or nothing for PostgreSQL"
-    return None if is_usable else "TIMEBALL_BROKER_URL names no host: expected one like redis://host:6379/0"
+        return f"begins with {parts.scheme[:20]!r}: expected {wanted}, or nothing for PostgreSQL"
+    return None if is_usable else "names no host: expected one like redis://host:6379/0"
 
 
-def _problem(item: Any) -> str:
-    path = "__".join(str(part).upper() for part in item["loc"])
-    return f"TIMEBALL_{path} is {item.get('input')!r}: {item['msg']}"
+def _problem(item: Any, given: dict[str, Any]) -> str:
+    path = [str(part) for part in item["loc"]]
+    name = _named(path, given)
+    match item["type"]:
+        case "extra_forbidden":
+            return f"{name} is unknown{_suggestion(path, name)}"
+        case "value_error":
+            return f"{name} {item['msg'].removeprefix('Value error, ')}"
+        case _:
+            # A URL may hold a password.
+            found = "" if path[-1].endswith("_url") else f" is {item.get('input')!r}"
+            return f"{name}{found}: {item['msg']}"
+
+
+def _named(path: list[str], given: dict[str, Any]) -> str:
+    """A setting as it is called where its value comes from: a flag or argument, the environment, the file."""
+    if path[0] in given:
+        return ".".join(path)
+    ours = variable(path)
+    in_environment = any(name.upper() == ours or name.upper().startswith(f"{ours}__") for name in os.environ)
+    return ours if in_environment else f"{'.'.join(path)} in {FILE}"
+
+
+def _suggestion(path: list[str], name: str) -> str:
+    as_variable = name == variable(path)
+    sections = [] if as_variable else {each[0] for each in paths(Settings) if len(each) > 1}
+    known = [variable(each) if as_variable else ".".join(each) for each in paths(Settings)]
+    question = did_you_mean(nearest(".".join(path), [*known, *sections]))
+    return f": {question}" if question else ""

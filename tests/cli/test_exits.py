@@ -12,6 +12,7 @@ import pytest
 
 from tests.app.conftest import running_node
 from tests.cli.conftest import Cli
+from tests.cli.test_terminal import on_a_terminal
 from tests.client.conftest import running_api
 from tests.conftest import FreshDatabase
 from timeball import Timeball
@@ -78,6 +79,17 @@ def test_6_the_awaited_execution_failed(cli: Cli, fresh_database: FreshDatabase)
     assert done.code == 6
     assert "is dead" in done.err
     assert "timeball runs retry exe_" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "first_sight"), [(["tail"], b"Ctrl-C ends it"), (["top", "--every", "60"], b"dead 0")]
+)
+def test_130_enough_was_seen(cli: Cli, tmp_path: Path, words: list[str], first_sight: bytes) -> None:
+    code, seen = on_a_terminal(*words, folder=tmp_path, interrupt_at=first_sight)
+
+    assert code == 130
+    assert "Traceback" not in seen
+    assert "Aborted" not in seen
 
 
 def test_130_interrupted(cli: Cli, tmp_path: Path) -> None:

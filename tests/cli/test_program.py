@@ -10,6 +10,8 @@ import pytest
 
 from tests.cli.conftest import Cli, run
 from tests.conftest import FreshDatabase
+from timeball.cli.nodes import tell_strangers
+from timeball.domain.events import SettingUnknown
 
 PROGRAM = """
 from timeball import Timeball
@@ -57,3 +59,29 @@ def test_a_key_can_be_revoked_there(told: Cli) -> None:
 
 def test_check_tells_how_many_handlers_the_program_has(told: Cli) -> None:
     assert "own_database:tb: 1 handlers" in told("check", "own_database:tb").out
+
+
+def test_a_misspelt_variable_is_told_by_check_doctor_and_the_log_of_a_start(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIMEBALL_WOKER_SLOTS", "50")
+    logged: list[object] = []
+
+    checked, looked = cli("check"), cli("doctor", "--problems")
+    tell_strangers(logged.append)
+
+    told = "TIMEBALL_WOKER_SLOTS is set, and nothing reads it"
+    assert (checked.code, f"{told}: did you mean TIMEBALL_WORKER__SLOTS?" in checked.out) == (0, True)
+    assert told in looked.out
+    assert logged == [SettingUnknown("TIMEBALL_WOKER_SLOTS", "did you mean TIMEBALL_WORKER__SLOTS?")]
+
+
+def test_a_misspelt_name_in_the_file_is_an_error_in_three_lines(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "timeball.toml").write_text("[worker]\nslotz = 3\n")
+
+    done = cli("check")
+
+    assert done.code == 2
+    what, *_, advice = done.err.splitlines()
+    assert what == "timeball: worker.slotz in timeball.toml is unknown: did you mean worker.slots?"
+    assert advice.strip() == "change what is named above; then: timeball check"

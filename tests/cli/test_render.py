@@ -103,6 +103,26 @@ def test_a_hostile_name_does_not_reach_the_terminal() -> None:
     assert out.getvalue() == "x\ufffd[2Jy z w\n"
 
 
+def test_a_hostile_text_does_not_move_the_cursor_anywhere_else_either() -> None:
+    hostile = "\x1b[2J\x1b]0;owned\x07two\nlines\u202e"
+    out, err = Terminal(), Terminal()
+    printer = Printer(out=out, err=err)
+
+    printer.line(hostile)
+    printer.styled(hostile, "none")
+    printer.details({"description": hostile}, [Column("description")])
+    printer.say(hostile)
+
+    shown = out.getvalue() + err.getvalue()
+    assert "[2J" in shown
+    assert shown.count("lines") == 4
+    assert [part for part in ("\x1b[2J", "\x1b]", "\x07", "\u202e") if part in shown] == []
+    # A pipe gets what there is.
+    pipe = io.StringIO()
+    Printer(out=pipe).line(hostile)
+    assert pipe.getvalue() == hostile + "\n"
+
+
 def test_an_empty_list_is_told_to_people_and_empty_for_programs() -> None:
     for output, out_text, err_text in (
         (None, "", "no jobs\n"),

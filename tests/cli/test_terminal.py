@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +13,11 @@ from pathlib import Path
 from tests.cli.conftest import Cli
 
 
-def on_a_terminal(*words: str, folder: Path) -> tuple[int, str]:
-    """Run a command whose stdin, stdout and stderr are one terminal; its exit code, and all that was seen."""
+def on_a_terminal(*words: str, folder: Path, interrupt_at: bytes | None = None) -> tuple[int, str]:
+    """Run a command whose stdin, stdout and stderr are one terminal; its exit code, and all that was seen.
+
+    It is interrupted, as by Ctrl-C, once *interrupt_at* is seen.
+    """
     ours, theirs = pty.openpty()
     environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
     process = subprocess.Popen(
@@ -29,6 +33,9 @@ def on_a_terminal(*words: str, folder: Path) -> tuple[int, str]:
     try:
         while chunk := _read(ours):
             seen += chunk
+            if interrupt_at is not None and interrupt_at in seen:
+                process.send_signal(signal.SIGINT)
+                interrupt_at = None
         return process.wait(60), seen.decode(errors="replace")
     finally:
         process.kill()

@@ -117,6 +117,7 @@ SICK: list[tuple[dict[str, Any], str, Status, str]] = [
     ({"dead": 17}, "dead_letters", Status.WARN, "17 executions are dead"),
     ({"past_deadline": 1}, "deadlines", Status.WARN, "1 execution runs past the deadline"),
     ({"is_open": True}, "access", Status.WARN, "open on 127.0.0.1"),
+    ({"unknown_variables": {"TIMEBALL_PROT": "TIMEBALL_PORT?"}}, "settings", Status.WARN, "TIMEBALL_PROT is set"),
 ]
 
 

@@ -7,9 +7,10 @@ import signal
 import sys
 
 from timeball.api.server import ApiServer
-from timeball.cli.nodes import run_on_best_loop
+from timeball.cli.nodes import run_on_best_loop, tell_strangers
 from timeball.dashboard.app import make_front
 from timeball.settings import Settings, load_settings
+from timeball.telemetry.logs import logging_emit
 from timeball.wiring import front_parts, opened
 
 
@@ -20,6 +21,7 @@ def run_api(host: str | None, port: int | None) -> None:
 
 
 async def _serve(settings: Settings) -> None:
+    tell_strangers(logging_emit(settings.log_format, settings.log_level))
     async with opened(settings) as parts:
         front = front_parts(settings, parts.store, parts.commands)
         server = ApiServer(front, make_front(front))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
+from timeball.cli.render import harmless
 from timeball.errors import (
     Conflict,
     ExecutionFailed,
@@ -26,7 +27,7 @@ _CODES: tuple[tuple[type[TimeballError], int], ...] = (
 )
 # For errors that bring no advice of their own.
 _ADVICE: tuple[tuple[type[TimeballError], str], ...] = (
-    (SettingsError, "change the variables named above, or timeball.toml; then: timeball check"),
+    (SettingsError, "change what is named above; then: timeball check"),
     (NotAllowed, "set TIMEBALL_API_KEY to a key with the right role; timeball keys create makes one"),
     (InvalidInput, "the command with --help shows examples"),
     (NotFound, "look for it with: timeball jobs, or: timeball runs"),
@@ -75,5 +76,5 @@ def _why(error: TimeballError, rest: str) -> str:
 def leave(error: TimeballError) -> int:
     """Explain an error on stderr, and say how to end."""
     for line in explanation(error):
-        sys.stderr.write(line + "\n")
+        sys.stderr.write(harmless(line) + "\n")
     return exit_code(error)

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from timeball.cli.program import load_program, settings_of
-from timeball.domain.events import ScheduleUndeclared
+from timeball.domain.events import Emit, ScheduleUndeclared, SettingUnknown
 from timeball.engine.supervisor import Supervisor
 from timeball.handlers.registry import Registry
-from timeball.settings import Settings
+from timeball.settings import Settings, unknown_variables
 from timeball.telemetry.logs import logging_emit
 from timeball.telemetry.metrics import ProcessMetrics, both, serve
 from timeball.wiring import Parts, front_parts, make_supervisor, opened
@@ -60,6 +60,12 @@ def _with_flags(settings: Settings, slots: int | None, queues: list[str] | None)
     return settings.model_copy(update={"worker": settings.worker.model_copy(update=given)})
 
 
+def tell_strangers(emit: Emit) -> None:
+    """Say which variables of the environment look like settings and are none."""
+    for stranger in unknown_variables():
+        emit(SettingUnknown(stranger.name, stranger.advice))
+
+
 def run_on_best_loop(main: Any) -> None:
     """Run a coroutine on the quickest loop there is."""
     try:
@@ -82,6 +88,7 @@ async def _run(
 ) -> None:
     metrics = ProcessMetrics()
     emit = both(logging_emit(settings.log_format, settings.log_level), metrics.emit)
+    tell_strangers(emit)
     async with opened(settings) as parts:
         registry = Registry() if program is None else program.registry
         if program is not None and with_worker:

@@ -166,8 +166,12 @@ class Printer:
         self.line(orjson.dumps(value, default=str, option=orjson.OPT_INDENT_2 | orjson.OPT_UTC_Z).decode())
 
     def line(self, text: str) -> None:
-        """A line of data as it is."""
-        self._out.write(text + "\n")
+        """A line of data: as it is for a pipe, harmless on a terminal."""
+        self.screen((harmless(text) if self.is_terminal else text) + "\n")
+
+    def screen(self, text: str) -> None:
+        """Exactly this, with whatever commands to the terminal it holds."""
+        self._out.write(text)
         self._out.flush()
 
     def styled(self, text: str, style: str) -> None:
@@ -175,13 +179,13 @@ class Printer:
         if not self.is_terminal:
             self.line(text)
             return
-        self._console(self._out).print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+        self._console(self._out).print(harmless(text), style=style, markup=False, highlight=False, soft_wrap=True)
 
     # talk, to stderr
 
     def say(self, text: str) -> None:
         """Something for people, beside the data."""
-        self._err.write(text + "\n")
+        self._err.write(harmless(text) + "\n")
         self._err.flush()
 
     @contextmanager
@@ -224,7 +228,7 @@ class Printer:
             raise InvalidInput(
                 f"{question} Nobody is here to answer", hint=f"give {option} to do it without being asked"
             )
-        self._err.write(f"{question} ")
+        self._err.write(harmless(f"{question} "))
         self._err.flush()
         return sys.stdin.readline().strip()
 
@@ -321,8 +325,13 @@ def _style(cell: str, column: Column) -> str:
     return STATE_STYLES.get(cell, "") if column.kind is Kind.STATE else ""
 
 
+def harmless(text: str) -> str:
+    """A text of several lines that moves no cursor: control characters of a hostile name or log do not reach the terminal."""
+    return text if text.isprintable() else "\n".join(_one_line(line) for line in text.split("\n"))
+
+
 def _one_line(cell: str) -> str:
-    """A cell on one line of a table: control characters of a hostile name do not reach the terminal."""
+    """A cell on one line of a table, as harmless."""
     return "".join(char if char.isprintable() else " " if char in "\n\t\r" else "\ufffd" for char in cell)
 
 

@@ -52,12 +52,13 @@ def tail(
     seconds = None if span is None else parse_span(span, "for").total_seconds()
 
     async def follow(client: AsyncClient) -> None:
+        if session.printer.is_terminal:
+            session.printer.say("following what happens; Ctrl-C ends it")
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await _follow(client, session, wanted, limit)
 
-    with suppress(KeyboardInterrupt):
-        session.talk(follow)
+    session.talk(follow)
 
 
 async def _follow(client: AsyncClient, session: Session, wanted: dict[str, str | None], limit: int | None) -> None:

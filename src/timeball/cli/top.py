@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from timeball.cli.render import Output, as_document
+from timeball.cli.render import Output, as_document, harmless
 from timeball.cli.session import Session
 from timeball.cli.words import read_instant, span_words
 
@@ -36,8 +35,7 @@ def top(session: Session, once: Once = False, every: Every = 2.0) -> None:
                 return
             await asyncio.sleep(every)
 
-    with suppress(KeyboardInterrupt):
-        session.talk(watch)
+    session.talk(watch)
 
 
 async def _look(client: AsyncClient) -> dict[str, Any]:
@@ -56,7 +54,8 @@ def _show(session: Session, found: dict[str, Any], *, is_live: bool) -> None:
         return
     lines = list(frame(found))
     if is_live:
-        session.printer.line(_HOME + "".join(f"{line}{_CLEAR_LINE}\n" for line in lines) + _CLEAR_REST)
+        shown = "".join(f"{harmless(line)}{_CLEAR_LINE}\n" for line in lines)
+        session.printer.screen(_HOME + shown + _CLEAR_REST)
     else:
         for line in lines:
             session.printer.line(line)

@@ -84,6 +84,8 @@ class House:
     newest_tzdata: str | None = None
     oldest_due: datetime | None = None
     past_deadline: int = 0
+    # Variables that look like settings and are none, each with what was probably meant.
+    unknown_variables: Mapping[str, str] = field(default_factory=dict)
 
 
 def diagnose(house: House) -> list[Diagnosis]:
@@ -301,6 +303,13 @@ def _embedded(house: House) -> Iterable[Diagnosis]:
         yield Diagnosis("embedded", Status.OK, "server", "a PostgreSQL of your own")
 
 
+def _settings(house: House) -> Iterable[Diagnosis]:
+    for name, advice in house.unknown_variables.items():
+        yield Diagnosis("settings", Status.WARN, "settings", f"{name} is set, and nothing reads it", advice)
+    if not house.unknown_variables:
+        yield Diagnosis("settings", Status.OK, "settings", "every variable is known")
+
+
 CHECKS: tuple[Callable[[House], Iterable[Diagnosis]], ...] = (
     _database,
     _schema,
@@ -321,9 +330,10 @@ CHECKS: tuple[Callable[[House], Iterable[Diagnosis]], ...] = (
     _dead_letters,
     _deadlines,
     _access,
+    _settings,
 )
 
-# Every code there is; `settings` and `unreachable` are said by who could not even look.
+# Every code there is; `unreachable` is said by who could not even look, and so may be `settings`.
 CODES = (
     *("database", "schema", "embedded", "durability", "clock", "transactions", "partitions", "schedulers", "overdue"),
     *(

@@ -185,6 +185,14 @@ class ScheduleUndeclared:
 
 
 @dataclass(frozen=True, slots=True)
+class SettingUnknown:
+    """A variable of the environment looks like a setting, and nothing reads it."""
+
+    name: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True)
 class Draining:
     """A worker takes no more work, and finishes what it has."""
 
@@ -251,6 +259,7 @@ Event = (
     | HistoryTrimmed
     | RecordsForgotten
     | ScheduleUndeclared
+    | SettingUnknown
     | Draining
     | BrokerLost
     | BrokerSilent

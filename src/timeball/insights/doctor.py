@@ -15,7 +15,7 @@ from timeball.domain.node import NodeKind, NodeStatus
 from timeball.domain.wording import span_words
 from timeball.errors import StoreError
 from timeball.insights.explain import Explainer, living
-from timeball.settings import Settings
+from timeball.settings import Settings, unknown_variables
 from timeball.store.inspection import Inspection
 from timeball.store.interface import Store
 from timeball.store.listing import Listing
@@ -29,7 +29,7 @@ _LEAST_OVERRUN = timedelta(minutes=1)
 _OVERRUN = 3
 _MOST_OF_A_KIND = 10
 # These are for whoever sets the house up, not for whoever is on duty.
-_NOT_URGENT = frozenset({"access", "clock", "versions", "tzdata", "embedded", "durability"})
+_NOT_URGENT = frozenset({"access", "clock", "versions", "tzdata", "embedded", "durability", "settings"})
 _GRAVITY = {Status.FAIL: 0, Status.WARN: 1, Status.OK: 2}
 
 
@@ -108,6 +108,7 @@ class Doctor:
             newest_tzdata=rooms["newest_tzdata"],
             oldest_due=rooms["oldest_due"],
             past_deadline=rooms["past_deadline"],
+            unknown_variables={stranger.name: stranger.advice for stranger in unknown_variables()},
         )
 
     async def _queues(self) -> list[QueueState]:
