@@ -11,8 +11,11 @@ from fastapi.routing import APIRoute
 
 from timeball import Client
 from timeball.api.app import _ROUTERS
+from timeball.api.schemas.jobs import JobIn
+from timeball.api.wishes import execution_filter, job_filter
 from timeball.client.calls import Awaited, Call
 from timeball.client.verbs import Await, Download, Group, Verb, Walk
+from timeball.client.wishes import ExecutionSearch, JobFields, JobSearch
 
 # PUT is the twin of PATCH; the probes of load balancers have no use for a client; events have a verb of their own.
 WITHOUT_A_VERB = {
@@ -71,3 +74,10 @@ def test_every_route_has_a_verb() -> None:
     }
 
     assert missing == WITHOUT_A_VERB
+
+
+def test_what_may_be_given_by_name_is_what_the_api_takes() -> None:
+    """Type checkers need the names written out, so they stand twice; here they are held together."""
+    assert JobFields.__optional_keys__ == set(JobIn.model_fields)
+    assert JobSearch.__optional_keys__ == set(inspect.signature(job_filter).parameters)
+    assert ExecutionSearch.__optional_keys__ == set(inspect.signature(execution_filter).parameters)

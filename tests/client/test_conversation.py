@@ -259,3 +259,12 @@ def test_every_request_has_a_timeout() -> None:
     server.client(timeout=3).request("GET", "/stats")
 
     assert server.asked[0].extensions["timeout"] == {"connect": 3, "read": 3, "write": 3, "pool": 3}
+
+
+@pytest.mark.parametrize(("wait", "read"), [(None, 3), ("30s", 33), ("1m30s", 93), ("soon", 3)])
+def test_a_request_that_asks_the_server_to_wait_waits_as_much_longer(wait: str | None, read: float) -> None:
+    server = Server(OK)
+
+    server.client(timeout=3).request("POST", "/jobs/a/trigger", wait=wait)
+
+    assert server.asked[0].extensions["timeout"] == {"connect": 3, "read": read, "write": 3, "pool": 3}

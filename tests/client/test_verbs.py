@@ -6,9 +6,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from timeball import AsyncClient, Client, Conflict, InvalidInput, NotFound, ScheduleError
+from tests.app.conftest import running_node
+from tests.conftest import FreshDatabase
+from timeball import AsyncClient, Client, Conflict, InvalidInput, NotFound, ScheduleError, Timeball
 from timeball.client.models import BulkResult, Operation
 from timeball.errors import ResultTimeout
+from timeball.settings import load_settings
 
 
 def test_the_life_of_jobs(running_api: str) -> None:
@@ -78,6 +81,30 @@ async def test_the_life_of_executions(running_api: str) -> None:
         assert (await timeball.dead_letters.list()).data == []
         assert await timeball.dead_letters.groups() == []
         assert (await timeball.dead_letters.retry(all_of_them=True)).done == 0
+
+
+def test_a_run_can_be_waited_for(running_api: str, fresh_database: FreshDatabase) -> None:
+    settings = load_settings(database_url=fresh_database.dsn, migrate=False)
+    with Client(running_api) as timeball:
+        timeball.jobs.create("test.echo", "by-hand", payload={"n": 1})
+
+        waiting = timeball.jobs.trigger("by-hand", wait="10ms")
+        with running_node(Timeball(settings=settings), settings):
+            first = timeball.jobs.trigger("by-hand", {"n": 2}, wait="60s")
+            again = timeball.executions.retry(first.id, wait="60s")
+            last = timeball.jobs.retry("by-hand", {"n": 3}, wait="60s")
+
+        assert (waiting.state, waiting.result) == ("queued", None)
+        assert [(run.state, run.payload["n"]) for run in (first, again, last)] == [
+            ("succeeded", 2),
+            ("succeeded", 2),
+            ("succeeded", 3),
+        ]
+        assert again.retry_of == first.id
+        with pytest.raises(InvalidInput, match="expected at most 60s"):
+            timeball.jobs.trigger("by-hand", wait="61s")
+        with pytest.raises(InvalidInput, match="expected a span like"):
+            timeball.jobs.trigger("by-hand", wait="soon")
 
 
 async def test_how_an_execution_came_to_where_it_is(running_api: str) -> None:

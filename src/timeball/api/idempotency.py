@@ -53,9 +53,10 @@ async def answer_once(
     recorder = _Recorder(send)
     try:
         await app(scope, receive, recorder.send)
-    except BaseException:
+    except Exception:
         await memory.forget(caller, key)
         raise
+    # A request that is cut off may have been done: its key stays in flight, and sending it again does not do it twice.
     try:
         if 200 <= recorder.status < 300:
             await memory.finish(caller, key, recorder.status, recorder.headers, bytes(recorder.body))

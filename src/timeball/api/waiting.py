@@ -36,10 +36,10 @@ Wait = Annotated[timedelta, Depends(_wait)]
 
 
 async def awaited_execution(desk: Desk, execution_id: ExecutionId, wait: timedelta) -> Response:
-    """An execution: as it ended (200), or as it is when the wait is over (202)."""
+    """An execution: as it ended (200), or as it is when the wait is over (202), which the end of this process brings about too."""
     loop = asyncio.get_running_loop()
     deadline, pause = loop.time() + wait.total_seconds(), _FIRST_PAUSE
-    while loop.time() < deadline:
+    while loop.time() < deadline and not desk.live.is_closed:
         if (await desk.insights.find_execution(str(execution_id))).state.is_final:
             return await shown_execution(desk, execution_id, 200)
         await asyncio.sleep(min(pause, max(deadline - loop.time(), 0)))

@@ -22,7 +22,8 @@ import orjson
 
 from timeball.client.calls import Call
 from timeball.client.problems import error_for, retry_after, unreachable, was_never_sent
-from timeball.errors import TimeballError
+from timeball.domain.spans import parse_span
+from timeball.errors import InvalidInput, TimeballError
 
 T = TypeVar("T")
 
@@ -78,7 +79,8 @@ class Speaker:
         if api_key is not None:
             self._headers["Authorization"] = f"Bearer {api_key}"
         self.patience = patience
-        self._timeout = httpx.Timeout(timeout, connect=min(timeout, _CONNECT_SECONDS)).as_dict()
+        connect = min(timeout, _CONNECT_SECONDS)
+        self._timeout = {"connect": connect, "read": timeout, "write": timeout, "pool": timeout}
 
     def request(self, call: Call[Any]) -> httpx.Request:
         """The request that a call is."""
@@ -96,7 +98,7 @@ class Speaker:
             params=_flat(call.params) or None,
             headers=headers,
             content=content,
-            extensions={"timeout": self._timeout},
+            extensions={"timeout": self._timeout | {"read": self._timeout["read"] + _seconds_asked_for(call)}},
         )
 
     def converse(self, call: Call[T]) -> Generator[Step, Reply, T]:
@@ -138,6 +140,14 @@ def _may_be_sent_again(method: str, reply: Reply) -> bool:
         return False
     code = error_for(reply).code
     return code == _IN_FLIGHT or (reply.status_code in _PASSING and code != _KEY_FORGOTTEN)
+
+
+def _seconds_asked_for(call: Call[Any]) -> float:
+    """How long the server was asked to wait before it answers; what cannot be read is for the server to refuse."""
+    try:
+        return parse_span(call.params.get("wait") or 0, "wait").total_seconds()
+    except InvalidInput:
+        return 0.0
 
 
 def _flat(params: Mapping[str, Any]) -> dict[str, Any]:

@@ -83,6 +83,11 @@ class Live:
         found = await self._store.history.find(execution_id)
         return found is None or ExecutionState(found.state).is_final
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the process is about to end."""
+        return self._is_closed
+
     def close(self) -> None:
         """Let everybody go: the process ends."""
         self._is_closed = True
