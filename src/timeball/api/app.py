@@ -68,10 +68,20 @@ _DESCRIPTION = (
 )
 
 
+class _Api(FastAPI):
+    """An application that describes itself in full."""
+
+    def openapi(self) -> dict[str, Any]:
+        """The description of all routes, made when it is first asked for."""
+        if self.openapi_schema is None:
+            self.openapi_schema = _schema_of(self)
+        return self.openapi_schema
+
+
 def make_api(parts: ApiParts, gate: Doorkeeper | None = None) -> FastAPI:
     """The whole API over the parts of an open process; keys open its gate, unless another one is given."""
     routes = list(_all_routes())
-    app = FastAPI(title="Timeball", version=__version__, routes=routes, openapi_url=None, docs_url=None, redoc_url=None)
+    app = _Api(title="Timeball", version=__version__, routes=routes, openapi_url=None, docs_url=None, redoc_url=None)
     app.state.desk = Desk(
         commands=parts.commands,
         insights=parts.insights,
@@ -81,7 +91,6 @@ def make_api(parts: ApiParts, gate: Doorkeeper | None = None) -> FastAPI:
         catalogue=parts.catalogue,
         holder=parts.env.new_id(),
     )
-    app.openapi = lambda: _schema_of(app)  # type: ignore[method-assign]
     install_problems(app)
     _add_pages(app)
     keeper = gate or Gate(parts.keys, parts.settings.host)
@@ -122,17 +131,15 @@ def _add_pages(app: FastAPI) -> None:
 
 
 def _schema_of(app: FastAPI) -> dict[str, Any]:
-    if app.openapi_schema is None:
-        schema = get_openapi(title=app.title, version=app.version, description=_DESCRIPTION, routes=app.routes)
-        _add_bulk_model(schema)
-        schema["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-        # In open mode, on loopback and before the first key is made, no key is needed.
-        schema["security"] = [{"key": []}, {}]
-        for path in schema["paths"].values():
-            for operation in path.values():
-                _complete(operation)
-        app.openapi_schema = schema
-    return app.openapi_schema
+    schema = get_openapi(title=app.title, version=app.version, description=_DESCRIPTION, routes=app.routes)
+    _add_bulk_model(schema)
+    schema["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+    # In open mode, on loopback and before the first key is made, no key is needed.
+    schema["security"] = [{"key": []}, {}]
+    for path in schema["paths"].values():
+        for operation in path.values():
+            _complete(operation)
+    return schema
 
 
 def _add_bulk_model(schema: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from hashlib import sha256
 from html import escape
@@ -39,8 +40,8 @@ def render_docs(schema: dict[str, Any]) -> str:
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Timeball API</title>'
         f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body>'
-        f"<h1>Timeball API</h1><p>{escape(schema['info']['description'])}</p>"
-        f'<p>For programs: <a href="/openapi.json">/openapi.json</a></p>{sections}</body></html>'
+        f"<h1>Timeball API</h1><p>{_prose(schema['info']['description'])}</p>"
+        f'<p>For programs: <a href="openapi.json">openapi.json</a></p>{sections}</body></html>'
     )
 
 
@@ -52,16 +53,22 @@ def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
     return (
         f'<details><summary><code><span class="method">{method.upper()}</span>{escape(path)}</code>'
         f'<span class="role">{escape(operation["x-role"])}</span></summary>'
-        f"<p>{escape(operation['description'])}</p>"
+        f"<p>{_prose(operation['description'])}</p>"
         + (f"<ul>{parameters}</ul>" if parameters else "")
         + (f"<p>Body</p>{_example(request)}" if request is not None else "")
         + f"{answers}<p>Problems: {escape(fails)}</p></details>"
     )
 
 
+def _prose(text: str) -> str:
+    """Words with the little Markdown that descriptions have: `code` and **weight**."""
+    marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+    return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", marked)
+
+
 def _parameter(parameter: dict[str, Any]) -> str:
     note = parameter.get("description", "")
-    return f"<li><code>{escape(parameter['name'])}</code> ({escape(parameter['in'])}) {escape(note)}</li>"
+    return f"<li><code>{escape(parameter['name'])}</code> ({escape(parameter['in'])}) {_prose(note)}</li>"
 
 
 def _answer(code: str, response: dict[str, Any]) -> str:

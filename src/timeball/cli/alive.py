@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import platform
+from ipaddress import ip_address
 from urllib.error import URLError
 from urllib.request import urlopen
 
@@ -17,7 +18,6 @@ from timeball.store.nodes import Nodes
 
 _KINDS = ("api", *(kind.value for kind in NodeKind))
 _SECONDS = 5.0
-_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104  (where it listens is where we ask)
 
 
 def is_alive(kind: str | None) -> bool:
@@ -32,12 +32,24 @@ def is_alive(kind: str | None) -> bool:
 
 
 def _api_answers(settings: Settings) -> bool:
-    host = _EVERYWHERE.get(settings.host, settings.host)
     try:
-        with urlopen(f"http://{host}:{settings.port}/api/v1/health/ready", timeout=_SECONDS) as answer:
+        with urlopen(
+            f"http://{_asked_host(settings.host)}:{settings.port}/api/v1/health/ready", timeout=_SECONDS
+        ) as answer:
             return bool(answer.status == 200)
     except (URLError, OSError):
         return False
+
+
+def _asked_host(host: str) -> str:
+    """Where to ask what listens there: everywhere is also on loopback."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return host
+    if address.version == 6:
+        return "[::1]" if address.is_unspecified else f"[{host}]"
+    return "127.0.0.1" if address.is_unspecified else host
 
 
 async def _node_lives(settings: Settings, kinds: list[NodeKind]) -> bool:

@@ -154,13 +154,14 @@ def _is_argument(parameter: inspect.Parameter) -> bool:
     return any(isinstance(each, ArgumentInfo) for each in get_args(parameter.annotation))
 
 
-def _introduced(run: Command, parameters: Sequence[inspect.Parameter], model: Command) -> Command:
+def _introduced(run: Any, parameters: Sequence[inspect.Parameter], model: Command) -> Command:
     """*run* with a signature that Typer can read."""
     named = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
-    run.__signature__ = inspect.Signature(named)  # type: ignore[attr-defined]
+    run.__signature__ = inspect.Signature(named)
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in named}
     run.__name__, run.__doc__ = model.__name__, model.__doc__
-    return run
+    introduced: Command = run
+    return introduced
 
 
 def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:

@@ -99,7 +99,7 @@ def bulk(
     return post("/executions/bulk", what_came_of_many(), body)
 
 
-def export(format: Literal["csv", "jsonl", "json"] = "csv", **wanted: Unpack[ExecutionSearch]) -> Call[bytes]:  # noqa: A002
+def export(format: Literal["csv", "jsonl", "json"] = "csv", **wanted: Unpack[ExecutionSearch]) -> Call[bytes]:
     """All executions that match, as CSV, JSON lines or one JSON list."""
     return get("/executions/export", raw, format=format, **wanted)
 

@@ -144,7 +144,7 @@ def retry_many(jobs: Sequence[str], reason: str | None = None) -> Call[BulkResul
     return post("/jobs/bulk/retry", a(BulkResult), {"ids": list(jobs), "reason": reason})
 
 
-def export(format: ExportFormat = "csv", **wanted: Unpack[JobSearch]) -> Call[bytes]:  # noqa: A002
+def export(format: ExportFormat = "csv", **wanted: Unpack[JobSearch]) -> Call[bytes]:
     """All jobs that match, as CSV, JSON lines or one JSON list."""
     return get("/jobs/export", raw, format=format, **wanted)
 

@@ -102,8 +102,8 @@ class Download(Generic[P]):
         return _like(self._make, lambda *args, **kwargs: group.face.download(self._make(*args, **kwargs)))
 
 
-def _like(model: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+def _like(model: Callable[..., Any], function: Any) -> Any:
     """*function*, introduced as *model* would be: `help(client.jobs.create)` tells something."""
     function.__doc__, function.__name__ = model.__doc__, model.__name__
-    function.__wrapped__ = model  # type: ignore[attr-defined]
+    function.__wrapped__ = model
     return function
