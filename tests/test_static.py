@@ -35,7 +35,11 @@ FORBIDDEN_NAMES = {
 
 # SQL is in `.sql` files. Where it cannot be:
 MAY_SPEAK_SQL = {
-    "store/listing.py": "the filtered lists, our only composed queries",
+    "store/listing.py": "the audit, by whom and of what",
+    "store/composing.py": "counts and explains the composed queries",
+    "store/execution_search.py": "the filtered lists of executions, composed room by room",
+    "store/job_search.py": "the filtered lists of jobs",
+    "store/leads.py": "what leads to the jobs of those lists",
     "store/searching.py": "the conditions of a search, for those lists",
     "store/history.py": "partitions bear the day in their name",
     "store/migrate.py": "asks which migrations have been applied, before there is a schema",

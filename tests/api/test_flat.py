@@ -81,10 +81,10 @@ async def test_a_search_for_something_rare_says_how_far_it_has_come(
         await connection.execute(
             "UPDATE timeball.finished SET handler = 'rare' WHERE id IN (SELECT id FROM timeball.finished ORDER BY id LIMIT 1)"
         )
-    monkeypatch.setattr("timeball.store.listing._STRETCH", 1_000)
+    monkeypatch.setattr("timeball.store.stretches.STRETCH", 1_000)
     whole = (await client.get("/executions", params={"handler": "rare"})).json()
 
-    monkeypatch.setattr("timeball.store.listing._SEARCH_SECONDS", 0)
+    monkeypatch.setattr("timeball.store.stretches.SEARCH_SECONDS", 0)
     pages = [(await client.get("/executions", params={"handler": "rare"})).json()]
     while pages[-1]["has_more"]:
         cursor = pages[-1]["next_cursor"]
@@ -108,8 +108,9 @@ async def test_a_search_in_stretches_finds_what_one_look_finds(
     wanted = ExecutionFilter(queue="a")
     whole = await parts.insights.executions(wanted, PageRequest(limit=50))
 
-    monkeypatch.setattr("timeball.store.listing._STRETCH", stretch)
-    monkeypatch.setattr("timeball.store.listing._SEARCH_SECONDS", 0)
+    monkeypatch.setattr("timeball.store.stretches.FIRST_STRETCH", stretch)
+    monkeypatch.setattr("timeball.store.stretches.STRETCH", stretch)
+    monkeypatch.setattr("timeball.store.stretches.SEARCH_SECONDS", 0)
     found_ids: list[UUID] = []
     cursor: str | None = None
     while True:

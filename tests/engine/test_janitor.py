@@ -413,6 +413,24 @@ async def test_a_deleted_job_of_which_something_still_runs_stays(
     assert [row["id"] for row in await table(store, "job")] == [job.id]
 
 
+async def test_a_limit_goes_when_nothing_names_it(
+    store: Store, env: Env, worker: Hands, make_janitor: Callable[..., Janitor]
+) -> None:
+    job = await create(store, limit_key="shared", max_running=1)
+    await create(store, limit_key="kept", max_running=1)
+    await Commands(store, env).trigger(job.id)
+    claims = await worker.claim()
+    await Commands(store, env).update(job.id, {"limit_key": "other"})
+
+    await make_janitor().tick()
+    assert {row["key"] for row in await table(store, "running_limit")} == {"shared", "kept", "other"}, "one still runs"
+
+    await worker.succeed(claims)
+    await make_janitor().tick()
+    assert {row["key"] for row in await table(store, "running_limit")} == {"kept", "other"}
+    await check_promises(store)
+
+
 async def test_it_forgets_once_a_day(
     store: Store, env: Env, clock: VirtualClock, make_janitor: Callable[..., Janitor]
 ) -> None:

@@ -881,3 +881,40 @@ async def test_a_retry_comes_after_the_janitor_has_removed_its_job(race: Race, s
     assert result.second_waited
     assert (result.second is None) == commits
     assert len(await table(store, "job")) == len(await table(store, "ready")) == (0 if commits else 1)
+
+
+# a limit that nobody shares any more, and the janitor
+
+
+async def unused_limit(store: Store) -> None:
+    await store.database.fetch("set_limit", key="l", max_running=1)
+
+
+def limited(store: Store) -> Awaitable[Any]:
+    return enqueue(store, max_running=1, limit_key="l")
+
+
+@both_endings
+async def test_the_janitor_comes_while_a_job_takes_up_an_unused_limit(
+    race: Race, store: Store, *, commits: bool
+) -> None:
+    await unused_limit(store)
+
+    result = await race.run(limited(race.ahead), race.behind.retention.limits(), commits=commits)
+
+    assert result.second_waited
+    assert result.second == (0 if commits else 1)
+    await race.behind.rooms.promote(["l"])
+    assert len(await table(store, "ready")) == len(await table(store, "running_limit")) == (1 if commits else 0)
+
+
+@both_endings
+async def test_a_job_takes_up_a_limit_that_the_janitor_is_about_to_remove(
+    race: Race, store: Store, *, commits: bool
+) -> None:
+    await unused_limit(store)
+
+    result = await race.run(race.ahead.retention.limits(), limited(race.behind), commits=commits)
+
+    assert result.second_waited
+    assert len(await table(store, "ready")) == len(await table(store, "running_limit")) == 1

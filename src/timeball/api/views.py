@@ -41,8 +41,8 @@ def page_document(page: Page[Item], request: PageRequest, show_item: Callable[[I
         "next_cursor": page.next_cursor,
         "has_more": page.next_cursor is not None,
     }
-    if page.searched_to is not None:
-        document["searched_to"] = page.searched_to
+    if page.looked_at is not None:
+        document |= {"searched_to": page.searched_to, "looked_at": page.looked_at}
     if page.total is not None:
         document |= {"total": page.total.count, "total_is_exact": page.total.is_exact}
     if request.page is not None and page.total is not None:

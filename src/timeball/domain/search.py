@@ -133,8 +133,10 @@ class Page(Generic[Item]):
     items: Sequence[Item]
     next_cursor: str | None = None
     total: Total | None = None
-    # Set when a search was broken off: everything back to this instant has been looked at.
+    # Set when a search was broken off: everything back to this instant has been looked at (lists by name have none),
+    # and this request has looked at so many rows.
     searched_to: datetime | None = None
+    looked_at: int | None = None
 
 
 def parse_states(words: Iterable[str], field: str = "status") -> tuple[ExecutionState, ...]:

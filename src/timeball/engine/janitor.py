@@ -72,6 +72,7 @@ class Janitor(Service):
         self._tell("audit", await retention.audit(now - timedelta(days=self._settings.keep_audit_days)))
         self._tell("idempotency_key", await retention.requests(now))
         self._tell("job", await retention.deleted_jobs(before))
+        self._tell("running_limit", await retention.limits())
 
     def _tell(self, what: str, count: int) -> None:
         if count:

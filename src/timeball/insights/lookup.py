@@ -128,7 +128,8 @@ class Insights:
     async def jobs(self, wanted: JobFilter, order: JobOrder, request: PageRequest) -> Page[JobView]:
         """A page of jobs."""
         page = await self._listing.jobs(wanted, order, request)
-        return Page(await self.view_jobs(page.items), page.next_cursor, page.total)
+        views = await self.view_jobs(page.items)
+        return Page(views, page.next_cursor, page.total, page.searched_to, page.looked_at)
 
     async def job_names(self, ids: Sequence[JobId]) -> dict[JobId, str | None]:
         """What these jobs are called."""

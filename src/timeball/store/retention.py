@@ -1,7 +1,8 @@
 """What has outlived its use: forgotten in small steps, so that nobody waits for it.
 
 Days of history are dropped whole (`history.py`). Here is what stands beside them: who was dealt with, what was skipped, who changed
-what, which requests were answered, and the jobs that have nothing left to show. The keys of limits and queues that people named stay.
+what, which requests were answered, the jobs that have nothing left to show, and the limits that nobody shares any more. Queues that
+people paused or limited stay.
 """
 
 from __future__ import annotations
@@ -60,6 +61,24 @@ class Retention:
                 return forgotten
             last = rows[-1]["id"]
             forgotten += await self._spent_jobs([row["id"] for row in rows], before, partition=0, own_is_there=False)
+
+    async def limits(self) -> int:
+        """Forget the limits that no job and no execution names."""
+        forgotten, last = 0, ""
+        while True:
+            rows = await self._database.fetch("unused_limits", after=last, limit=_BATCH)
+            if not rows:
+                return forgotten
+            last = rows[-1]["key"]
+            forgotten += await self._unused_limits([row["key"] for row in rows])
+
+    async def _unused_limits(self, keys: Sequence[str]) -> int:
+        async def work(connection: Connection) -> int:
+            await self._database.fetch("lock_limits", connection, keys=list(keys))
+            return len(await self._database.fetch("trim_limits", connection, keys=list(keys)))
+
+        removed: int = await self._database.repeat(work)
+        return removed
 
     async def one_offs(self, ids: Sequence[UUID], partition: int, *, own_is_there: bool) -> int:
         """Remove those of the jobs that are nameless one-offs, and have no execution outside of a partition.

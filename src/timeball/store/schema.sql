@@ -1,4 +1,4 @@
--- The schema after migration 0007, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
+-- The schema after migration 0008, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
 
 CREATE TABLE timeball.migration (
     number     integer NOT NULL,
@@ -85,6 +85,16 @@ CREATE TABLE timeball.job (
 CREATE UNIQUE INDEX job_name ON timeball.job (name) WHERE name IS NOT NULL AND deleted_at IS NULL;
 -- undeclared_jobs: the few that were declared, among all jobs.
 CREATE INDEX job_declared ON timeball.job (declared_by) WHERE declared_by IS NOT NULL;
+-- Lists of jobs: the recurring and the manual ones.
+CREATE INDEX job_recurring ON timeball.job (id) WHERE kind <> 'once';
+-- Lists of jobs, and searches of executions by the name of their job: those that have a name.
+CREATE INDEX job_named ON timeball.job (id) WHERE name IS NOT NULL;
+-- Lists of jobs: the paused ones.
+CREATE INDEX job_paused ON timeball.job (id) WHERE paused_at IS NOT NULL;
+-- Lists of jobs: those that have a tag.
+CREATE INDEX job_tagged ON timeball.job (id) WHERE tags IS NOT NULL;
+-- unused_limits, trim_limits: which jobs share a limit, and what of them lies ahead.
+CREATE INDEX job_by_limit ON timeball.job (limit_key) WHERE limit_key IS NOT NULL;
 
 -- Every version of a recurring job, with the span of instants it answers for: (effective_from, effective_until].
 -- `verify` computes from here which occurrences there should have been.
@@ -135,6 +145,7 @@ CREATE INDEX due_by_job ON timeball.due (job_id) WHERE job_id <> id;
 CREATE INDEX due_by_tzdata ON timeball.due (tzdata, id) WHERE tzdata IS NOT NULL;
 -- Lists of what waits for its next attempt: among a million rows that lie ahead, those are few.
 CREATE INDEX due_retrying ON timeball.due (id) WHERE kind = 'retry';
+CREATE INDEX due_by_limit ON timeball.due (limit_key) WHERE limit_key IS NOT NULL;
 ALTER TABLE timeball.due SET (autovacuum_vacuum_scale_factor=0.01, autovacuum_vacuum_threshold=5000, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off);
 
 -- What is due now, or within the hoist window.
@@ -403,6 +414,8 @@ CREATE TABLE timeball.audit (
 CREATE INDEX audit_by_subject ON timeball.audit (subject, id);
 -- changes: few rows, and scattered by their primary key.
 CREATE INDEX audit_by_recorded ON timeball.audit (recorded);
+-- The audit of one actor.
+CREATE INDEX audit_by_actor ON timeball.audit (actor, id);
 
 -- Facts about this database itself.
 CREATE TABLE timeball.fact (

@@ -5,7 +5,7 @@ Executions live in rooms with different columns, so each room says what it has; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -24,22 +24,24 @@ _STARTED = {"finished": "started_at", "running": "greatest(claimed_at, run_at)"}
 _ERRORS = {"finished": ("error_type", "error")}
 _WORKERS = {"finished": "worker", "running": "holder"}
 _OPERATORS = {Relation.IS: "=", Relation.MORE: ">", Relation.LESS: "<"}
-# How many jobs a bare word may mean: a search for one letter must not read all of them.
-_MOST_JOBS = 500
+# The jobs that a term about names means, where they could be told beforehand.
+NamedJobs = Mapping[Term, Sequence[UUID]]
 
 
-def execution_condition(term: Term, room: str, place: Place, now: str, moment: datetime) -> str:
+def execution_condition(
+    term: Term, room: str, place: Place, now: str, moment: datetime, named: NamedJobs | None = None
+) -> str:
     """What must hold of a row in this room; states are chosen by room before."""
-    return _negated(term, _in_room(term, room, place, now, moment))
+    return _negated(term, _in_room(term, room, place, now, moment, named or {}))
 
 
-def _in_room(term: Term, room: str, place: Place, now: str, moment: datetime) -> str:
+def _in_room(term: Term, room: str, place: Place, now: str, moment: datetime, named: NamedJobs) -> str:
     match term.field:
-        case "":
-            named = f"job.name IS NOT NULL AND {_like('job.name', term, place)}"
-            return f"({_id_is(term, 'exe', place)} OR {_of_job(named)})"
-        case "job":
-            return f"({_id_is(term, 'job', place, 'job_id')} OR {_of_job(_texts('job.name', term, place))})"
+        case "" | "job":
+            own = id_in(term, "exe", place) if term.field == "" else id_in(term, "job", place, "job_id")
+            if term in named:
+                return f"({own} OR job_id = ANY ({place(list(named[term]), 'uuid[]')}))"
+            return f"({own} OR {_of_job(name_condition(term, place))})"
         case "tag":
             return _of_job(_any_tag(term, place))
         case "queue" | "handler" | "origin":
@@ -47,7 +49,7 @@ def _in_room(term: Term, room: str, place: Place, now: str, moment: datetime) ->
         case "priority" | "attempts":
             return _compared(term.field, term, place, "integer")
         case "worker":
-            return _id_is(term, "wrk", place, _WORKERS.get(room, "NULL::uuid"))
+            return id_in(term, "wrk", place, _WORKERS.get(room, "NULL::uuid"))
         case "error":
             return _any(_texts(column, term, place) for column in _ERRORS.get(room, (_NOTHING,)))
         case "fingerprint":
@@ -67,6 +69,18 @@ def _in_room(term: Term, room: str, place: Place, now: str, moment: datetime) ->
         case "before":
             return _any(f"id < {place(first_id_at(_at(value, moment)), 'uuid')}" for value in term.values)
     raise AssertionError(term.field)
+
+
+def name_condition(term: Term, place: Place) -> str:
+    """What must hold of a job's name, as a term about executions says it."""
+    return _like("job.name", term, place) if term.field == "" else _texts("job.name", term, place)
+
+
+def ids_of_job(term: Term, named: NamedJobs) -> list[UUID]:
+    """The jobs whose executions a term asks for, if it asks for jobs."""
+    if term.field != "job":
+        return []
+    return list({*named.get(term, ()), *_ids_among(term, "job")})
 
 
 def job_condition(
@@ -90,7 +104,7 @@ def _of_definition(
 ) -> str:
     match term.field:
         case "":
-            return f"({_id_is(term, 'job', place, 'job.id')} OR (job.name IS NOT NULL AND {_like('job.name', term, place)}))"
+            return f"({id_in(term, 'job', place, 'job.id')} OR (job.name IS NOT NULL AND {_like('job.name', term, place)}))"
         case "status":
             own = [status(JobStatus(str(value))) for value in term.values if value in list(JobStatus)]
             ended = [ExecutionState(str(value)) for value in term.values if value not in list(JobStatus)]
@@ -148,9 +162,14 @@ def _took(room: str, now: str) -> str:
     return f"{now} - {_STARTED[room]}" if room == "running" else "NULL::interval"
 
 
-def _id_is(term: Term, prefix: str, place: Place, column: str = "id") -> str:
-    ids = [found for value in term.values if (found := _parsed(prefix, str(value))) is not None]
+def id_in(term: Term, prefix: str, place: Place, column: str = "id") -> str:
+    """Whether a column holds one of the ids among the values of a term."""
+    ids = _ids_among(term, prefix)
     return f"{column} = ANY ({place(ids, 'uuid[]')})" if ids else "false"
+
+
+def _ids_among(term: Term, prefix: str) -> list[UUID]:
+    return [found for value in term.values if (found := _parsed(prefix, str(value))) is not None]
 
 
 def _parsed(prefix: str, text: str) -> UUID | None:
@@ -161,7 +180,8 @@ def _parsed(prefix: str, text: str) -> UUID | None:
 
 
 def _of_job(condition: str) -> str:
-    return f"job_id IN (SELECT job.id FROM timeball.job WHERE {condition} LIMIT {_MOST_JOBS})"
+    """A look at the job of each row, as a value: a planner would turn EXISTS into a reading of all jobs."""
+    return f"(SELECT {condition} FROM timeball.job WHERE job.id = job_id)"
 
 
 def _any_tag(term: Term, place: Place) -> str:

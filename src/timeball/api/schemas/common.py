@@ -50,6 +50,7 @@ class ListOut(BaseModel, Generic[T]):
     searched_to: datetime | None = Field(
         None, description="A search for something rare was broken off here; `next_cursor` goes on with it."
     )
+    looked_at: int | None = Field(None, description="How many rows a search that was broken off has looked at.")
 
 
 class Many(BaseModel, Generic[T]):

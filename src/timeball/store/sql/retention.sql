@@ -42,6 +42,30 @@ DELETE FROM timeball.idempotency_key
 WHERE (caller, key) IN (SELECT caller, key FROM timeball.idempotency_key WHERE created_at < :before LIMIT :limit)
 RETURNING key;
 
+-- name: unused_limits
+-- The limits behind a key that no job and no waiting or running execution names, in the order of their keys.
+SELECT key
+FROM timeball.running_limit
+WHERE key > :after
+  AND NOT EXISTS (SELECT 1 FROM timeball.job WHERE job.limit_key = running_limit.key)
+  AND NOT EXISTS (SELECT 1 FROM timeball.due WHERE due.limit_key = running_limit.key)
+  AND NOT EXISTS (SELECT 1 FROM timeball.ready WHERE ready.limit_key = running_limit.key)
+  AND NOT EXISTS (SELECT 1 FROM timeball.blocked WHERE blocked.limit_key = running_limit.key)
+  AND NOT EXISTS (SELECT 1 FROM timeball.running WHERE running.limit_key = running_limit.key)
+ORDER BY key
+LIMIT :limit;
+
+-- name: trim_limits
+-- Remove those of the limits that are still unused: they were locked by the statement before, so whoever names one from now on waits, and writes it anew.
+DELETE FROM timeball.running_limit
+WHERE key = ANY (:keys::text[])
+  AND NOT EXISTS (SELECT 1 FROM timeball.job WHERE job.limit_key = running_limit.key)
+  AND NOT EXISTS (SELECT 1 FROM timeball.due WHERE due.limit_key = running_limit.key)
+  AND NOT EXISTS (SELECT 1 FROM timeball.ready WHERE ready.limit_key = running_limit.key)
+  AND NOT EXISTS (SELECT 1 FROM timeball.blocked WHERE blocked.limit_key = running_limit.key)
+  AND NOT EXISTS (SELECT 1 FROM timeball.running WHERE running.limit_key = running_limit.key)
+RETURNING key;
+
 -- name: deleted_jobs
 -- Jobs that were deleted long ago, in the order of their ids.
 SELECT id

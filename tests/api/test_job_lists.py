@@ -1,0 +1,242 @@
+"""Lists of jobs: what is rare is found by what leads to it, or in stretches; a request ends soon either way."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.factories import claim_all, enqueue, found, make_job, record
+from timeball.commands import Commands
+from timeball.domain.execution import ErrorInfo, ExecutionState, Failed
+from timeball.domain.ids import ExecutionId, JobId
+from timeball.domain.job import JobStatus
+from timeball.domain.query import JOB_FIELDS, parse_query
+from timeball.domain.schedule import ScheduleKind
+from timeball.domain.search import JobFilter, JobOrder, Page, PageRequest
+from timeball.store import leads, stretches
+from timeball.store.composing import Reader
+from timeball.store.job_search import JobSearch
+from timeball.store.leads import jobs_led_to
+from timeball.store.postgres import Store
+from timeball.wiring import FrontParts
+
+RUNNING, DEAD = ExecutionState.RUNNING, ExecutionState.DEAD
+
+
+async def furnish(store: Store) -> None:
+    """A job of every sort; its description is what the test calls it."""
+
+    async def one_off(called: str, after: float = 0, **fields: Any) -> JobId:
+        return JobId(await enqueue(store, after, description=called, **fields))
+
+    commands = Commands(store, store.env)
+    await one_off("succeeded", handler="app:one")
+    await record(store, [found(one) for one in await claim_all(store, handlers=["app:one"])])
+    await one_off("dead", handler="app:two", max_retries=0, payload={"user": 42})
+    error = ErrorInfo(type="ValueError", message="no")
+    await record(store, [found(one, Failed(error)) for one in await claim_all(store, handlers=["app:two"])])
+    await one_off("retrying", handler="app:three", max_retries=3)
+    await record(store, [found(one, Failed(error)) for one in await claim_all(store, handlers=["app:three"])])
+    await one_off("cancelled", after=50)
+    cancelled = (await claimed_id(store, "cancelled"),)
+    await commands.cancel(cancelled)
+    await one_off("running", handler="app:four")
+    await claim_all(store, handlers=["app:four"])
+    await one_off("ready", queue="mail")
+    await one_off("blocked", max_running=1, limit_key="k")
+    await one_off("blocked too", max_running=1, limit_key="k")
+    await one_off("later", after=7_200, tags=("red", "blue"))
+    store.env.clock.advance(timedelta(days=40))  # type: ignore[attr-defined]
+    await make_job(store, name="report-daily", description="cron", schedule="0 6 * * *", tags=("red",))
+    await make_job(store, name="report-hourly", description="every", interval_seconds=3600)
+    await make_job(store, name="by-hand", description="manual")
+    paused = await make_job(store, name="resting", description="paused", interval_seconds=60)
+    await commands.pause(paused.id)
+    gone = await make_job(store, name="gone", description="deleted", interval_seconds=60, tags=("red",))
+    await commands.delete(gone.id)
+
+
+async def claimed_id(store: Store, called: str) -> ExecutionId:
+    async with store.database.connection() as connection:
+        return ExecutionId(await connection.fetchval("SELECT id FROM timeball.job WHERE description = $1", called))
+
+
+ALIVE = {"retrying", "running", "ready", "blocked", "blocked too", "later", "cron", "every", "manual"}
+NAMED = {"cron", "every", "manual", "paused"}
+ALL = ALIVE | {"succeeded", "dead", "cancelled", "paused"}
+
+FILTERS: dict[str, tuple[JobFilter, set[str]]] = {
+    "everything": (JobFilter(), ALL),
+    "active": (JobFilter(status=JobStatus.ACTIVE), ALIVE),
+    "paused": (JobFilter(status=JobStatus.PAUSED), {"paused"}),
+    "finished": (JobFilter(status=JobStatus.FINISHED), {"succeeded", "dead", "cancelled"}),
+    "last dead": (JobFilter(states=(DEAD,)), {"dead"}),
+    "last dead or running": (JobFilter(states=(DEAD, RUNNING)), {"dead", "running"}),
+    "last cancelled": (JobFilter(states=(ExecutionState.CANCELLED,)), {"cancelled"}),
+    "last succeeded": (JobFilter(states=(ExecutionState.SUCCEEDED,)), {"succeeded"}),
+    "queued": (JobFilter(states=(ExecutionState.QUEUED,)), {"ready", "blocked", "blocked too"}),
+    "retrying": (JobFilter(states=(ExecutionState.RETRYING,)), {"retrying"}),
+    "scheduled": (JobFilter(states=(ExecutionState.SCHEDULED,)), {"later", "cron", "every"}),
+    "cron": (JobFilter(kind=ScheduleKind.CRON), {"cron"}),
+    "handler": (JobFilter(handler="app:two"), {"dead"}),
+    "queue": (JobFilter(queue="mail"), {"ready"}),
+    "tag": (JobFilter(tag="red"), {"later", "cron"}),
+    "named": (JobFilter(is_named=True), NAMED),
+    "name": (JobFilter(search="REPORT"), {"cron", "every"}),
+    "payload": (JobFilter(payload='"user": 42'), {"dead"}),
+    "tag and kind": (JobFilter(tag="red", kind=ScheduleKind.CRON), {"cron"}),
+    "in words": (JobFilter(terms=parse_query("tag:red -kind:cron", JOB_FIELDS)), {"later"}),
+    "status in words": (JobFilter(terms=parse_query("status:paused,dead", JOB_FIELDS)), {"paused", "dead"}),
+    "a bare word": (JobFilter(terms=parse_query("report", JOB_FIELDS)), {"cron", "every"}),
+    "a name in words": (JobFilter(terms=parse_query("name:report-*", JOB_FIELDS)), {"cron", "every"}),
+    "payload in words": (JobFilter(terms=parse_query("payload.user:42", JOB_FIELDS)), {"dead"}),
+}
+
+
+async def walk(parts: FrontParts, wanted: JobFilter, order: JobOrder, limit: int) -> list[str]:
+    """What all pages show, by following their cursors."""
+    shown: list[str] = []
+    cursor: str | None = None
+    while True:
+        page = await parts.insights.jobs(wanted, order, PageRequest(limit=limit, cursor=cursor))
+        shown += [view.job.description or "" for view in page.items]
+        cursor = page.next_cursor
+        if cursor is None:
+            return shown
+
+
+async def test_every_filter_finds_the_same_by_leads_by_stretches_and_by_numbers(
+    store: Store, parts: FrontParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await furnish(store)
+    now = store.env.clock.now()
+    dated = {
+        "created": (JobFilter(created_from=now - timedelta(days=1)), NAMED),
+        "created before": (JobFilter(created_until=now - timedelta(days=39)), ALL - NAMED),
+        "due": (JobFilter(due_from=now, due_until=now + timedelta(hours=2)), {"every"}),
+    }
+    for name, (wanted, expected) in (FILTERS | dated).items():
+        newest = await walk(parts, wanted, JobOrder.NEWEST, 5)
+        assert (set(newest), len(newest)) == (expected, len(expected)), name
+        assert await walk(parts, wanted, JobOrder.OLDEST, 5) == newest[::-1], name
+        assert set(await walk(parts, wanted, JobOrder.NAME, 5)) == expected & NAMED, name
+
+        with monkeypatch.context() as patch:
+            patch.setattr(stretches, "SEARCH_SECONDS", 0)
+            patch.setattr(stretches, "FIRST_STRETCH", 3)
+            patch.setattr(stretches, "STRETCH", 4)
+            patch.setattr(leads, "LONGEST", 0)
+            assert await walk(parts, wanted, JobOrder.NEWEST, 2) == newest, name
+            assert set(await walk(parts, wanted, JobOrder.NAME_BACKWARDS, 1)) == expected & NAMED, name
+
+
+@pytest.mark.parametrize(("stretch", "longest"), [(10_000, 10_000), (2, 0)])
+async def test_numbered_pages_and_totals_are_the_same_however_they_are_found(
+    store: Store, parts: FrontParts, monkeypatch: pytest.MonkeyPatch, stretch: int, longest: int
+) -> None:
+    await furnish(store)
+    monkeypatch.setattr(stretches, "FIRST_STRETCH", stretch)
+    monkeypatch.setattr(stretches, "STRETCH", stretch)
+    monkeypatch.setattr(leads, "LONGEST", longest)
+
+    async def numbered(page: int) -> Page[Any]:
+        request = PageRequest(limit=4, page=page, with_total=True)
+        return await parts.insights.jobs(JobFilter(status=JobStatus.ACTIVE), JobOrder.NEWEST, request)
+
+    pages = [await numbered(page) for page in (1, 2, 3, 4)]
+
+    assert [len(page.items) for page in pages] == [4, 4, 1, 0]
+    assert {view.job.description for page in pages for view in page.items} == ALIVE
+    for page in pages:
+        assert page.total is not None
+        assert (page.total.count, page.total.is_exact) == (len(ALIVE), True)
+
+
+_MANY = """
+INSERT INTO timeball.job (id, handler, payload, kind, scheduled_at, queue, priority, max_retries, max_lost,
+                          initial_backoff_ms, max_backoff_ms, at_most_once, shard, version, created_at, updated_at)
+SELECT ('0183' || lpad(to_hex(n), 8, '0') || '70008000000000000000')::uuid, 'h', '{}', 'once', $1, 'default', 50, 3, 3,
+       1000, 1000, false, n % 64, 1, $1, $1
+FROM generate_series(1, $2) AS n
+"""
+_AHEAD = """
+INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, version, queue, priority, handler)
+SELECT given.id, given.id, 'occurrence', 'enqueue', n % 64, $1, $1, 1, 'default', 50, 'h'
+FROM generate_series(1, $2) AS n
+CROSS JOIN LATERAL (SELECT ('0173' || lpad(to_hex(n), 8, '0') || '70008000000000000000')::uuid AS id) AS given
+"""
+
+
+async def fill(store: Store, number: int) -> None:
+    """Very many one-offs of which nothing is left, older than all others."""
+    async with store.database.connection() as connection:
+        await connection.execute(_MANY, store.env.clock.now(), number)
+
+
+async def test_a_search_among_very_many_jobs_says_how_far_it_has_come(
+    store: Store, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(store, 2_500)
+    await enqueue(store, handler="test.echo")
+    monkeypatch.setattr(stretches, "SEARCH_SECONDS", 0)
+    monkeypatch.setattr(stretches, "STRETCH", 1_000)
+
+    pages = [(await client.get("/jobs", params={"handler": "nobody"})).json()]
+    while pages[-1]["has_more"]:
+        cursor = pages[-1]["next_cursor"]
+        pages.append((await client.get("/jobs", params={"handler": "nobody", "cursor": cursor})).json())
+    numbered = (await client.get("/jobs", params={"handler": "test.echo", "page": 1})).json()
+
+    assert [len(page["data"]) for page in pages] == [0, 0, 0]
+    assert [page.get("looked_at") for page in pages] == [1_000, 1_000, None]
+    instants = [page["searched_to"] for page in pages[:-1]]
+    assert instants == sorted(instants, reverse=True)
+    assert [job["handler"] for job in numbered["data"]] == ["test.echo"]
+    assert (numbered["total"], numbered["total_is_exact"]) == (1, False)
+
+
+_FORGET = """
+DELETE FROM pg_statistic WHERE starelid IN (SELECT oid FROM pg_class WHERE relnamespace = 'timeball'::regnamespace);
+UPDATE pg_class SET reltuples = 1, relpages = 1 WHERE relnamespace = 'timeball'::regnamespace AND relkind = 'r';
+"""
+ROWS = 20_000
+# A stretch of a thousand jobs, each with up to eight looks into rooms and history, of a few buffers each.
+MOST_BUFFERS = 40 * 1_000
+
+
+@pytest.mark.parametrize("belief", ["fresh statistics", "no statistics"])
+async def test_a_stretch_reads_no_more_than_its_rows(store: Store, belief: str) -> None:
+    await fill(store, ROWS)
+    async with store.database.connection() as connection:
+        await connection.execute(_AHEAD, store.env.clock.now(), ROWS)
+        await connection.execute("ANALYZE" if belief == "fresh statistics" else _FORGET)
+    reader = Reader(store.database)
+
+    for name, (wanted, _) in FILTERS.items():
+        search = JobSearch(reader, wanted, JobOrder.NEWEST, None)
+        end = await search.end(None, 1_000)
+        plan = await search.explain(None, end, 51)
+        touched = sum(int(rows) * int(loops) for rows, loops in re.findall(r"rows=(\d+)(?:\.\d+)? loops=(\d+)", plan))
+        removed = sum(map(int, re.findall(r"Rows Removed by Filter: (\d+)", plan)))
+        buffers = max(sum(map(int, re.findall(r"(?:hit|read)=(\d+)", line))) for line in plan.splitlines())
+        assert removed + touched <= 3_000, f"{name}:\n{plan}"
+        assert buffers <= MOST_BUFFERS, f"{name}: {buffers} buffers\n{plan}"
+
+
+@pytest.mark.parametrize("belief", ["fresh statistics", "no statistics"])
+async def test_what_is_rare_is_led_to(store: Store, belief: str) -> None:
+    await fill(store, ROWS)
+    await furnish(store)
+    async with store.database.connection() as connection:
+        await connection.execute("ANALYZE" if belief == "fresh statistics" else _FORGET)
+    reader = Reader(store.database)
+    without = {"everything", "finished", "last succeeded", "handler", "queue", "payload", "payload in words"}
+
+    for name, (wanted, expected) in FILTERS.items():
+        led_to = await jobs_led_to(reader, wanted)
+        assert (led_to is None) == (name in without), name
+        assert led_to is None or len(expected) <= len(led_to) < 20, name
