@@ -370,6 +370,77 @@ async def test_a_lifted_limit_is_heard_of(store: Store, env: Env) -> None:
     assert worker.executor.busy == 5
 
 
+async def test_places_that_are_freed_here_are_asked_for_again_without_a_sweep(
+    store: Store, env: Env, clock: VirtualClock
+) -> None:
+    worker = await start(store)
+    await Commands(store, env).limit_queue("default", 3)
+    for _ in range(8):
+        await enqueue(store)
+    clock.advance("10s")
+    await worker.sweep_and_claim()
+    assert worker.executor.busy == 3
+
+    await worker.end_all()
+    await store.rooms.finish_succeeded(worker.findings)
+    worker.claimer._woken.clear()
+    worker.claimer.on_recorded(3)
+
+    assert worker.claimer._woken.is_set()
+    await settle(worker.claimer)
+    assert worker.executor.busy == 3
+
+
+async def test_without_a_limit_that_was_reached_nobody_is_woken_by_outcomes(store: Store, env: Env) -> None:
+    worker = await start(store)
+    await Commands(store, env).limit_queue("default", 3)
+    await enqueue(store)
+    await worker.sweep_and_claim()
+    worker.claimer._woken.clear()
+
+    worker.claimer.on_recorded(1)
+
+    assert not worker.claimer._woken.is_set()
+
+
+async def test_of_a_limited_queue_no_more_is_taken_than_can_run_at_once(store: Store, env: Env) -> None:
+    """What waited here for a slot would take a place from a worker that has one."""
+    worker = await start(store, slots=2)
+    for _ in range(100):
+        await enqueue(store, queue="free")
+    assert await grow(worker, rounds=4) == 2 + 16
+    await settle(worker.claimer)
+    await Commands(store, env).limit_queue("default", 50)
+    for _ in range(20):
+        await enqueue(store)
+    while worker.executor.busy:
+        await worker.started()
+        await worker.end_all()
+
+    await worker.sweep_and_claim()
+
+    asked = [wish.slots for wish, lanes in zip(worker.rooms.wishes, worker.rooms.asked, strict=True) if LANE in lanes]
+    assert asked
+    assert max(asked) <= 2
+
+
+async def test_a_limited_queue_is_not_starved_by_an_endless_stream_of_others(store: Store, env: Env) -> None:
+    worker = await start(store, slots=2)
+    await Commands(store, env).limit_queue("narrow", 5)
+    narrow = await enqueue(store, queue="narrow")
+    for _ in range(50):
+        await enqueue(store)
+    await worker.sweeper.tick()
+
+    for _ in range(2):
+        await worker.claimer.tick()
+        while worker.executor.busy:
+            await worker.started()
+            await worker.end_all()
+
+    assert narrow in {finding.claimed.id for finding in worker.findings}
+
+
 async def test_a_limit_set_since_the_last_sweep_is_kept_all_the_same(store: Store, env: Env) -> None:
     """The claimer does not know yet; the statement does."""
     worker = await start(store)

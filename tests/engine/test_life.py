@@ -131,6 +131,28 @@ async def test_a_worker_claims_runs_and_records(store: Store, heard: Heard, node
     assert heard.of(NodeStarted) == [NodeStarted(life.node.incarnation, "worker", "n")]
 
 
+async def test_a_queue_at_its_limit_goes_on_as_its_places_become_free(
+    store: Store, env: Env, heard: Heard, nodes: Nodes
+) -> None:
+    """At once, not with the next sweep: there is none here any more."""
+    await Commands(store, env).limit_queue("default", 1)
+    for _ in range(10):
+        await enqueue(store)
+    runner = ManualRunner()
+    life = nodes.worker(runner)
+    nodes.begin(life)
+    await until(lambda: runner.started)
+    life.sweeper.stop()
+
+    for number in range(1, 11):
+        await until(lambda number=number: len(runner.started) == number)
+        runner.end(runner.started[-1].claimed)
+
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while len(await table(store, "finished")) < 10:
+            await asyncio.sleep(0.01)
+
+
 async def test_a_scheduler_takes_its_shards_and_hoists(
     store: Store, clock: VirtualClock, heard: Heard, nodes: Nodes
 ) -> None:

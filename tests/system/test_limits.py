@@ -62,18 +62,20 @@ async def test_one_offs_of_several_jobs_share_a_limit(cluster: Cluster, commands
 
 
 async def test_a_queue_runs_no_more_at_once_than_its_limit(cluster: Cluster, commands: Commands) -> None:
-    await cluster.nodes(schedulers=1, workers=3)
-    await commands.limit_queue("narrow", 3)
+    # Three slots each: no worker can fill the limit alone, so others must be let in.
+    await cluster.nodes(1, 3, "--slots", "3")
+    await commands.limit_queue("narrow", 4)
 
     payload = '{"seconds": 0.05, "label": "narrow"}'
     ids = await commands.enqueue_many(JobSpec(handler="work", queue="narrow"), [payload] * 30)
-    others = await commands.enqueue_many(JobSpec(handler="work"), ['{"seconds": 0.2, "label": "wide"}'] * 12)
+    others = await commands.enqueue_many(JobSpec(handler="work"), ['{"seconds": 0.5, "label": "wide"}'] * 12)
 
     await cluster.drained()
     runs = cluster.ledger.runs("narrow")
     assert {run.execution for run in runs} == set(ids)
-    assert most_together(runs) == 3
-    assert most_together(cluster.ledger.runs("wide")) > 3
+    assert most_together(runs) == 4
+    assert len({run.pid for run in runs}) > 1
+    assert most_together(cluster.ledger.runs("wide")) > 4
     assert len(cluster.ledger.runs("wide")) == len(others)
     cluster.check_books()
 
@@ -102,7 +104,7 @@ async def test_a_key_has_one_unfinished_execution_however_many_ask(cluster: Clus
         )
         for _ in range(4)
     ]
-    said = [await asyncio.to_thread(program.communicate, None, 60) for program in programs]
+    said = [await asyncio.to_thread(program.communicate, None, 240) for program in programs]
     assert [(program.returncode, errors) for program, (_, errors) in zip(programs, said, strict=True)] == [(0, "")] * 4
     await cluster.drained()
 

@@ -5,7 +5,9 @@ bound, which a foreign long transaction keeps vacuum from removing, are not visi
 full sweep every second finds whatever a lost hint would strand.
 
 Quick handlers empty their slots faster than a claim can fill them, so the claimer asks for more than there are free
-slots: a window that doubles while everything claimed is started at once, and shrinks when something had to wait.
+slots: a window that doubles while everything claimed is started at once, and shrinks when something had to wait. Not from a queue with
+a limit: what waited here would take a place that another worker could use. Of such a queue one worker may well run everything, as long as
+it has the slots; the places that its own executions free are asked for as soon as their outcomes are written.
 """
 
 from __future__ import annotations
@@ -60,6 +62,9 @@ class Claimer(Service):
         self._prefetch = 0
         self._widened_at = 0
         self._expects_more = False
+        # Whether a queue had no place left when it was asked last; and the queues for which no slot was left.
+        self._is_at_limit = False
+        self._passed_over: set[str | None] = set()
         # Whether something may have been hoisted since the last claim: worth asking for even without a free slot.
         self._may_hold = False
         # The claim whose reply is under way, or was lost and has not been read back.
@@ -112,24 +117,28 @@ class Claimer(Service):
             return LONGEST_REST
         self._may_hold = False
         claimed = 0
-        is_contended = False
-        asked_for_all = True
+        is_contended = self._is_at_limit = False
+        passed_over: set[str | None] = set()
         for queue, lanes in self._grouped():
-            wish = self._wish()
+            wish = self._wish(is_limited=queue is not None)
             claims = await self._claim(wish, queue, lanes)
             claimed += len(claims.executions)
             is_contended |= claims.is_contended
-            asked_for_all &= wish.slots > 0
+            self._is_at_limit |= claims.is_at_limit
+            if wish.slots <= 0:
+                passed_over.add(queue)
+        self._passed_over = passed_over
         # Without a free slot nothing that is due was asked for: it may be there all the same.
-        self._expects_more = claimed > 0 or is_contended or not asked_for_all
+        self._expects_more = claimed > 0 or is_contended or bool(passed_over)
         if claimed:
             return AT_ONCE
         return _CONTENDED if is_contended else LONGEST_REST
 
-    def _wish(self) -> ClaimWish:
+    def _wish(self, *, is_limited: bool = False) -> ClaimWish:
         self._resize_window()
         holds = max(self._hold_limit - self._executor.held, 0)
-        return ClaimWish(self._incarnation, self._handlers, self._slots(), holds)
+        slots = self._executor.free_slots if is_limited else self._slots()
+        return ClaimWish(self._incarnation, self._handlers, slots, holds)
 
     def _slots(self) -> int:
         executor = self._executor
@@ -141,14 +150,17 @@ class Claimer(Service):
             self._prefetch //= 2
 
     def _grouped(self) -> list[tuple[str | None, dict[Lane, datetime]]]:
-        """The lanes to claim from: those of limited queues one queue at a time, all others together."""
+        """The lanes to claim from: those of limited queues one queue at a time, all others together.
+
+        Those for which no slot was left the last time come first, so that nobody starves.
+        """
         free = {lane: at for lane, at in self._lanes.items() if lane[0] not in self._limited}
         groups: list[tuple[str | None, dict[Lane, datetime]]] = [(None, free)] if free else []
         for queue in sorted(self._limited):
             own = {lane: at for lane, at in self._lanes.items() if lane[0] == queue}
             if own:
                 groups.append((queue, own))
-        return groups
+        return sorted(groups, key=lambda group: group[0] not in self._passed_over)
 
     async def _claim(self, wish: ClaimWish, queue: str | None, lanes: dict[Lane, datetime]) -> Claims:
         claim_id = ClaimId(self.env.new_id())
@@ -178,7 +190,7 @@ class Claimer(Service):
         is_full = len(due) >= wish.slots
         if is_full and wish.slots > 0:
             self._widen_window(wish)
-        elif not is_full and not claims.is_contended:
+        elif not is_full and not claims.is_contended and not claims.is_at_limit:
             for lane, bound in lanes.items():
                 self._raise_bound(lane, bound, asked_at - _SLACK)
         for claimed in due:
@@ -206,6 +218,11 @@ class Claimer(Service):
             self._use_room()
         else:
             self._gathering = asyncio.get_running_loop().call_later(_GATHER_SECONDS, self._gathered)
+
+    def on_recorded(self, _number: int) -> None:
+        """Outcomes were written: a queue that was full has places again, perhaps."""
+        if self._is_at_limit:
+            self.wake()
 
     def _gathered(self) -> None:
         self._gathering = None

@@ -66,7 +66,7 @@ class WorkerLife(Life):
         self._settings = settings
         self._runners = runners
         self._hurry = asyncio.Event()
-        self.recorder = Recorder(env, emit, store.rooms)
+        self.recorder = Recorder(env, emit, store.rooms, lambda number: self.claimer.on_recorded(number))
         self.journal = Journal(env, emit, store.rooms, store.history)
         self.executor = Executor(
             env,

@@ -55,10 +55,11 @@ class ClaimWish:
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a worker was given. *is_contended*: there was more, but others were just taking it."""
+    """What a worker was given. *is_contended*: others were just taking more. *is_at_limit*: the queue has no place left."""
 
     executions: list[Claimed]
     is_contended: bool
+    is_at_limit: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +182,12 @@ class Rooms:
             if limit is None:
                 return Claims([], is_contended=False)
             running = await self._database.fetch_value("count_running_of_queue", connection, queue=queue)
-            free = max(limit - running, 0)
+            free = limit - running
+            if free <= 0:
+                return Claims([], is_contended=False, is_at_limit=True)
             narrowed = replace(wish, slots=min(wish.slots, free), holds=min(wish.holds, free))
-            return await self._claim(narrowed, lanes, claim_id, free, is_limited=True, connection=connection)
+            claims = await self._claim(narrowed, lanes, claim_id, free, is_limited=True, connection=connection)
+            return replace(claims, is_at_limit=len(claims.executions) == free)
 
         claims: Claims = await self._database.repeat(work)
         return claims
