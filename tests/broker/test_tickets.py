@@ -12,19 +12,18 @@ import pytest
 
 from tests.broker.support import BrokerServer
 from timeball.broker.interface import Broker, Inbox, Ticket
-from timeball.broker.rabbitmq import RabbitmqBroker
 from timeball.domain.ids import ExecutionId
 from timeball.errors import BrokerUnavailable
 
 SOON = timedelta(seconds=10)
 AT_ONCE = timedelta(milliseconds=200)
-NOW = datetime.now(UTC)
 
 _numbers = count(1)
 
 
 def ticket(seconds_ago: float = 0, queue: str = "default") -> Ticket:
-    return Ticket(ExecutionId(UUID(int=next(_numbers))), queue, NOW - timedelta(seconds=seconds_ago))
+    # By the clock of this moment, not of the import: to RabbitMQ everything that is twenty minutes late is equally urgent.
+    return Ticket(ExecutionId(UUID(int=next(_numbers))), queue, datetime.now(UTC) - timedelta(seconds=seconds_ago))
 
 
 async def receive_all(broker: Broker, inbox: str, number: int) -> list[Ticket]:
@@ -50,11 +49,7 @@ async def test_the_most_urgent_comes_first(broker: Broker) -> None:
 
     await broker.publish("a", [by_urgency[place] for place in (3, 0, 6, 1, 5, 2, 4)])
 
-    received = await receive_all(broker, "a", 7)
-    if isinstance(broker, RabbitmqBroker) and received[0] == by_urgency[3]:
-        # The first to arrive may be on its way to a consumer before there are others to overtake it.
-        received.insert(3, received.pop(0))
-    assert received == by_urgency
+    assert await receive_all(broker, "a", 7) == by_urgency
 
 
 async def test_an_urgent_one_overtakes_those_that_wait_already(broker: Broker) -> None:
