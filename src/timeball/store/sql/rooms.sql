@@ -104,6 +104,7 @@ keyed AS (
     WHERE unique_key IS NOT NULL
       AND kind = 'occurrence'
       AND origin = 'schedule'
+    ORDER BY run_for
     ON CONFLICT DO NOTHING
     RETURNING execution_id
 ),
