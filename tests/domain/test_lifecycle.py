@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -264,6 +265,64 @@ def test_a_snooze_shows_as_retrying_only_after_a_try_that_counted(attempts: int,
     transition = decide(Standing(attempts=attempts, lost=0, retry=RetryPolicy()), Snoozed(timedelta(minutes=5)), NOW, 0)
 
     assert transition == Wait(NOW + timedelta(minutes=5), attempts - 1, 0, is_retry=is_retry)
+
+
+# what people said meanwhile
+
+again = (
+    failures.filter(lambda outcome: outcome.is_retryable) | st.just(TimedOut(ERROR)) | st.just(Lost(ERROR)) | uncounted
+)
+GENEROUS = RetryPolicy(max_retries=9, max_lost=9)
+
+
+@given(again | st.just(Released(has_started=True)))
+@settings(deadline=None)
+def test_what_was_to_stop_is_not_tried_again(outcome: Outcome) -> None:
+    """Its holder may have died before it heard of it."""
+    end = decide(Standing(attempts=2, lost=1, retry=GENEROUS, stop="not needed"), outcome, NOW, 0)
+
+    assert isinstance(end, Finish)
+    assert (end.state, end.reason) == (ExecutionState.CANCELLED, "not needed")
+    assert end.error == getattr(outcome, "error", None)
+
+
+@given(again | st.just(Released(has_started=True)))
+@settings(deadline=None)
+def test_what_belongs_to_a_deleted_job_is_not_tried_again(outcome: Outcome) -> None:
+    end = decide(Standing(attempts=2, lost=1, retry=GENEROUS, is_deleted=True), outcome, NOW, 0)
+
+    assert isinstance(end, Finish)
+    assert (end.state, end.reason) == (ExecutionState.CANCELLED, "the job was deleted")
+
+
+@pytest.mark.parametrize("called_off", [{"stop": "not needed"}, {"is_deleted": True}, {"is_paused": True}])
+@pytest.mark.parametrize("outcome", [Succeeded("1"), Failed(ERROR, is_retryable=False), NotDropped("paused")])
+def test_what_has_come_to_its_end_says_so_whatever_people_wanted(outcome: Outcome, called_off: dict[str, Any]) -> None:
+    plain = Standing(attempts=1, lost=0, retry=GENEROUS)
+
+    assert decide(replace(plain, **called_off), outcome, NOW, 0) == decide(plain, outcome, NOW, 0)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "attempts", "lost", "is_retry"),
+    [(Lost(ERROR), 1, 1, True), (Released(has_started=True), 0, 0, False), (Released(), 0, 0, False)],
+)
+def test_what_belongs_to_a_paused_job_waits_where_it_can_be_parked(
+    outcome: Outcome, attempts: int, lost: int, is_retry: bool
+) -> None:
+    standing = Standing(attempts=1, lost=0, retry=GENEROUS, is_paused=True)
+
+    transition = decide(standing, outcome, NOW, 0)
+
+    assert transition == Wait(NOW, attempts, lost, is_retry=is_retry, error=getattr(outcome, "error", None))
+
+
+def test_what_was_called_off_while_it_was_held_and_is_given_back_was_not_dropped() -> None:
+    standing = Standing(attempts=1, lost=0, retry=GENEROUS, stop="skip:paused", is_paused=True)
+
+    end = decide(standing, Released(), NOW, 0)
+
+    assert end == Finish(ExecutionState.SKIPPED, 0, 0, reason="paused")
 
 
 def test_exactly_four_states_are_final() -> None:

@@ -140,6 +140,16 @@ class Released:
 
 Outcome = Succeeded | Failed | TimedOut | Snoozed | Cancelled | NotDropped | Lost | Released
 
+# How a wish to stop begins that is meant for what is held, and not for what has been dropped: the job was paused or deleted.
+SKIP_STOP = "skip:"
+
+
+def called_off(stop: str) -> Cancelled | NotDropped:
+    """What becomes of an execution that was asked to stop before its drop."""
+    if stop.startswith(SKIP_STOP):
+        return NotDropped(stop.removeprefix(SKIP_STOP))
+    return Cancelled(stop)
+
 
 class Finding(NamedTuple):
     """An outcome with the claim it belongs to: what the recorder is handed."""

@@ -8,6 +8,9 @@
 
 `decide` is pure. A dead worker's execution enters it as the outcome `Lost`, an overrun one as `TimedOut`; no other code
 makes up its mind about what an execution becomes.
+
+A person may have spoken while the attempt went on: asked for a stop that its holder did not live to hear, deleted the job, or paused
+it. What would be tried again is cancelled then, or waits in `due`, where the scheduler parks what belongs to a paused job.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from timeball.domain.execution import (
     Snoozed,
     Succeeded,
     TimedOut,
+    called_off,
 )
 from timeball.domain.retry import RetryPolicy
 
@@ -42,12 +46,15 @@ class Delivery(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What `decide` must know of an execution: its tries so far, this one included, and its budgets."""
+    """What `decide` must know of an execution: its tries so far, this one included, its budgets, and what people said meanwhile."""
 
     attempts: int
     lost: int
     retry: RetryPolicy
     delivery: Delivery = Delivery.AT_LEAST_ONCE
+    stop: str | None = None
+    is_paused: bool = False
+    is_deleted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +94,13 @@ Transition = Finish | Wait | Requeue
 
 def decide(standing: Standing, outcome: Outcome, now: datetime, chance: float) -> Transition:
     """What an execution becomes after an outcome; *chance* in [0, 1) spreads the retries."""
+    if standing.stop is not None and outcome == Released(has_started=False):
+        outcome = called_off(standing.stop)
+    transition = _follow(standing, outcome, now, chance)
+    return transition if isinstance(transition, Finish) else _heed_people(standing, transition, now)
+
+
+def _follow(standing: Standing, outcome: Outcome, now: datetime, chance: float) -> Transition:
     attempts, lost = standing.attempts, standing.lost
     match outcome:
         case Succeeded(result):
@@ -135,6 +149,22 @@ def _after_release(standing: Standing, *, has_started: bool) -> Finish | Requeue
         reason = "its worker left while it ran, and at_most_once forbids another attempt"
         return Finish(ExecutionState.DEAD, standing.attempts, standing.lost, reason=reason)
     return Requeue(standing.attempts - 1, standing.lost)
+
+
+def _heed_people(standing: Standing, again: Wait | Requeue, now: datetime) -> Transition:
+    """What would be tried again, unless somebody has called it off meanwhile."""
+    stop = None if standing.stop is None else called_off(standing.stop)
+    if isinstance(stop, Cancelled):
+        return _cancelled(again, stop.reason)
+    if standing.is_deleted:
+        return _cancelled(again, "the job was deleted")
+    if standing.is_paused and isinstance(again, Requeue):
+        return Wait(now, again.attempts, again.lost, is_retry=again.attempts > 0, error=again.error)
+    return again
+
+
+def _cancelled(again: Wait | Requeue, reason: str) -> Finish:
+    return Finish(ExecutionState.CANCELLED, again.attempts, again.lost, error=again.error, reason=reason)
 
 
 def _dead(standing: Standing, error: ErrorInfo, reason: str) -> Finish:

@@ -12,7 +12,7 @@ import orjson
 
 from timeball.domain.changes import JobChange, JobSnapshot
 from timeball.domain.civil_time import tzdata_version
-from timeball.domain.execution import Origin
+from timeball.domain.execution import SKIP_STOP, Origin
 from timeball.domain.hints import Hints
 from timeball.domain.ids import ExecutionId, Incarnation, JobId, occurrence_id, show_execution
 from timeball.domain.job import Job
@@ -180,13 +180,13 @@ class Jobs(NewJobs, Queues):
             await run(
                 "withdraw_waiting", connection, job_id=job.id, reason=reason, shard=job.shard, parked_at=PARKED_AT
             )
-            return await run("stop_held", connection, job_id=job.id, reason=f"skip:{reason}")
+            return await run("stop_held", connection, job_id=job.id, reason=f"{SKIP_STOP}{reason}")
         if change.cancel_waiting is not None:
             # Again and again: what a scheduler moved on meanwhile is seen only by the next look.
             while rows := await run("waiting_of_job", connection, job_id=job.id):
                 ids = [row["id"] for row in rows]
                 await run("cancel_waiting", connection, ids=ids, reason=change.cancel_waiting)
-            return await run("stop_held", connection, job_id=job.id, reason="skip:deleted")
+            return await run("stop_held", connection, job_id=job.id, reason=f"{SKIP_STOP}deleted")
         return []
 
     async def _record_skipped(self, connection: Connection, job: Job, skipped: SkippedRange) -> None:

@@ -265,6 +265,9 @@ class Rooms:
                 lost=row["lost"],
                 retry=retry_policy_from(row),
                 delivery=delivery_from(row["at_most_once"]),
+                stop=row["stop"],
+                is_paused=row["is_paused"],
+                is_deleted=row["is_deleted"],
             )
             for row in rows
         }

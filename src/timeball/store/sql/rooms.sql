@@ -419,7 +419,8 @@ FROM gone;
 
 -- name: standings
 -- What `decide` must know of executions that did not succeed, while their rows still name the claim.
-SELECT running.id, running.attempts, running.lost, job.max_retries, job.max_lost, job.initial_backoff_ms, job.max_backoff_ms, job.at_most_once
+SELECT running.id, running.attempts, running.lost, running.stop, job.max_retries, job.max_lost, job.initial_backoff_ms, job.max_backoff_ms,
+       job.at_most_once, job.paused_at IS NOT NULL AS is_paused, job.deleted_at IS NOT NULL AS is_deleted
 FROM unnest(:ids::uuid[], :claim_ids::uuid[]) AS asked (id, claim_id)
 JOIN timeball.running ON running.id = asked.id AND running.claim_id = asked.claim_id
 LEFT JOIN timeball.job ON job.id = running.job_id;

@@ -184,7 +184,8 @@ ORDER BY execution_id, fence
 LIMIT :listed;
 
 -- name: verify_outcomes
--- A claim ends by one outcome: an attempt that failed, or an execution that ended; the last failure of a dead one is both.
+-- A claim ends by one outcome: an attempt that failed, or an execution that ended. The last failure of a dead one is both, and so is
+-- that of one which had been asked to stop, or whose job was deleted, before it failed.
 WITH broken AS (
     SELECT 'a claim has two failed attempts' AS why, execution_id, min(fence) AS fence, claim_id
     FROM timeball.attempt
@@ -195,7 +196,7 @@ WITH broken AS (
     SELECT 'an execution ' || finished.state || ' under a claim that had failed', finished.id, finished.fence, finished.claim_id
     FROM timeball.finished
     JOIN timeball.attempt ON attempt.execution_id = finished.id
-    WHERE finished.state <> 'dead'
+    WHERE finished.state NOT IN ('dead', 'cancelled')
       AND attempt.claim_id = finished.claim_id
     UNION ALL
     SELECT 'an execution died under another claim than its last attempt', finished.id, finished.fence, finished.claim_id
