@@ -9,10 +9,10 @@ BIN     := .venv/bin
 SERVICES := postgresql pgbouncer redis rabbitmq chromium
 
 .DEFAULT_GOAL := help
-.PHONY: screenshots reference help up test check lint types audit bench soak schema reference lock clean run-packages dev-packages services
+.PHONY: screenshots reference help up test check lint types audit bench bench-peers peers-page soak schema reference lock clean run-packages dev-packages services
 
 help: ## list the verbs
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 up: run-packages ## install what is needed and run Timeball here, until Ctrl-C
 	@trap : INT; $(BIN)/timeball up $(ARGS)
@@ -35,6 +35,12 @@ audit: dev-packages ## known vulnerabilities in the locked packages
 
 bench: dev-packages services ## the benchmarks (ONLY=lateness for one, FULL=1 for the long versions)
 	@FULL=$(FULL) $(BIN)/python -m bench $(ONLY)
+
+bench-peers: dev-packages services ## the same work on other job queues (ONLY=drain, PEERS="celery bullmq", FULL=1)
+	@FULL=$(FULL) PEERS="$(PEERS)" $(BIN)/python -m bench.peers $(ONLY)
+
+peers-page: dev-packages ## write the figures of the last whole `make bench-peers` into docs/explanation/peers.md
+	@$(BIN)/python -m bench.peers.page
 
 soak: dev-packages services ## the system tests with random faults, for long (MINUTES=60 SEEDS=1000)
 	@SWARM_SEEDS=$(or $(SEEDS),1000) $(BIN)/python -m pytest -q -n $(WORKERS) --timeout 0 tests/engine/test_swarm.py
@@ -59,7 +65,7 @@ lock: dev-packages ## choose and lock the versions of all packages anew
 		--generate-hashes --universal --python-version 3.11 -o requirements/image.lock
 
 clean: ## remove what was installed and cached here; your data in .timeball stays
-	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist build
+	@rm -rf bench/peers/.environments .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache dist build
 	@find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 run-packages:

@@ -39,12 +39,12 @@ def _cells(notebook: Notebook, measure: Measure) -> tuple[str, ...]:
     )
 
 
-def write(notebooks: Sequence[Notebook], name: str) -> None:
+def write(notebooks: Sequence[Notebook], name: str, charted: Sequence[Notebook] | None = None, **more: Any) -> None:
     """Write `results/<name>.json` and `results/<name>.svg`; a run of one question leaves the others' files alone."""
     RESULTS.mkdir(exist_ok=True)
-    document = {"machine": machine(), "questions": [notebook.as_json() for notebook in notebooks]}
+    document = {"machine": machine(), **more, "questions": [notebook.as_json() for notebook in notebooks]}
     (RESULTS / f"{name}.json").write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
-    (RESULTS / f"{name}.svg").write_text(chart(notebooks))
+    (RESULTS / f"{name}.svg").write_text(chart(notebooks if charted is None else charted))
 
 
 def machine() -> dict[str, Any]:

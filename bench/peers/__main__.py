@@ -1,0 +1,77 @@
+"""`python -m bench.peers [question ...]`: the same work on all peers, in `bench/results/peers.json`.
+
+PEERS="procrastinate bullmq" asks these beside Timeball; FULL=1 asks the long versions.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+from collections.abc import Sequence
+
+from bench.notebook import RATE, Notebook
+from bench.peers.catalog import QUESTIONS, Variant, all_peers, variants_of
+from bench.peers.contest import Contest
+from bench.peers.environments import environment_of
+from bench.peers.servers import running_servers
+from bench.peers.tables import for_terminal, settings
+from bench.report import machine, write
+
+
+def choose(asked: Sequence[str], known: Sequence[str], what: str) -> list[str]:
+    """What was asked for, in the usual order; everything if nothing was."""
+    unknown = sorted(set(asked) - set(known))
+    if unknown:
+        raise SystemExit(f"no such {what}: {', '.join(unknown)}; there are {', '.join(known)}")
+    return [name for name in known if not asked or name in asked]
+
+
+def chosen_variants() -> list[Variant]:
+    """The peers of PEERS and Timeball, with all their settings."""
+    asked = os.environ.get("PEERS", "").split()
+    names = choose([*asked, "timeball"] if asked else [], all_peers(), "peer")
+    return [variant for name in names for variant in variants_of(name)]
+
+
+def _ask(contest: Contest, question: str) -> None:
+    module = importlib.import_module(f"bench.peers.questions.{question}")
+    begun = time.monotonic()
+    contest.open(question, module.TITLE)
+    print(f"\n{question}", flush=True)
+    module.ask(contest)
+    print(for_terminal(contest.as_json(), contest.notebook.as_json()))
+    print(f"  asked in {time.monotonic() - begun:.0f} s", flush=True)
+
+
+def main() -> None:
+    questions = choose(sys.argv[1:], QUESTIONS, "question")
+    variants = chosen_variants()
+    before = machine()
+    for peer in {variant.peer.name: variant.peer for variant in variants}.values():
+        environment_of(peer)
+    with running_servers() as servers:
+        contest = Contest(servers, variants)
+        print(settings(contest.as_json()))
+        for question in questions:
+            _ask(contest, question)
+    is_everything = len(questions) == len(QUESTIONS) and not os.environ.get("PEERS")
+    name = "peers" if is_everything else "-".join(["peers", *questions])
+    write(contest.notebooks, name, charted=_rates(contest.notebooks), **contest.as_json() | {"machine": before})
+
+
+def _rates(notebooks: Sequence[Notebook]) -> list[Notebook]:
+    """What can be drawn as bars beside Timeball's: of rates, more is better."""
+    drawn = []
+    for notebook in notebooks:
+        rates = Notebook(notebook.question, notebook.title, "Timeball", {})
+        for measure in notebook:
+            if measure.unit == RATE:
+                rates.note(measure.subject, measure.figure, measure.median, measure.unit)
+        drawn.append(rates)
+    return drawn
+
+
+if __name__ == "__main__":
+    main()

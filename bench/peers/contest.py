@@ -1,0 +1,94 @@
+"""A contest: the peers that take part, what was measured of each, and why something was not."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from bench.notebook import Notebook, Unit
+from bench.peers.catalog import Variant
+from bench.peers.servers import Servers
+from bench.peers.stage import Stage, staged
+
+Note = tuple[str, float, Unit]
+Measure = Callable[[Stage], Iterable[Note]]
+
+
+class Contest:
+    """Asks all peers in turn, and keeps what it finds."""
+
+    def __init__(self, servers: Servers, variants: Sequence[Variant]) -> None:
+        self.servers = servers
+        self.variants = variants
+        self.is_full = os.environ.get("FULL", "") not in ("", "0")
+        self.notebooks: list[Notebook] = []
+        self.refusals: dict[str, dict[str, str]] = {}
+
+    def open(self, question: str, title: str) -> None:
+        """Begin a new page."""
+        self.notebooks.append(Notebook(question, title, None, {}))
+        self.refusals[question] = {}
+
+    @property
+    def notebook(self) -> Notebook:
+        return self.notebooks[-1]
+
+    def asked(self) -> list[Variant]:
+        """Who takes part in the present question; of the others it is noted why not."""
+        question = self.notebook.question
+        for variant in self.variants:
+            if question in variant.peer.cannot and question in variant.questions:
+                self.refusals[question][variant.subject] = variant.peer.cannot[question]
+        return [variant for variant in self.variants if variant.is_asked(question)]
+
+    def interleave(self, measures: Mapping[str, Measure], rounds: int) -> None:
+        """Measure all peers in turn, several times: a machine that is slow for a while is slow for all of them."""
+        variants = self.asked()
+        for _ in range(rounds):
+            for variant in variants:
+                for part, measure in measures.items():
+                    self.measure(variant, part, measure)
+
+    def measure(self, variant: Variant, part: str, measure: Measure) -> None:
+        """Measure one peer on empty stores; one that fails is noted, and does not keep the others from going on."""
+        reason = variant.peer.cannot.get(part)
+        if reason is not None:
+            self.refuse(variant, reason, part)
+            return
+        begun = time.monotonic()
+        try:
+            with staged(self.servers, variant) as stage:
+                notes = list(measure(stage))
+        except Exception as error:
+            self.refuse(variant, f"failed: {error}", part)
+            print(f"  {variant.subject}, {part}: {error}", flush=True)
+            return
+        for figure, value, unit in notes:
+            self.notebook.note(variant.subject, figure, value, unit)
+        told = ", ".join(f"{figure} {unit.show(value)}" for figure, value, unit in notes)
+        print(f"  {variant.subject}: {told} ({time.monotonic() - begun:.0f} s)", flush=True)
+
+    def refuse(self, variant: Variant, reason: str, part: str = "") -> None:
+        """Note why there is no figure."""
+        self.refusals[self.notebook.question][variant.subject + (f", {part}" if part else "")] = reason
+
+    def as_json(self) -> dict[str, Any]:
+        """Who took part, with which settings, and why some figures are missing."""
+        return {
+            "is_full": self.is_full,
+            "servers": self.servers.describe(),
+            "peers": [
+                {
+                    "subject": variant.subject,
+                    "version": variant.peer.version,
+                    "store": variant.peer.store,
+                    "settings": variant.says,
+                    "keeps": variant.peer.keeps,
+                    "survives": variant.peer.survives,
+                }
+                for variant in self.variants
+            ],
+            "refusals": self.refusals,
+        }

@@ -1,0 +1,1 @@
+"""What every peer is asked, a file each."""

@@ -1,0 +1,38 @@
+"""How fast are no-op jobs drained, by one worker process and by two?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from bench.notebook import RATE
+from bench.peers.contest import Contest, Note
+from bench.peers.stage import Stage
+
+TITLE = "draining jobs that do nothing, jobs a second"
+_PATIENCE = 30.0
+# Not before the slowest process is there, and everybody has warmed up.
+_WARM_UP_SHARE = 0.1
+
+
+def ask(contest: Contest) -> None:
+    """Everything is enqueued first; then the workers start."""
+    measures = {"one process": partial(_drain, processes=1), "two processes": partial(_drain, processes=2)}
+    contest.interleave(measures, rounds=5 if contest.is_full else 2)
+
+
+def _drain(stage: Stage, processes: int) -> Iterator[Note]:
+    figure = "one process" if processes == 1 else "two processes"
+    yield figure, drain_rate(stage, processes), RATE
+
+
+def drain_rate(stage: Stage, processes: int = 1) -> float:
+    """Jobs a second from the first start after the warm-up to the last start."""
+    number = stage.peer.drain_jobs * processes
+    stage.ask("enqueue_many", first=0, count=number)
+    stage.start(processes)
+    if not stage.marks.wait_for(number, _PATIENCE):
+        raise RuntimeError(f"only {stage.marks.count():,} of {number:,} ran: {stage.log('worker')[-300:]}")
+    starts = [mark.at for mark in stage.marks.of(0, number)]
+    first = round(len(starts) * _WARM_UP_SHARE)
+    return (len(starts) - 1 - first) / (starts[-1] - starts[first])

@@ -1,0 +1,61 @@
+"""How late do jobs start that were enqueued for an instant, at so many a second?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from bench.notebook import MILLISECONDS
+from bench.peers.contest import Contest, Note
+from bench.peers.marks import wall_offset
+from bench.peers.questions.latency import percentile
+from bench.peers.stage import Stage
+
+TITLE = "lateness of one-off jobs, one process"
+_RATES = (100, 500)
+_SECONDS = 4
+_PATIENCE = 15.0
+_LEAD = 4.0
+# The clocks are compared once, with some microseconds between the two readings.
+_EARLY_MS = -0.1
+
+
+def ask(contest: Contest) -> None:
+    """Both rates one after the other, on the same processes."""
+    contest.interleave({"lateness": _drop}, rounds=3 if contest.is_full else 1)
+
+
+def _drop(stage: Stage) -> Iterator[Note]:
+    if stage.peer.hears_others:
+        _start(stage)
+        stage.warm_up()
+    for index, rate in enumerate(_RATES):
+        yield from _at_rate(stage, first=index * 100_000, rate=rate)
+
+
+def _start(stage: Stage) -> None:
+    stage.start_scheduler("lateness")
+    stage.start()
+
+
+def _at_rate(stage: Stage, first: int, rate: int) -> Iterator[Note]:
+    number, before = rate * _SECONDS, stage.marks.count()
+    due = time.time() + _LEAD
+    took = stage.ask("enqueue_at", first=first, count=number, at=due, rate=rate)
+    if took > _LEAD:
+        raise RuntimeError(
+            f"enqueuing {number:,} took {took:.1f} s, longer than the {_LEAD:g} s until the first is due"
+        )
+    if not stage.peer.hears_others:
+        running = stage.start()
+    stage.marks.wait_for(before + number, _LEAD + _PATIENCE)
+    if not stage.peer.hears_others:
+        stage.kill(running[0])
+    offset = wall_offset()
+    late = [(mark.at + offset - due - (mark.number - first) / rate) * 1000 for mark in stage.marks.of(first, number)]
+    if len(late) < number:
+        raise RuntimeError(f"at {rate}/s only {len(late):,} of {number:,} ran")
+    yield f"p50 at {rate}/s", percentile(late, 50), MILLISECONDS
+    yield f"p99 at {rate}/s", percentile(late, 99), MILLISECONDS
+    if min(late) < _EARLY_MS:
+        yield f"earliest at {rate}/s", min(late), MILLISECONDS
