@@ -926,3 +926,23 @@ async def test_a_scheduler_that_lost_its_shards_forgets_their_rows(
 
     assert node.heard.of(Hoisted) == []
     assert len(await due_rows(store)) == 1
+
+
+# crowds
+
+
+async def test_the_definitions_of_a_crowd_are_read_before_its_time_comes(
+    store: Store, env: Env, clock: VirtualClock, node: ManualScheduler
+) -> None:
+    for _ in range(3):
+        await create(store, interval_seconds=60)
+    asked: list[str] = []
+    env.fault = asked.append
+
+    await node.run_for(58)
+    assert "find_jobs.before" in asked, "they are within the look-ahead, and not yet within the hoist window"
+    asked.clear()
+    await node.run_for(2)
+
+    assert len(await table(store, "ready")) == 3
+    assert "find_jobs.before" not in asked

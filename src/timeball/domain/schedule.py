@@ -28,6 +28,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import lru_cache
 from itertools import count
 from typing import ClassVar, TypeAlias, TypeVar
 
@@ -242,6 +243,10 @@ class Cron(_Bounded):
         object.__setattr__(self, "on_repeat", _choice(OnRepeat, self.on_repeat, "on_repeat"))
         _Bounded.__post_init__(self)
 
+    def next_after(self, instant: datetime) -> datetime | None:
+        """The first occurrence strictly after *instant*."""
+        return _next_of_cron(self, instant)
+
     @property
     def _line(self) -> CronLine:
         return cron_line(self.expression, self.timezone, self.on_gap, self.on_repeat)
@@ -257,6 +262,12 @@ class Cron(_Bounded):
 
     def _words(self) -> str:
         return f"{parse_cron(self.expression).explain()} ({self.timezone})"
+
+
+@lru_cache(maxsize=4096)
+def _next_of_cron(rule: Cron, instant: datetime) -> datetime | None:
+    """Kept, because thousands of jobs may be due at the same minute by the same expression."""
+    return _Bounded.next_after(rule, instant)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ Nothing in memory is truth: a row that is gone or changed is simply not moved.
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -52,6 +53,7 @@ class Scheduler(Service):
         self._heap: list[tuple[datetime, ExecutionId]] = []
         self._rows: dict[ExecutionId, DueRow] = {}
         self._definitions: dict[JobId, Job] = {}
+        self._unprepared: deque[DueRow] = deque()
         self._bounds: dict[int, datetime] = {}
         self._next_poll = float("-inf")
 
@@ -72,7 +74,7 @@ class Scheduler(Service):
 
     async def tick(self) -> timedelta:
         await self._read()
-        more = await self._hoist_due()
+        more = await self._hoist_due() or await self._prepare()
         return AT_ONCE if more else self._rest_until_next()
 
     # reading
@@ -104,6 +106,8 @@ class Scheduler(Service):
         if self._rows.get(row.id) != row:
             self._rows[row.id] = row
             heapq.heappush(self._heap, (row.run_at, row.id))
+            if self._needs_definition(row):
+                self._unprepared.append(row)
 
     def _forget_foreign(self) -> None:
         owned = self._keeper.epochs
@@ -192,8 +196,17 @@ class Scheduler(Service):
         # The heap is asked "whose hoist window has begun", so a row to be seen at an instant is filed a window later.
         heapq.heappush(self._heap, (at + self._settings.hoist_window, row.id))
 
+    async def _prepare(self) -> bool:
+        """Read the definitions of what is not due yet: when thousands fall due together, there is no time for it then."""
+        rows = [self._unprepared.popleft() for _ in range(min(len(self._unprepared), self._settings.batch))]
+        await self._load_definitions(rows)
+        return bool(rows)
+
+    def _needs_definition(self, row: DueRow) -> bool:
+        return row.origin is Origin.SCHEDULE and self._definition(row) is None
+
     async def _load_definitions(self, rows: Iterable[DueRow]) -> None:
-        wanted = {row.job_id for row in rows if row.origin is Origin.SCHEDULE and self._definition(row) is None}
+        wanted = {row.job_id for row in rows if self._needs_definition(row)}
         if wanted:
             if len(self._definitions) > self._settings.definitions:
                 self._definitions.clear()

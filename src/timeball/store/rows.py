@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -114,19 +115,28 @@ def rule_from(row: Record) -> Schedule:
     bounds = {"starts_at": row["starts_at"], "ends_at": row["ends_at"]}
     match row["kind"]:
         case "cron":
-            return Cron(
-                expression=row["schedule"],
-                timezone=row["timezone"],
-                on_gap=OnGap(row["on_gap"]),
-                on_repeat=OnRepeat(row["on_repeat"]),
-                **bounds,
-            )
+            return _cron(row["schedule"], row["timezone"], row["on_gap"], row["on_repeat"], **bounds)
         case "every":
             return Every(interval_seconds=row["interval_seconds"], anchor=row["scheduled_at"], **bounds)
         case "once":
             return Once(scheduled_at=row["scheduled_at"], **bounds)
         case _:
             return Manual(**bounds)
+
+
+@lru_cache(maxsize=10_000)
+def _cron(
+    expression: str, timezone: str, on_gap: str, on_repeat: str, starts_at: datetime | None, ends_at: datetime | None
+) -> Cron:
+    """Kept, because many jobs share an expression: it is parsed once, and held in memory once."""
+    return Cron(
+        expression=expression,
+        timezone=timezone,
+        on_gap=OnGap(on_gap),
+        on_repeat=OnRepeat(on_repeat),
+        starts_at=starts_at,
+        ends_at=ends_at,
+    )
 
 
 def _misfire(row: Record) -> MisfireRule:
