@@ -33,9 +33,11 @@ from timeball.domain import changes
 from timeball.domain.civil_time import OnGap, OnRepeat
 from timeball.domain.execution import Origin
 from timeball.domain.ids import ExecutionId, JobId, new_id
+from timeball.domain.job import Job
 from timeball.domain.lifecycle import Delivery
 from timeball.env import Env
 from timeball.errors import Conflict
+from timeball.store import new_jobs
 from timeball.store.new_jobs import Opening
 from timeball.store.postgres import Store
 from timeball.testing import VirtualClock
@@ -155,6 +157,26 @@ async def test_a_one_off_without_an_instant_is_due_by_the_clock_of_the_database(
 
     row = await only_row(store, "ready")
     assert (row["run_at"], row["scheduled_for"]) == (clock.now(), clock.now())
+
+
+async def test_a_plain_one_off_is_written_like_any_other(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commonest wish has a statement of its own."""
+    plain = {name: EVERYTHING[name] for name in EVERYTHING if name in new_jobs._PLAIN_COLUMNS | {"delivery"}}
+    asked: list[str] = []
+    store.database.env.fault = asked.append
+
+    await _create_now(store, define_job(store, **plain, name=None, scheduled_at=store.database.env.clock.now()))
+    monkeypatch.setattr(new_jobs, "_is_plain", lambda job, columns: False)
+    await _create_now(store, define_job(store, **plain, name=None, scheduled_at=store.database.env.clock.now()))
+
+    assert [point for point in asked if point.endswith(".before")] == ["create_plain_jobs.before", "create_jobs.before"]
+    for room in ("job", "ready"):
+        first, second = [{**row, "id": None, "job_id": None, "shard": None} for row in await table(store, room)]
+        assert first == second
+
+
+async def _create_now(store: Store, job: Job) -> None:
+    await store.jobs.create([job], [Opening(id=ExecutionId(job.id), job_id=job.id, origin=Origin.ENQUEUE)])
 
 
 async def test_what_is_due_within_the_hoist_window_skips_the_waiting(store: Store) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -24,6 +24,12 @@ from timeball.store.rows import job_columns, json_text
 HINT_MARGIN = timedelta(milliseconds=50)
 # So many rows go with one statement of a bulk enqueue: each ends well within the patience for one.
 _BULK_SLICE = 20_000
+# What `create_plain_jobs` writes.
+_PLAIN_COLUMNS = (
+    {"id", "description", "handler", "payload", "kind", "scheduled_at", "timezone", "queue", "priority", "tags"}
+    | {"max_retries", "max_lost", "initial_backoff_ms", "max_backoff_ms", "timeout_ms", "at_most_once"}
+    | {"shard", "version"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,14 +92,7 @@ class NewJobs(Placing):
         audit: AuditEntry | None,
     ) -> list[Any]:
         async def work(within: Connection | None) -> list[Any]:
-            rows = await self._database.fetch(
-                "create_jobs",
-                within,
-                jobs=json_text(job_columns(job) for job in jobs),
-                firsts=json_text(_opening_columns(opening) for opening in openings),
-                hoist_window=self._hoist_window,
-                hint=hint,
-            )
+            rows = await self._write_new(jobs, openings, within, hint)
             if audit is not None and rows:
                 made = {row["job_id"] for row in rows}
                 await self._note_created(within, audit, [job for job in jobs if job.id in made])
@@ -103,6 +102,21 @@ class NewJobs(Placing):
             return await work(connection)
         found: list[Any] = await self._database.repeat(work)
         return found
+
+    async def _write_new(
+        self, jobs: Sequence[Job], openings: Sequence[Opening], connection: Connection | None, hint: str | None
+    ) -> list[Any]:
+        columns = [_without_nulls(job_columns(job)) for job in jobs]
+        if all(map(_is_plain, jobs, columns)) and all(opening.run_at is None for opening in openings):
+            return await self._database.fetch("create_plain_jobs", connection, jobs=json_text(columns), hint=hint)
+        return await self._database.fetch(
+            "create_jobs",
+            connection,
+            jobs=json_text(columns),
+            firsts=json_text(_opening_columns(opening) for opening in openings),
+            hoist_window=self._hoist_window,
+            hint=hint,
+        )
 
     async def _note_created(self, connection: Connection, audit: AuditEntry, jobs: Sequence[Job]) -> None:
         if len(jobs) == 1:
@@ -169,6 +183,15 @@ class NewJobs(Placing):
             for shard in shards:
                 hints.add_shard(shard, starts_at)
         self._hinter.tell(hints)
+
+
+def _without_nulls(columns: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in columns.items() if value is not None}
+
+
+def _is_plain(job: Job, columns: Iterable[str]) -> bool:
+    """Whether this is a one-off with nothing that `create_plain_jobs` does not write: neither key nor limit."""
+    return job.is_enqueued and _PLAIN_COLUMNS.issuperset(columns)
 
 
 def _opening_columns(opening: Opening) -> dict[str, Any]:

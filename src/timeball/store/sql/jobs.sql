@@ -96,6 +96,25 @@ SELECT made.id AS job_id, placed.execution_id, placed.room, placed.run_at, made.
 FROM made
 LEFT JOIN placed ON placed.id = made.id;
 
+-- name: create_plain_jobs
+-- Write one-offs that are due at once and have neither key nor limit, with their executions: what create_jobs does, in two thirds of its time.
+WITH given AS (
+    SELECT *
+    FROM json_populate_recordset(NULL::timeball.job, :jobs::text::json)
+),
+made AS (
+    INSERT INTO timeball.job (id, description, handler, payload, kind, scheduled_at, timezone, queue, priority, max_retries, max_lost, initial_backoff_ms,
+                              max_backoff_ms, timeout_ms, at_most_once, tags, shard, version, created_at, updated_at)
+    SELECT id, description, handler, payload, kind, coalesce(scheduled_at, :now, now()), timezone, queue, priority, max_retries, max_lost, initial_backoff_ms,
+           max_backoff_ms, timeout_ms, at_most_once, tags, shard, version, coalesce(:now, now()), coalesce(:now, now())
+    FROM given
+)
+INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at)
+SELECT id, id, 'enqueue', version, queue, priority, handler, coalesce(:now, now()), coalesce(:now, now()), coalesce(:now, now())
+FROM given
+RETURNING job_id, id AS execution_id, 'ready' AS room, run_at, queue, priority, NULL::smallint AS shard, limit_key,
+          CASE WHEN :hint::text IS NOT NULL THEN pg_notify('timeball', :hint::text) END AS hinted;
+
 -- name: enqueue_jobs
 -- Write many one-off jobs that differ only in id, shard and payload.
 -- Not by COPY: the columns that all rows share would be encoded, sent and parsed once for each of them.
