@@ -1267,7 +1267,7 @@ async def test_tables_that_nobody_has_counted_are_not_searched_row_by_row(store:
         text = text.replace(f"${number}", value)
 
     async with store.database.transaction() as connection:
-        await connection.execute(verify_module._PLANS)
+        await connection.execute(verify_module.PLANS)
         plan = "\n".join(row[0] for row in await connection.fetch(f"EXPLAIN {text}"))
 
     assert "Join" in plan

@@ -1,0 +1,175 @@
+"""What the schedules named, compared with what was recorded.
+
+What should have been recorded is known to the schedules alone, so versions and records are read as two sorted streams and compared job
+by job (`domain/ledger.py`). Memory stays bounded whatever the size: the server sorts, we hold a page of each stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import groupby
+from operator import itemgetter
+from uuid import UUID
+
+from timeball.domain.civil_time import tzdata_version
+from timeball.domain.ledger import Flaw, JobLedger, Outlook, Pending, Promise, Run, Span
+from timeball.store.database import Record
+from timeball.store.rows import job_from
+from timeball.store.verify.report import LISTED, Check, violation_from
+from timeball.store.verify.snapshot import Look
+
+
+async def check_ledger(look: Look) -> list[Check]:
+    """Compare what every version of every job names with what was recorded."""
+    books = _Books(look)
+    async for page in look.pages("verify_records"):
+        for job_id, runs in groupby(page, key=itemgetter(0)):
+            ledger = await books.of(job_id)
+            for run in runs:
+                ledger.enter(Run._make(run[1:]))
+    return await books.close()
+
+
+@dataclass(slots=True)
+class _Flaws:
+    """How many flaws there are of one promise, and the first of them with their jobs."""
+
+    total: int = 0
+    listed: list[tuple[UUID, str | None, Flaw]] = field(default_factory=list)
+
+    def add(self, job_id: UUID, job: str | None, flaw: Flaw) -> None:
+        self.total += 1
+        if self.total <= LISTED:
+            self.listed.append((job_id, job, flaw))
+
+
+class _Books:
+    """The ledgers of all jobs, one open at a time, in the order of the jobs."""
+
+    def __init__(self, look: Look) -> None:
+        self._look = look
+        self._versions = _grouped(look.pages("verify_versions"))
+        self._next: tuple[UUID, list[Record]] | None = None
+        self._is_started = False
+        self._job_id: UUID | None = None
+        self._ledger: JobLedger | None = None
+        self._jobs = 0
+        self._checked = 0
+        self._not_checkable = dict.fromkeys(Promise, 0)
+        self._flaws = {promise: _Flaws() for promise in Promise}
+
+    async def of(self, job_id: UUID) -> JobLedger:
+        """The ledger of a job; those of the jobs before it are closed."""
+        if self._ledger is None or job_id != self._job_id:
+            await self._pass_by(job_id)
+            has_versions = self._next is not None and self._next[0] == job_id
+            versions = self._next[1] if self._next is not None and has_versions else []
+            self._open(job_id, versions)
+            if has_versions:
+                await self._turn()
+        assert self._ledger is not None
+        return self._ledger
+
+    async def close(self) -> list[Check]:
+        """Close the last ledger, and those of the jobs behind it, which have no records; returns what all of them found."""
+        await self._pass_by(None)
+        self._close_ledger()
+        return [await self._check(promise) for promise in Promise]
+
+    async def _pass_by(self, until: UUID | None) -> None:
+        if not self._is_started:
+            self._is_started = True
+            await self._turn()
+        while self._next is not None and (until is None or self._next[0] < until):
+            self._open(*self._next)
+            await self._turn()
+
+    async def _turn(self) -> None:
+        self._next = await anext(self._versions, None)
+
+    def _open(self, job_id: UUID, versions: Sequence[Record]) -> None:
+        self._close_ledger()
+        self._job_id = job_id
+        name = versions[-1]["name"] if versions else None
+        outlook = _outlook(versions, self._look.history_from)
+
+        def report(flaw: Flaw) -> None:
+            self._flaws[flaw.promise].add(job_id, name, flaw)
+
+        self._ledger = JobLedger([_span(row) for row in versions], outlook, report)
+
+    def _close_ledger(self) -> None:
+        ledger = self._ledger
+        if ledger is None:
+            return
+        ledger.close()
+        self._ledger = None
+        self._jobs += 1
+        self._checked += ledger.checked
+        for promise, number in ledger.not_checkable.items():
+            self._not_checkable[promise] += number
+
+    async def _check(self, promise: Promise) -> Check:
+        code, (title, unit) = promise.value, _TITLES[promise]
+        number = {Promise.WATERMARK: self._jobs, Promise.BOUNDED: 0}.get(promise, self._checked)
+        check = Check(code=code, title=title, unit=unit, checked=number, not_checkable=self._not_checkable[promise])
+        flaws = self._flaws[promise]
+        check.total_violations = flaws.total
+        names = await self._look.records_at([(job_id, flaw.at) for job_id, _, flaw in flaws.listed if flaw.has_record])
+        for job_id, job, flaw in flaws.listed:
+            columns = {"job": job, "job_id": job_id, "version": flaw.version, "at": flaw.at}
+            records = ", ".join(names.get((job_id, flaw.at), ())) if flaw.has_record else ""
+            check.violations.append(violation_from({"why": flaw.why, **columns, "records": records or None}))
+        return check
+
+
+_TITLES = {
+    Promise.RECORDED_ONCE: ("Every occurrence is recorded exactly once", "occurrences"),
+    Promise.NO_PHANTOM: ("Every record is one its version named", "occurrences"),
+    Promise.WATERMARK: ("Watermarks stand where the records end", "jobs"),
+    Promise.BOUNDED: ("Tries are bounded", "executions"),
+}
+
+
+async def _grouped(pages: AsyncIterator[list[Record]]) -> AsyncIterator[tuple[UUID, list[Record]]]:
+    """The versions of each job together, across the borders of pages."""
+    job_id: UUID | None = None
+    versions: list[Record] = []
+    async for page in pages:
+        for row in page:
+            if row["job_id"] != job_id:
+                if job_id is not None:
+                    yield job_id, versions
+                job_id, versions = row["job_id"], []
+            versions.append(row)
+    if job_id is not None:
+        yield job_id, versions
+
+
+def _span(row: Record) -> Span:
+    job = job_from(row)
+    return Span(
+        version=job.version,
+        rule=job.rule,
+        after=row["effective_from"],
+        until=row["effective_until"],
+        max_executions=job.max_executions,
+    )
+
+
+def _outlook(versions: Sequence[Record], history_from: datetime | None) -> Outlook:
+    if not versions:
+        return Outlook(history_from=history_from, tzdata=tzdata_version())
+    row = versions[-1]
+    pending = None
+    if row["pending_for"] is not None:
+        pending = Pending(scheduled_for=row["pending_for"], tzdata=row["pending_tzdata"])
+    return Outlook(
+        pending=pending,
+        is_deleted=row["job_deleted_at"] is not None,
+        paused_from=row["job_paused_from"],
+        history_from=history_from,
+        tzdata=tzdata_version(),
+    )
