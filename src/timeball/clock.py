@@ -1,7 +1,7 @@
 """The only file that reads the time.
 
 The database's clock decides. A node measures how far its own monotonic clock is from it (`ClockReading`), and keeps the
-reading with the least uncertainty of the last moments; what it calls *now* is monotonic time plus that offset. `not_before`
+reading with the least uncertainty of the last moments; what it calls *now* is monotonic time plus that offset. `earliest`
 adds the uncertainty, so that a drop which waits for it is never early by the database's clock.
 """
 
@@ -71,13 +71,14 @@ class SystemClock:
         # Before the first reading the machine's own wall clock has to do; it decides nothing then.
         self._offset = time.time() - time.monotonic()
         self._uncertainty = 0.0
+        self._learned_at = time.monotonic()
 
     def learn(self, reading: ClockReading) -> None:
         """Take a new reading into account. A step of the database's clock empties the memory."""
         if self._readings and self._contradicts(reading):
             self._readings.clear()
         self._readings.append(reading)
-        at = reading.received
+        self._learned_at = at = reading.received
         best = min(self._readings, key=lambda known: known.uncertainty(at))
         self._offset, self._uncertainty = best.offset, best.uncertainty(at)
 
@@ -108,7 +109,8 @@ class SystemClock:
         return int((time.monotonic() + self._offset) * 1000)
 
     def earliest(self, instant: datetime) -> float:
-        return (instant - _EPOCH).total_seconds() - self._offset + self._uncertainty
+        likely = (instant - _EPOCH).total_seconds() - self._offset
+        return likely + self._uncertainty + max(likely - self._learned_at, 0) * _DRIFT
 
     def instant_at(self, monotonic: float) -> datetime:
         return _EPOCH + timedelta(seconds=monotonic + self._offset)
