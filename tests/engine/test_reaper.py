@@ -89,6 +89,46 @@ async def test_a_dead_node_is_buried_and_what_it_held_is_ready_again(
     await check_promises(store)
 
 
+async def test_what_could_not_be_recorded_is_not_said_to_be_reaped(
+    store: Store, env: Env, clock: VirtualClock, doomed: Hands, make_reaper: Callable[[], Reaper], heard: Heard
+) -> None:
+    await enqueue(store)
+    await doomed.claim()
+    clock.advance("11s")
+    cuts = ["record_transitions.before"]
+
+    def cut(point: str) -> None:
+        if point in cuts:
+            cuts.remove(point)
+            raise StoreUnavailable("the connection was cut")
+
+    env.fault = cut
+    reaper = make_reaper()
+
+    with pytest.raises(StoreUnavailable):
+        await reaper.tick()
+    assert heard.of(Reaped) == []
+
+    await reaper.tick()
+    assert heard.of(Reaped) == [Reaped(lost=1, timed_out=0)]
+
+
+async def test_what_was_cancelled_is_not_run_again_though_its_worker_died_before_it_heard(
+    store: Store, clock: VirtualClock, doomed: Hands, make_reaper: Callable[[], Reaper], commands: Commands
+) -> None:
+    execution_id = await enqueue(store)
+    await doomed.claim()
+    await commands.cancel([execution_id])
+    clock.advance("11s")
+
+    await make_reaper().tick()
+
+    row = await only_row(store, "finished")
+    assert (row["id"], row["state"]) == (execution_id, "cancelled")
+    assert (await only_row(store, "attempt"))["outcome"] == "lost"
+    await check_promises(store)
+
+
 async def test_the_living_are_left_alone(
     store: Store, clock: VirtualClock, doomed: Hands, make_reaper: Callable[[], Reaper], heard: Heard
 ) -> None:

@@ -17,7 +17,6 @@ from timeball.domain.execution import Finding, Released, Snoozed, Stake, Succeed
 from timeball.domain.lifecycle import Finish, Transition, decide
 from timeball.engine.service import AT_ONCE, LONGEST_REST, Service
 from timeball.env import Env
-from timeball.errors import StoreError
 from timeball.store.interface import RoomStore
 
 _BATCH = 1_000
@@ -155,11 +154,6 @@ def _failure(finding: Finding, transition: Transition) -> AttemptFailed:
     )
 
 
-async def record_at_once(env: Env, emit: Emit, rooms: RoomStore, findings: Sequence[Finding]) -> bool:
-    """Write outcomes outside of any loop (the reaper, a leaving worker); False if the database could not be reached."""
-    recorder = Recorder(env, emit, rooms)
-    try:
-        await recorder._record(findings, was_tried=False)
-    except StoreError:
-        return False
-    return True
+async def record_at_once(env: Env, emit: Emit, rooms: RoomStore, findings: Sequence[Finding]) -> None:
+    """Write outcomes outside of any loop; StoreError if some of them may not have been written."""
+    await Recorder(env, emit, rooms)._record(findings, was_tried=False)
