@@ -176,9 +176,17 @@ def test_a_failure_waits_for_its_back_off(policy: RetryPolicy, chance: float, nu
 def test_lost_attempts_do_not_lengthen_the_back_off() -> None:
     policy = RetryPolicy(max_retries=3, initial_backoff_ms=1_000)
 
-    transition = decide(Standing(attempts=3, lost=2, retry=policy), Failed(ERROR), NOW, 0.0)
+    transition = decide(Standing(attempts=3, lost=2, retry=policy), Failed(ERROR), NOW, 0.9)
 
-    assert transition == Wait(NOW + policy.delay(1, 0.0), 3, 2, is_retry=True, error=ERROR)
+    assert transition == Wait(NOW + policy.delay(1, 0.9), 3, 2, is_retry=True, error=ERROR)
+
+
+def test_lost_attempts_do_not_use_up_the_retries() -> None:
+    policy = RetryPolicy(max_retries=1, max_lost=5)
+
+    transition = decide(Standing(attempts=4, lost=3, retry=policy), Failed(ERROR), NOW, 0)
+
+    assert isinstance(transition, Wait)
 
 
 def test_a_handler_may_choose_its_own_wait() -> None:

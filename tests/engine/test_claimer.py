@@ -268,6 +268,18 @@ async def test_look_everywhere_wakes_the_claimer(store: Store) -> None:
     assert worker.claimer._woken.is_set()
 
 
+async def test_without_a_lease_nothing_is_claimed(store: Store) -> None:
+    worker = await start(store)
+    await enqueue(store)
+    await worker.sweeper.tick()
+    worker.executor.may_begin = lambda: False
+
+    await worker.claimer.tick()
+
+    assert worker.rooms.wishes == []
+    assert len(await table(store, "ready")) == 1
+
+
 # the window
 
 

@@ -122,6 +122,33 @@ async def test_without_an_accepted_renewal_the_life_ends_a_margin_before_the_lea
     assert losses == ["no renewal was accepted in time"]
 
 
+@pytest.mark.parametrize("verb", ["register", "renew"])
+async def test_a_lease_counts_from_the_moment_it_was_asked_for(
+    store: Store, env: Env, clock: VirtualClock, heard: Heard, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """The answer may have been long under way: to the others the lease began when the database wrote it."""
+    node = Node(incarnation=Incarnation(env.new_id()), kind=NodeKind.WORKER, name="w", lease=MORTAL)
+    heart = Heartbeat(env, heard, store, node, lambda _: None)
+    monkeypatch.setattr(heart, "_beat_in_thread", lambda: None)
+    if verb == "renew":
+        await heart.start()
+        clock.advance("1s")
+    asks = getattr(store.nodes, verb)
+
+    async def slowly(*arguments: Any) -> Any:
+        answer = await asks(*arguments)
+        clock.advance("4s")
+        return answer
+
+    monkeypatch.setattr(store.nodes, verb, slowly)
+    await (heart.start() if verb == "register" else heart._renew(None))
+
+    clock.advance("4900ms")
+    assert heart.has_lease
+    clock.advance("100ms")
+    assert not heart.has_lease
+
+
 async def test_a_machine_that_slept_through_its_lease_is_lost_without_asking(
     store: Store, clock: VirtualClock, beating: Heartbeat, losses: list[str]
 ) -> None:

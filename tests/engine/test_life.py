@@ -315,6 +315,20 @@ async def only(rooms: Any) -> str:
     return room
 
 
+async def test_a_worker_begins_nothing_from_the_moment_its_lease_may_have_run_out(
+    clock: VirtualClock, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even before its heart has noticed: a machine that slept wakes to everything at once."""
+    life = nodes.worker(ManualRunner())
+    monkeypatch.setattr(life.heartbeat, "_beat_in_thread", lambda: None)
+    await life.heartbeat.start()
+    assert life.executor.may_begin()
+
+    clock.advance(MORTAL.span)
+
+    assert not life.executor.may_begin()
+
+
 async def test_an_outcome_that_could_not_be_written_is_lost_with_its_life(
     store: Store, env: Env, clock: VirtualClock, heard: Heard, nodes: Nodes
 ) -> None:
