@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.dashboard.conftest import Browser
-from tests.factories import FAILURE, claim_all, found, make_job, record
+from tests.factories import FAILURE, claim_all, enqueue, found, make_job, record
 from timeball.commands import Commands
 from timeball.dashboard.pages import every_page
 from timeball.domain.execution import Failed
@@ -177,3 +178,31 @@ async def test_a_form_needs_the_role_that_its_route_in_the_api_needs(
         below = {"operator": "viewer", "editor": "operator", "admin": "editor"}[needed]
 
         assert (await browsers[below].submit(path)).status_code == 403, page
+
+
+@pytest.mark.parametrize("path", ["/jobs", "/executions"])
+async def test_a_search_that_was_broken_off_can_be_gone_on_with(
+    browser: Browser, store: Store, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    for number in range(4):
+        await enqueue(store, queue="rare" if number == 0 else "other")
+    monkeypatch.setattr("timeball.store.stretches.SEARCH_SECONDS", 0)
+    monkeypatch.setattr("timeball.store.stretches.FIRST_STRETCH", 2)
+
+    first = (await browser.get(path, params={"q": "queue:rare"})).text
+    go_on = re.search(r'href="([^"]*cursor=[^"]*)">Go on searching', first)
+    assert go_on is not None, first
+    second = (await browser.get(html.unescape(go_on[1]))).text
+
+    assert "Nothing found so far" in first
+    assert "2 rows looked at, back to" in first
+    assert 'id="row-' in second
+    assert "1 execution found so far" in second or "1 job found so far" in second
+
+
+async def test_a_job_shows_its_executions(browser: Browser, store: Store) -> None:
+    job = await make_job(store, name="reports", interval_seconds=60)
+
+    page = await browser.get(f"/jobs/{job.name}", params={"tab": "executions"})
+
+    assert (page.status_code, "1 execution shown" in page.text) == (200, True)
