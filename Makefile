@@ -36,8 +36,8 @@ audit: dev-packages ## known vulnerabilities in the locked packages
 bench: dev-packages services ## the benchmarks (ONLY=lateness for one, FULL=1 for the long versions)
 	@FULL=$(FULL) $(BIN)/python -m bench $(ONLY)
 
-bench-peers: dev-packages services ## the same work on other job queues (ONLY=drain, PEERS="celery bullmq", FULL=1)
-	@FULL=$(FULL) PEERS="$(PEERS)" $(BIN)/python -m bench.peers $(ONLY)
+bench-peers: dev-packages services ## the same work on other job queues (ONLY=drain, PEERS="celery bullmq", FULL=1, SHORT=1)
+	@FULL=$(FULL) SHORT=$(SHORT) PEERS="$(PEERS)" $(BIN)/python -m bench.peers $(ONLY)
 
 peers-page: dev-packages ## write the figures of the last whole `make bench-peers` into docs/explanation/peers.md
 	@$(BIN)/python -m bench.peers.page

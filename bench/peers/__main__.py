@@ -1,12 +1,13 @@
 """`python -m bench.peers [question ...]`: the same work on all peers, in `bench/results/peers.json`.
 
-PEERS="procrastinate bullmq" asks these beside Timeball; FULL=1 asks the long versions.
+PEERS="procrastinate bullmq" asks these beside Timeball; FULL=1 asks the long versions, SHORT=1 only whether it works.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -46,6 +47,8 @@ def _ask(contest: Contest, question: str) -> None:
 
 
 def main() -> None:
+    # Whoever ends us, servers and workers end too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
     questions = choose(sys.argv[1:], QUESTIONS, "question")
     variants = chosen_variants()
     before = machine()
@@ -56,9 +59,14 @@ def main() -> None:
         print(settings(contest.as_json()))
         for question in questions:
             _ask(contest, question)
+            # After each question: a run that is cut short keeps what it has found.
+            more = contest.as_json() | {"machine": before}
+            write(contest.notebooks, _name(questions), charted=_rates(contest.notebooks), **more)
+
+
+def _name(questions: Sequence[str]) -> str:
     is_everything = len(questions) == len(QUESTIONS) and not os.environ.get("PEERS")
-    name = "peers" if is_everything else "-".join(["peers", *questions])
-    write(contest.notebooks, name, charted=_rates(contest.notebooks), **contest.as_json() | {"machine": before})
+    return "peers" if is_everything else "-".join(["peers", *questions])
 
 
 def _rates(notebooks: Sequence[Notebook]) -> list[Notebook]:

@@ -16,15 +16,27 @@ Note = tuple[str, float, Unit]
 Measure = Callable[[Stage], Iterable[Note]]
 
 
+def size_of_run() -> str:
+    """How long a run was asked for."""
+    asked = [name for name in ("SHORT", "FULL") if os.environ.get(name, "") not in ("", "0")]
+    if len(asked) > 1:
+        raise SystemExit("SHORT and FULL were both asked for; choose one, or none for the usual run")
+    return asked[0].lower() if asked else "usual"
+
+
 class Contest:
     """Asks all peers in turn, and keeps what it finds."""
 
     def __init__(self, servers: Servers, variants: Sequence[Variant]) -> None:
         self.servers = servers
         self.variants = variants
-        self.is_full = os.environ.get("FULL", "") not in ("", "0")
+        self.size = size_of_run()
         self.notebooks: list[Notebook] = []
         self.refusals: dict[str, dict[str, str]] = {}
+
+    def sized(self, short: int, usual: int, full: int) -> int:
+        """A number that depends on how long a run was asked for."""
+        return {"short": short, "usual": usual, "full": full}[self.size]
 
     def open(self, question: str, title: str) -> None:
         """Begin a new page."""
@@ -34,6 +46,11 @@ class Contest:
     @property
     def notebook(self) -> Notebook:
         return self.notebooks[-1]
+
+    @property
+    def rounds(self) -> int:
+        """How often rates are measured."""
+        return self.sized(1, 2, 5)
 
     def asked(self) -> list[Variant]:
         """Who takes part in the present question; of the others it is noted why not."""
@@ -77,7 +94,7 @@ class Contest:
     def as_json(self) -> dict[str, Any]:
         """Who took part, with which settings, and why some figures are missing."""
         return {
-            "is_full": self.is_full,
+            "size": self.size,
             "servers": self.servers.describe(),
             "peers": [
                 {

@@ -17,6 +17,11 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "peers.md"
 BEGIN, END = "<!-- figures: written by `make peers-page` -->", "<!-- end of figures -->"
 # Above this, somebody else was at work on the machine when the run began.
 _QUIET_LOAD = 0.5
+_SIZES = {
+    "short": "A run with `SHORT=1`: few jobs and one round, which shows that everything works and not how fast it is.",
+    "usual": "The usual run.",
+    "full": "The long run (`FULL=1`).",
+}
 
 
 def figures(document: Document) -> str:
@@ -34,7 +39,7 @@ def _machine(document: Document) -> str:
     )
     lines = [
         f"Measured on {machine['at'][:10]} on {machine['cores']} cores shared by servers, clients and workers; the machine was {state}.",
-        "The long version (`FULL=1`)." if document["is_full"] else "The short version.",
+        _SIZES[document["size"]],
         *(f"{name} {says}." for name, says in document["servers"].items()),
     ]
     return "\n".join(lines)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -14,9 +13,9 @@ from typing import Any
 
 from bench.peers.catalog import Variant
 from bench.peers.environments import environment_of, working_folder
+from bench.peers.families import family, kill
 from bench.peers.marks import Marks
 from bench.peers.servers import Servers
-from bench.processes import children
 
 _WARM_UP_JOBS = 20
 _WARM_UP_FIRST = 900_000_000
@@ -97,8 +96,8 @@ class Stage:
 
     def kill(self, process: subprocess.Popen[Any]) -> None:
         """End it and everything it has started at once, as a machine does that loses its power."""
-        for member in reversed(_family(process.pid)):
-            _kill(member)
+        for member in reversed(family(process.pid)):
+            kill(member)
         process.wait()
         self._processes.remove(process)
 
@@ -106,40 +105,28 @@ class Stage:
         """Let all processes leave, and kill those that do not."""
         if self._client.stdin is not None:
             self._client.stdin.close()
-        families = [_family(process.pid) for process in self._processes]
+        families = [family(process.pid) for process in self._processes]
         for process in self._processes:
             process.terminate()
         for process in self._processes:
             _wait(process)
-        for member in (member for family in families for member in reversed(family)):
-            _kill(member)
+        for member in (member for members in families for member in reversed(members)):
+            kill(member)
         for process in self._processes:
             process.wait()
+
+    def verify(self) -> None:
+        """A number without a proof is worth nothing: who can prove that nothing was lost, has to."""
+        if "verify" not in self.variant.commands:
+            return
+        process = self._spawn(self.variant.commands["verify"], "verify")
+        if process.wait() != 0:
+            raise RuntimeError(f"{self.variant.subject} does not keep its promises:\n{self.log('verify')}")
 
     def log(self, role: str) -> str:
         """The last lines of what processes of a role have said."""
         texts = [path.read_text(errors="replace") for path in sorted(self._folder.glob(f"{role}-*.log"))]
         return "\n".join(text[-2000:] for text in texts)
-
-
-def _family(pid: int) -> list[tuple[int, str]]:
-    """A process and all its descendants, each with the moment of its birth."""
-    try:
-        return [(pid, _birth(pid)), *(member for child in children(pid) for member in _family(child))]
-    except OSError:
-        return []
-
-
-def _birth(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-
-
-def _kill(member: tuple[int, str]) -> None:
-    pid, birth = member
-    # A number may belong to somebody else by now.
-    with contextlib.suppress(OSError):
-        if _birth(pid) == birth:
-            os.kill(pid, signal.SIGKILL)
 
 
 def _wait(process: subprocess.Popen[Any]) -> None:
@@ -157,3 +144,4 @@ def staged(servers: Servers, variant: Variant) -> Iterator[Stage]:
             yield stage
         finally:
             stage.close()
+        stage.verify()

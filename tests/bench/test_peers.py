@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import signal
 import struct
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,15 @@ from typing import Any
 import pytest
 from bench.peers.__main__ import choose
 from bench.peers.catalog import DEFAULT, HERE, PARTS, QUESTIONS, all_peers, variants_of
+from bench.peers.contest import size_of_run
 from bench.peers.driver.marks import STARTED
+from bench.peers.families import Member, family, kill
 from bench.peers.marks import Mark, Marks
 from bench.peers.page import BEGIN, END, PAGE, filled
 from bench.peers.questions.recurring import count_up
 from bench.peers.tables import for_terminal, in_columns, in_markdown, rows, show
+
+from tests.servers import wait_until
 
 PEERS = {"apscheduler", "arq", "bullmq", "celery", "dramatiq", "graphile", "pgqueuer", "procrastinate", "rq", "saq"}
 
@@ -29,7 +35,7 @@ def document(**changes: Any) -> dict[str, Any]:
     peer = {"version": "1.2", "store": "Redis", "settings": "none", "keeps": "nothing", "survives": "little"}
     return {
         "machine": {"at": "2026-11-16T08:00:00+00:00", "cores": 2, "load_before": 0.1},
-        "is_full": False,
+        "size": "usual",
         "servers": {"Redis": "7, everysec"},
         "peers": [peer | {"subject": subject} for subject in ("Timeball", "Slow", "Absent")],
         "refusals": {"drain": {"Absent": "no such thing", "Slow, one process": "no such thing"}},
@@ -107,6 +113,47 @@ def test_what_is_unknown_is_refused_with_what_there_is() -> None:
     assert choose(["enqueue", "drain"], QUESTIONS, "question") == ["drain", "enqueue"]
     with pytest.raises(SystemExit, match=r"no such question: sing; there are drain, .*enqueue"):
         choose(["sing"], QUESTIONS, "question")
+
+
+def test_a_run_is_usual_unless_it_is_asked_to_be_short_or_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FULL", raising=False)
+    monkeypatch.delenv("SHORT", raising=False)
+    assert size_of_run() == "usual"
+
+    monkeypatch.setenv("FULL", "1")
+    assert size_of_run() == "full"
+
+    monkeypatch.setenv("SHORT", "1")
+    with pytest.raises(SystemExit, match="choose one"):
+        size_of_run()
+
+
+# processes
+
+
+def test_a_family_has_grandchildren_and_ends_with_them() -> None:
+    shell = ["sh", "-c", "sh -c 'sleep 60; :' & echo started; wait"]
+    with subprocess.Popen(shell, stdout=subprocess.PIPE, start_new_session=True) as parent:
+        assert parent.stdout is not None
+        parent.stdout.readline()
+        wait_until(lambda: len(family(parent.pid)) == 3, "the grandchild is there")
+        members = family(parent.pid)
+
+        for member in reversed(members):
+            kill(member)
+
+    assert parent.returncode == -signal.SIGKILL
+    wait_until(lambda: not any(family(member.pid) for member in members[1:]), "its descendants are gone")
+
+
+def test_a_process_that_took_over_a_number_is_spared() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        kill(Member(process.pid, "an earlier birth"))
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=0.2)
+
+        kill(family(process.pid)[0])
+        assert process.wait() == -signal.SIGKILL
 
 
 # marks

@@ -23,7 +23,7 @@ async def slow(_context: dict[str, Any], number: int, seconds: float) -> None:
 
 async def tick(context: dict[str, Any]) -> None:
     """Mark which occurrence this is: the id of a cron job holds its name and its instant in milliseconds."""
-    _, name, milliseconds = context["job_id"].rsplit(":", 2)
+    name, milliseconds = context["job_id"].rsplit(":", 1)
     mark(int(name.rpartition("-")[2]), int(milliseconds) / 1000)
 
 

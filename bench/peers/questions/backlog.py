@@ -8,7 +8,7 @@ from functools import partial
 
 from bench.notebook import RATE
 from bench.peers.contest import Contest, Note
-from bench.peers.questions.drain import drain_rate
+from bench.peers.questions.drain import drain_rate, share_of
 from bench.peers.stage import Stage
 
 TITLE = "draining with jobs in the store that wait for tomorrow, jobs a second"
@@ -18,10 +18,11 @@ _TOMORROW = 24 * 3600.0
 
 def ask(contest: Contest) -> None:
     """One process, as in the drain without a backlog."""
-    waiting = 200_000 if contest.is_full else 20_000
-    contest.interleave({f"{waiting:,} waiting": partial(_drain, waiting=waiting)}, rounds=2 if contest.is_full else 1)
+    waiting = contest.sized(1_000, 20_000, 200_000)
+    measure = partial(_drain, waiting=waiting, share=share_of(contest))
+    contest.interleave({f"{waiting:,} waiting": measure}, contest.sized(1, 1, 2))
 
 
-def _drain(stage: Stage, waiting: int) -> Iterator[Note]:
+def _drain(stage: Stage, waiting: int, share: float) -> Iterator[Note]:
     stage.ask("enqueue_at", first=_FIRST_WAITING, count=waiting, at=time.time() + _TOMORROW, rate=1_000)
-    yield f"{waiting:,} waiting", drain_rate(stage), RATE
+    yield f"{waiting:,} waiting", drain_rate(stage, share), RATE

@@ -17,18 +17,27 @@ _WARM_UP_SHARE = 0.1
 
 def ask(contest: Contest) -> None:
     """Everything is enqueued first; then the workers start."""
-    measures = {"one process": partial(_drain, processes=1), "two processes": partial(_drain, processes=2)}
-    contest.interleave(measures, rounds=5 if contest.is_full else 2)
+    share = share_of(contest)
+    measures = {
+        "one process": partial(_drain, processes=1, share=share),
+        "two processes": partial(_drain, processes=2, share=share),
+    }
+    contest.interleave(measures, contest.rounds)
 
 
-def _drain(stage: Stage, processes: int) -> Iterator[Note]:
+def share_of(contest: Contest) -> float:
+    """How much of a peer's usual number of jobs is drained."""
+    return contest.sized(10, 100, 200) / 100
+
+
+def _drain(stage: Stage, processes: int, share: float) -> Iterator[Note]:
     figure = "one process" if processes == 1 else "two processes"
-    yield figure, drain_rate(stage, processes), RATE
+    yield figure, drain_rate(stage, share, processes), RATE
 
 
-def drain_rate(stage: Stage, processes: int = 1) -> float:
+def drain_rate(stage: Stage, share: float, processes: int = 1) -> float:
     """Jobs a second from the first start after the warm-up to the last start."""
-    number = stage.peer.drain_jobs * processes
+    number = round(stage.peer.drain_jobs * share) * processes
     stage.ask("enqueue_many", first=0, count=number)
     stage.start(processes)
     if not stage.marks.wait_for(number, _PATIENCE):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from bench.notebook import RATE
 from bench.peers.contest import Contest, Note
@@ -10,17 +11,16 @@ from bench.peers.stage import Stage
 
 TITLE = "enqueuing from one process, jobs a second"
 _WARM_UP = 50
-_ONE_BY_ONE = 500
-_BULK = 10_000
 
 
 def ask(contest: Contest) -> None:
     """Each call waits for the one before; nobody works meanwhile."""
-    contest.interleave({"enqueue": _enqueue}, rounds=5 if contest.is_full else 2)
+    measure = partial(_enqueue, one_by_one=contest.sized(100, 1_000, 2_000), bulk=contest.sized(1_000, 10_000, 50_000))
+    contest.interleave({"enqueue": measure}, contest.rounds)
 
 
-def _enqueue(stage: Stage) -> Iterator[Note]:
+def _enqueue(stage: Stage, one_by_one: int, bulk: int) -> Iterator[Note]:
     stage.ask("enqueue", first=0, count=_WARM_UP)
-    yield "one by one", _ONE_BY_ONE / stage.ask("enqueue", first=_WARM_UP, count=_ONE_BY_ONE), RATE
+    yield "one by one", one_by_one / stage.ask("enqueue", first=_WARM_UP, count=one_by_one), RATE
     if "bulk" not in stage.peer.cannot:
-        yield "in bulk", _BULK / stage.ask("enqueue_many", first=10_000, count=_BULK), RATE
+        yield "in bulk", bulk / stage.ask("enqueue_many", first=10_000, count=bulk), RATE

@@ -24,7 +24,7 @@ _START_SECONDS = 60.0
 
 def ask(contest: Contest) -> None:
     """A worker with long jobs is killed in the midst of them, when another one has just been started."""
-    limit = 300.0 if contest.is_full else 75.0
+    limit = contest.sized(60, 75, 300)
     alone = threading.Lock()
     variants = contest.asked()
 
@@ -35,13 +35,13 @@ def ask(contest: Contest) -> None:
         list(pool.map(measure, variants))
 
 
-def _kill(stage: Stage, alone: threading.Lock, limit: float) -> Iterator[Note]:
+def _kill(stage: Stage, alone: threading.Lock, limit: int) -> Iterator[Note]:
     with alone:
         killed_at = _kill_in_the_midst(stage)
     deadline = killed_at + limit
     while stage.marks.finished(0, _JOBS) < _JOBS:
         if time.monotonic() > deadline:
-            raise RuntimeError(f"{stage.marks.finished(0, _JOBS)} of {_JOBS} finished within {limit:g} s")
+            raise RuntimeError(f"{stage.marks.finished(0, _JOBS)} of {_JOBS} finished within {limit} s")
         time.sleep(0.1)
     last = max(mark.at for mark in stage.marks.of(0, _JOBS))
     yield "after", last - killed_at, SECONDS

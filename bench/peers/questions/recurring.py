@@ -13,49 +13,39 @@ from dataclasses import dataclass
 from functools import partial
 from math import ceil
 
-from bench.notebook import MILLISECONDS, Unit
+from bench.notebook import MILLISECONDS, NUMBER, Unit
 from bench.peers.contest import Contest, Note
 from bench.peers.marks import Mark, wall_offset
 from bench.peers.questions.latency import percentile
 from bench.peers.stage import Stage
 
-TITLE = "1,000 schedules every second"
-SCHEDULES = 1_000
+TITLE = "schedules that are due every second"
 _SETTLE = 2.0
 _AFTERWARDS = 3.0
 _START_SECONDS = 60.0
 TWICE = Unit("", 0, is_more_better=False)
-SHARE = Unit(" %", 1)
 
 
 def ask(contest: Contest) -> None:
     """One node, then two: a worker each, and a scheduler each where that is another process."""
-    seconds = 20 if contest.is_full else 8
-    measures = {
-        "one scheduler": partial(_watch, nodes=1, seconds=seconds),
-        "two schedulers": partial(_watch, nodes=2, seconds=seconds),
-    }
-    contest.interleave(measures, rounds=1)
+    watch = partial(_watch, schedules=contest.sized(50, 1_000, 1_000), seconds=contest.sized(5, 8, 20))
+    contest.interleave({"one scheduler": partial(watch, nodes=1), "two schedulers": partial(watch, nodes=2)}, rounds=1)
 
 
-def _watch(stage: Stage, nodes: int, seconds: int) -> Iterator[Note]:
-    stage.start(nodes, schedules=SCHEDULES)
-    stage.start_scheduler("recurring", nodes, schedules=SCHEDULES)
-    stage.ask("schedule", count=SCHEDULES)
-    if not stage.marks.wait_for(SCHEDULES, _START_SECONDS):
+def _watch(stage: Stage, nodes: int, schedules: int, seconds: int) -> Iterator[Note]:
+    stage.start(nodes, schedules)
+    stage.start_scheduler("recurring", nodes, schedules)
+    stage.ask("schedule", count=schedules)
+    if not stage.marks.wait_for(schedules, _START_SECONDS):
         raise RuntimeError(f"the schedules do not fire: {stage.log('worker')[-300:]}")
     begin = ceil(time.time() + _SETTLE)
     time.sleep(begin + seconds + _AFTERWARDS - time.time())
-    yield from _figures(stage, begin, seconds, "one" if nodes == 1 else "two")
-
-
-def _figures(stage: Stage, begin: int, seconds: int, nodes: str) -> Iterator[Note]:
-    marks = [mark for mark in stage.marks if mark.number < SCHEDULES]
-    tally = count_up(marks, begin, seconds, wall_offset())
-    yield f"happened, {nodes}", 100 * tally.happened / (SCHEDULES * seconds), SHARE
-    yield f"twice, {nodes}", tally.twice, TWICE
+    tally = count_up(stage.marks.of(0, schedules), begin, seconds, wall_offset())
+    due, by = schedules * seconds, "one" if nodes == 1 else "two"
+    yield f"of {due:,} runs happened, {by}", tally.happened, NUMBER
+    yield f"twice, {by}", tally.twice, TWICE
     if len(tally.late) > 1:
-        yield f"p99 late, {nodes}", percentile(tally.late, 99), MILLISECONDS
+        yield f"p99 late, {by}", percentile(tally.late, 99), MILLISECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +65,9 @@ def count_up(marks: Sequence[Mark], begin: int, seconds: int, offset: float) -> 
 
 
 def _by_instant(marks: Iterable[Mark], begin: int, end: int, offset: float) -> Tally:
-    due = [(mark, round(mark.instant)) for mark in marks if mark.instant is not None]
-    due = [(mark, second) for mark, second in due if begin <= second < end]
-    once = {(mark.number, second) for mark, second in due}
-    return Tally(len(once), len(due) - len(once), [(mark.at + offset - second) * 1000 for mark, second in due])
+    due = [(mark, mark.instant) for mark in marks if mark.instant is not None and begin <= mark.instant < end]
+    once = {(mark.number, instant) for mark, instant in due}
+    return Tally(len(once), len(due) - len(once), [(mark.at + offset - instant) * 1000 for mark, instant in due])
 
 
 def _by_number(marks: Iterable[Mark], begin: int, seconds: int, offset: float) -> Tally:
