@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any
 
 import aiohttp
@@ -39,7 +40,7 @@ class WebClient:
     """Sends requests wherever *egress* lets them go. To be used on one event loop, and closed."""
 
     def __init__(self, egress: Egress, resolve: Resolve | None = None) -> None:
-        self._egress = egress
+        self._check_literal = lru_cache(maxsize=1024)(partial(_check_literal, egress))
         # One for each scheme: a resolver is told the port, but not whether the connection will be encrypted.
         self._sessions = {scheme: _session(egress, scheme, resolve or lookup) for scheme in ("https", "http")}
 
@@ -48,17 +49,14 @@ class WebClient:
     ) -> Answer:
         """One request and its answer, of whose body at most *keep* bytes are read. Redirects are not followed."""
         target = parse_target(url)
-        address = literal_address(target.host)
-        if address is not None:
-            # The client does not ask the resolver about what is an address already.
-            self._egress.check_addresses(target, [address])
+        self._check_literal(target)
         async with self._sessions[target.scheme].request(
             method,
             url,
             headers=headers,
             data=body,
             allow_redirects=False,
-            timeout=aiohttp.ClientTimeout(total=seconds, sock_connect=_CONNECT_SECONDS),
+            timeout=_timeout(seconds),
         ) as response:
             return await _answer(response, keep)
 
@@ -66,6 +64,18 @@ class WebClient:
         """Close all connections."""
         for session in self._sessions.values():
             await session.close()
+
+
+def _check_literal(egress: Egress, target: Target) -> None:
+    """Refuse an address as a resolver would: the client asks none about what is an address already."""
+    address = literal_address(target.host)
+    if address is not None:
+        egress.check_addresses(target, [address])
+
+
+@lru_cache(maxsize=128)
+def _timeout(seconds: float) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=seconds, sock_connect=_CONNECT_SECONDS)
 
 
 async def lookup(host: str, port: int) -> list[tuple[socket.AddressFamily, str]]:

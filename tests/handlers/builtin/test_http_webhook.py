@@ -496,11 +496,12 @@ async def test_secrets_are_sent_and_never_kept_not_even_when_the_server_echoes_t
     def echo(status: str) -> Any:
         async def reply(request, writer):
             said = request.headers["authorization"].encode() + request.body + b64encode(canary.encode())
-            writer.write(answer(status, said, f"ETag: {request.headers['authorization']}"))
+            writer.write(answer(status, said, *(f"{name}: {canary}" for name in ("ETag", "Location"))))
 
         return reply
 
-    for path, status in {"/ok": "200 OK", "/no": "400 No", "/busy": "500 Busy"}.items():
+    told = {"/ok": "200 OK", "/no": f"400 {canary}", "/busy": "500 Busy", "/moved": f"302 {canary}"}
+    for path, status in told.items():
         attempt = attempt_at(webhook, payload | {"url": server.on(path, echo(status))})
         outcome = await run(webhook, None, attempt)
 

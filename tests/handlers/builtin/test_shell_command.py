@@ -4,6 +4,8 @@ import asyncio
 import json
 import os
 import pwd
+import re
+import signal
 import stat
 from pathlib import Path
 
@@ -269,6 +271,18 @@ async def test_a_command_cannot_read_what_the_worker_has_open(sh, tmp_path):
 # limits
 
 
+async def test_a_command_has_the_limits_that_the_administrator_has_set():
+    handler = shell("/bin/cat", cpu_seconds=7, memory_bytes=2**27, file_bytes=2**20, processes=99)
+
+    result = await succeed(handler, {"command": "cat", "args": ["/proc/self/limits"]})
+
+    limits = dict(re.findall(r"(?m)^Max (.+?) {2,}(\S+)", result["stdout"]))
+    wanted = {"cpu time": 7, "address space": 2**27, "file size": 2**20, "open files": 256, "core file size": 0}
+    if IS_ROOT:
+        wanted["processes"] = 99
+    assert {name: limits[name] for name in wanted} == {name: str(limit) for name, limit in wanted.items()}
+
+
 async def test_a_command_that_uses_up_its_cpu_time_is_ended():
     outcome = await fail(shell("/bin/sh", cpu_seconds=1), script("while :; do :; done"))
 
@@ -410,6 +424,17 @@ async def test_a_command_ends_when_its_worker_is_killed(notes, tmp_path):
         worker.wait()
 
     await gone(*family)
+
+
+async def test_a_command_ends_when_somebody_kills_its_warden(sh, notes):
+    running = asyncio.ensure_future(fail(sh, script(f"echo $$ > {notes}/pid; exec sleep 1000")))
+    (command,) = await pids_in(notes, "pid")
+    status = Path(f"/proc/{command}/status").read_text()
+
+    os.kill(int(re.search(r"PPid:\s+(\d+)", status)[1]), signal.SIGKILL)
+
+    assert "ended nobody knows how" in (await running).error.message
+    await gone(command)
 
 
 # secrets
