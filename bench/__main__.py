@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import signal
 import sys
 import time
 
@@ -55,6 +56,8 @@ def main() -> None:
     unknown = sorted(set(asked) - set(QUESTIONS))
     if unknown:
         raise SystemExit(f"no such question: {', '.join(unknown)}; there are {', '.join(QUESTIONS)}")
+    # Whoever ends it wants its servers and nodes to end as well.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     notebooks = asyncio.run(_ask_all(asked))
     write(notebooks, "all" if asked == QUESTIONS else "-".join(asked))
 

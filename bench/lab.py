@@ -25,8 +25,9 @@ Variant = Callable[[], Awaitable[float]]
 class Lab:
     """Gives a question its systems, and keeps what it finds."""
 
-    def __init__(self, folder: Path, dsn: str, server_pid: int) -> None:
+    def __init__(self, folder: Path, dsn: str, server_pid: int, log: Path) -> None:
         self.folder = folder
+        self.log = log
         self.server_pid = server_pid
         self.is_full = os.environ.get("FULL", "") not in ("", "0")
         self._dsn = dsn
@@ -43,7 +44,7 @@ class Lab:
         folder.mkdir()
         try:
             async with opened(load_settings(database_url=dsn)) as parts:
-                made = System(parts, dsn, folder, self.server_pid)
+                made = System(parts, dsn, folder, self.server_pid, self.log)
                 try:
                     yield made
                 finally:
@@ -77,7 +78,7 @@ async def open_lab() -> AsyncIterator[Lab]:
         server = EmbeddedServer(Path(name) / "data")
         dsn = await asyncio.to_thread(server.start)
         try:
-            yield Lab(Path(name), dsn, await _postmaster(dsn))
+            yield Lab(Path(name), dsn, await _postmaster(dsn), server.log)
         finally:
             await asyncio.to_thread(server.leave)
 

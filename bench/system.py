@@ -29,12 +29,13 @@ class Cpu:
 
 @dataclass
 class System:
-    """An open store, and the processes beside it."""
+    """An open store, the processes beside it, and what the database server says in its log."""
 
     parts: Parts
     dsn: str
     folder: Path
     server_pid: int
+    log: Path
     nodes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def start(self, *arguments: str, **settings: str) -> subprocess.Popen[bytes]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
 from tests.broker.support import BrokerServer, RedisServer
-from tests.queues import running_redis
+from tests.queues import Rabbitmq, running_redis
 from tests.servers import ServiceMissing, give_up_on
 from timeball.broker.interface import Broker, Ticket
+from timeball.broker.rabbitmq import RabbitmqBroker
 from timeball.broker.redis import RedisBroker
+from timeball.clock import SystemClock
 from timeball.domain.ids import ExecutionId
 from timeball.errors import BrokerUnavailable
 
@@ -69,6 +71,32 @@ async def test_a_ticket_for_an_inbox_that_is_gone_is_not_thought_to_be_out(
     await trying("publish", broker, "a", [TICKET])
 
     assert await trying("receive", broker, "a", 5, SOON) == [TICKET]
+
+
+async def break_channel(broker: RabbitmqBroker, link: str) -> None:
+    """Acknowledge what was never delivered: the server closes the channel, and leaves the connection."""
+    channel = getattr(broker, link)._channel
+    await (await channel.get_underlay_channel()).basic_ack(10_000_000)
+
+
+async def test_a_channel_that_the_server_closes_in_the_middle_of_a_batch_costs_only_time(rabbitmq: Rabbitmq) -> None:
+    broker = RabbitmqBroker(rabbitmq.url(), uuid4().hex, SystemClock())
+    published = [TICKET._replace(id=ExecutionId(UUID(int=number))) for number in range(1, 401)]
+    await broker.publish("a", published[:1])
+    received = await broker.receive("a", 1, SOON)
+    waiting = asyncio.ensure_future(broker.receive("a", 400, 3 * SOON))
+    publishing = asyncio.ensure_future(broker.publish("a", published[1:]))
+    await asyncio.sleep(0)
+
+    for link in ("_publishing", "_receiving"):
+        await break_channel(broker, link)
+    await asyncio.gather(waiting, publishing, return_exceptions=True)
+    await trying("publish", broker, "a", published[1:])
+
+    found = set(received)
+    while found != set(published):
+        found |= set(await trying("receive", broker, "a", 400, SOON))
+    await broker.close()
 
 
 async def test_who_does_not_want_to_wait_is_answered_at_once(broker: Broker) -> None:

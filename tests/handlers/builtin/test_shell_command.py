@@ -17,6 +17,7 @@ from timeball.clock import SystemClock
 from timeball.current import Halt
 from timeball.domain.execution import Cancelled, Released, TimedOut
 from timeball.domain.handler import Handler, PayloadMismatch
+from timeball.handlers import shell_command
 from timeball.handlers.box import Box
 from timeball.handlers.registry import Registry
 from timeball.handlers.rooted import Root
@@ -371,7 +372,9 @@ while :; do sleep 1; done
 @pytest.mark.parametrize(
     ("halt", "kind"), [(Halt.TIMEOUT, TimedOut), (Halt.CANCEL, Cancelled), (Halt.SHUTDOWN, Released)]
 )
-async def test_a_command_is_killed_whole_though_it_ignores_term_and_forks_away(sh, notes, halt, kind):
+async def test_a_command_is_killed_whole_though_it_ignores_term_and_forks_away(sh, notes, halt, kind, monkeypatch):
+    # Nobody here goes when asked: there is no need to wait for long.
+    monkeypatch.setattr(shell_command, "_GRACE_SECONDS", 0.3)
     attempt = attempt_at(sh, script(FAMILY.format(notes=notes)))
     running = asyncio.ensure_future(run(sh, None, attempt))
     family = await pids_in(notes, "self", "child", "session", "orphan")
