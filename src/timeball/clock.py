@@ -97,7 +97,7 @@ class SystemClock:
         return timedelta(seconds=abs(time.time() - time.monotonic() - self._offset))
 
     def now(self) -> datetime:
-        return _EPOCH + timedelta(seconds=time.monotonic() + self._offset)
+        return datetime.fromtimestamp(time.monotonic() + self._offset, UTC)
 
     def statement_now(self) -> datetime | None:
         return None
@@ -113,7 +113,7 @@ class SystemClock:
         return likely + self._uncertainty + max(likely - self._learned_at, 0) * _DRIFT
 
     def instant_at(self, monotonic: float) -> datetime:
-        return _EPOCH + timedelta(seconds=monotonic + self._offset)
+        return datetime.fromtimestamp(monotonic + self._offset, UTC)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -32,6 +32,22 @@ from timeball.errors import TimeballError
 _EX_SOFTWARE = 70
 
 
+class _Process:
+    """The number of this process: asked for once, and again in a copy of it. Asking the kernel costs as much as a small handler."""
+
+    __slots__ = ("number",)
+
+    def __init__(self) -> None:
+        self._learn()
+        os.register_at_fork(after_in_child=self._learn)
+
+    def _learn(self) -> None:
+        self.number = os.getpid()
+
+
+_PROCESS = _Process()
+
+
 class OutsideRun(TimeballError):
     """`current` was used where no handler runs, or in a process that a handler forked."""
 
@@ -75,7 +91,7 @@ class RunContext:
         self.on_halt: Callable[[], object] | None = None
         self._open_sink = open_sink
         self._sink: RunSink | None = None
-        self._pid = os.getpid()
+        self._pid = _PROCESS.number
 
     def halt(self, why: Halt, reason: str = "") -> None:
         """Ask the attempt to stop; the first reason stands. For the executor, on its loop."""
@@ -102,7 +118,12 @@ class RunContext:
     @property
     def is_forked_copy(self) -> bool:
         """Whether this process is a copy of the one in which the attempt was started."""
-        return os.getpid() != self._pid
+        return _PROCESS.number != self._pid
+
+    @property
+    def has_spoken(self) -> bool:
+        """Whether the attempt has said anything so far."""
+        return self._sink is not None
 
     def emit_log(self, level: str, message: str) -> None:
         """Add a line to the log of the attempt."""
@@ -126,7 +147,7 @@ def end_forked_copy(context: RunContext) -> None:
 
     To be called where a handler has returned: the copy must not go on as if it were the worker.
     """
-    if not context.is_forked_copy:
+    if _PROCESS.number == context._pid:
         return
     sys.stderr.write(
         f"timeball: process {os.getpid()} was forked by handler {context.claimed.handler} and returned from it; "

@@ -328,7 +328,7 @@ async def test_the_window_shrinks_when_something_had_to_be_given_back(store: Sto
     for _ in range(100):
         await enqueue(store)
     assert await grow(worker, rounds=4) == 2 + 16
-    assert worker.executor.waiting == 16
+    await until(lambda: worker.executor.waiting == 16)
 
     clock.advance("30ms")
     await until(lambda: len(worker.given_back) == 16)

@@ -20,10 +20,15 @@ class RetryBudget:
         self._always = per_second * _WINDOW_SECONDS
         self._share = share
         self._windows: dict[str, _Window] = {}
+        # The cell of each target's last first attempt: the next one is likely to fall into the same second.
+        self._latest: dict[str, _Cell] = {}
 
     def note_first(self, target: str, now: float) -> None:
         """Something is tried for the first time."""
-        self._window(target, now).now(now).firsts += 1
+        cell = self._latest.get(target)
+        if cell is None or cell.second != int(now):
+            cell = self._latest[target] = self._window(target, now).now(now)
+        cell.firsts += 1
 
     def take(self, target: str, now: float) -> bool:
         """Take the place of one retry, if there is one."""
@@ -48,6 +53,7 @@ class RetryBudget:
 
     def _forget_quiet(self, now: float) -> None:
         self._windows = {target: window for target, window in self._windows.items() if not window.is_quiet(now)}
+        self._latest.clear()
 
 
 class _Cell:

@@ -31,7 +31,7 @@ from timeball.domain.execution import (
 )
 from timeball.domain.handler import Handler, HandlerSource, RunStyle
 from timeball.domain.ids import ExecutionId
-from timeball.engine.deadlines import DeadlineWheel
+from timeball.engine.attempts import Attempts, Ready
 from timeball.env import Env
 from timeball.runners.interface import Runner
 
@@ -67,7 +67,6 @@ class Executor:
     ) -> None:
         self._env = env
         self._handlers = handlers
-        self._runners = runners
         # Those whose attempts may go on after they were given up, and keep their slot until they end.
         self._overrunners = [runner for runner in runners.values() if isinstance(runner, Overrunner)]
         for runner in self._overrunners:
@@ -80,14 +79,13 @@ class Executor:
         self._held: list[tuple[float, int, Claimed]] = []
         self._order = 0
         self._waiting: deque[tuple[Claimed, float]] = deque()
-        self._running: dict[ExecutionId, tuple[RunContext, asyncio.Task[None]]] = {}
         self._stops: dict[ExecutionId, str] = {}
-        self._wheel = DeadlineWheel(env.clock)
+        self._attempts = Attempts(env, runners)
+        self._attempts.next_ready = self._next_ready
+        self._attempts.on_ended = self._on_ended
+        self._attempts.on_room = lambda: self.on_room()
         self._drop_timer: asyncio.TimerHandle | None = None
         self._patience_timer: asyncio.TimerHandle | None = None
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._is_closed = False
         self._last_start = float("-inf")
         self._longest_wait = 0.0
         # How many were begun here so far.
@@ -103,7 +101,7 @@ class Executor:
     @property
     def busy(self) -> int:
         """How many places are taken, by those too that overran their timeout and cannot be ended."""
-        return len(self._running) + self._overrunning()
+        return len(self._attempts) + self._overrunning()
 
     @property
     def free_slots(self) -> int:
@@ -126,7 +124,10 @@ class Executor:
         return longest
 
     def _overrunning(self) -> int:
-        return sum(len(runner.overrunning) for runner in self._overrunners)
+        number = 0
+        for runner in self._overrunners:
+            number += len(runner.overrunning)
+        return number
 
     def _on_freed(self) -> None:
         self._fill()
@@ -168,14 +169,8 @@ class Executor:
 
     def _fill(self) -> None:
         """Start what waits, while there are slots; look again soon at what found none."""
-        waiting = self._waiting
-        while waiting and len(self._running) + self._overrunning() < self._slots:
-            claimed, since = waiting.popleft()
-            self._last_start = now = self._env.clock.monotonic()
-            self._longest_wait = max(self._longest_wait, now - since)
-            self.started += 1
-            self._start(claimed)
-        if waiting and self._patience_timer is None:
+        self._attempts.begin()
+        if self._waiting and self._patience_timer is None:
             self._patience_timer = self._loop.call_later(_PATIENCE_SECONDS, self._lose_patience)
 
     def _lose_patience(self) -> None:
@@ -195,51 +190,49 @@ class Executor:
 
     # running
 
-    def _start(self, claimed: Claimed) -> None:
+    def _next_ready(self) -> Ready | None:
+        """What is to run next, if there is a slot for it; what is not to be run any more is concluded on the way."""
+        waiting = self._waiting
+        while waiting and self.busy < self._slots:
+            claimed, since = waiting.popleft()
+            self._last_start = now = self._env.clock.monotonic()
+            if now - since > self._longest_wait:
+                self._longest_wait = now - since
+            self.started += 1
+            handler = self._admitted(claimed)
+            if handler is not None:
+                return handler, RunContext(claimed, self._env.clock, self._open_sink)
+        return None
+
+    def _admitted(self, claimed: Claimed) -> Handler | None:
         if not self.may_begin():
-            return
+            return None
         stop = self._stops.pop(claimed.id, None) if self._stops else None
         if stop is not None:
             self._conclude(claimed, _called_off(stop), None)
-            return
+            return None
         handler = self._handlers.find(claimed.handler)
         if handler is None:
             self._conclude(claimed, Failed(_unknown_handler(claimed), is_retryable=False), None)
-            return
-        if (delay := self.admit(handler, claimed)) is not None:
+        elif (delay := self.admit(handler, claimed)) is not None:
             self._conclude(claimed, Snoozed(delay), None)
-            return
-        context = RunContext(claimed, self._env.clock, self._open_sink)
-        task = self._loop.create_task(self._attempt(handler, context))
-        self._running[claimed.id] = (context, task)
-        self._idle.clear()
-        if claimed.timeout_ms is not None:
-            self._wheel.add(context, claimed.timeout_ms / 1000)
+            return None
+        return handler
 
-    async def _attempt(self, handler: Handler, context: RunContext) -> None:
+    def _on_ended(self, handler: Handler, context: RunContext, outcome: Outcome, started_at: datetime) -> None:
         claimed = context.claimed
-        # The database said that the instant had come; our reading of its clock may lag behind by its uncertainty.
-        started_at = max(self._env.clock.now(), claimed.run_at)
-        outcome = await self._runners[handler.style].run(handler, context)
-        if self._is_closed:
-            return
-        if isinstance(outcome, Released):
-            outcome = Released(has_started=True)
-        elif isinstance(outcome, Succeeded):
+        if isinstance(outcome, Succeeded):
             self.on_success(handler, claimed)
-        self._wheel.remove(context)
-        self._running.pop(claimed.id, None)
-        self._close_sink(claimed)
+        elif isinstance(outcome, Released):
+            outcome = Released(has_started=True)
+        if context.has_spoken:
+            self._close_sink(claimed)
         self._conclude(claimed, outcome, started_at)
-        if not self._running:
-            self._idle.set()
-        self._fill()
-        self.on_room()
 
     def _conclude(self, claimed: Claimed, outcome: Outcome, started_at: datetime | None) -> None:
         finished_at = self._env.clock.now()
-        if started_at is not None:
-            finished_at = max(finished_at, started_at)
+        if started_at is not None and started_at > finished_at:
+            finished_at = started_at
         self._hand_over(Finding(claimed, outcome, started_at, finished_at))
 
     # stopping
@@ -247,11 +240,11 @@ class Executor:
     def stop_executions(self, stops: Mapping[ExecutionId, str]) -> None:
         """Heed requests to stop: what runs is told so, what is held or waits will not be started."""
         for execution_id, reason in stops.items():
-            running = self._running.get(execution_id)
+            running = self._attempts.find(execution_id)
             if running is None:
                 self._stops[execution_id] = reason
             elif not reason.startswith(_SKIP):
-                running[0].halt(Halt.CANCEL, reason)
+                running.halt(Halt.CANCEL, reason)
         self._call_off_held()
 
     def _call_off_held(self) -> None:
@@ -274,17 +267,11 @@ class Executor:
 
     async def wait_idle(self, seconds: float) -> bool:
         """Wait until nothing runs; False if something still does after that time."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._idle.wait()
-        except TimeoutError:
-            return False
-        return True
+        return await self._attempts.wait_idle(seconds)
 
     def halt_all(self) -> None:
         """Ask everything that runs to stop because this worker leaves; it will be given back uncounted."""
-        for context, _ in list(self._running.values()):
-            context.halt(Halt.SHUTDOWN, "the worker is leaving")
+        self._attempts.halt_all(Halt.SHUTDOWN, "the worker is leaving")
 
     def stakes(self) -> set[Stake]:
         """Everything that was accepted and has no outcome yet."""
@@ -293,21 +280,16 @@ class Executor:
 
     def unfinished(self) -> Sequence[Claimed]:
         """What is still running."""
-        return [context.claimed for context, _ in self._running.values()]
+        return self._attempts.unfinished()
 
     def abandon(self) -> None:
         """Cut everything off, and hand nothing over any more: this life has no claim to it."""
-        self._is_closed = True
         self._waiting.clear()
         self._held.clear()
         for timer in (self._drop_timer, self._patience_timer):
             if timer is not None:
                 timer.cancel()
-        for context, task in list(self._running.values()):
-            context.halt(Halt.SHUTDOWN, "the lease was lost")
-            task.cancel()
-        self._running.clear()
-        self._idle.set()
+        self._attempts.abandon("the lease was lost")
 
 
 def _called_off(reason: str) -> Outcome:

@@ -48,9 +48,11 @@ class Recorder(Service):
 
     def hand_over(self, finding: Finding) -> None:
         """Take an outcome; it will be written soon."""
+        if not self._waiting:
+            # With something in the list, the recorder is awake, or will look again before it rests.
+            self._idle.clear()
+            self.wake()
         self._waiting.append(finding)
-        self._idle.clear()
-        self.wake()
 
     def unrecorded(self) -> set[Stake]:
         """Whose outcomes are not known to be written yet."""
@@ -86,8 +88,8 @@ class Recorder(Service):
         return AT_ONCE
 
     async def _record(self, batch: Sequence[Finding], *, was_tried: bool) -> None:
-        succeeded = [finding for finding in batch if isinstance(finding.outcome, Succeeded)]
         others = [finding for finding in batch if not isinstance(finding.outcome, Succeeded)]
+        succeeded = [finding for finding in batch if isinstance(finding.outcome, Succeeded)] if others else batch
         refused = await self._rooms.finish_succeeded(succeeded) if succeeded else []
         if others:
             refused = refused + await self._record_others(others)
@@ -123,9 +125,11 @@ class Recorder(Service):
 
     def _count_successes(self, findings: Sequence[Finding]) -> None:
         self._succeeded += len(findings)
-        for finding in findings:
-            if finding.started_at is not None:
-                self._worst = max(self._worst, finding.started_at - finding.claimed.scheduled_for)
+        worst = self._worst
+        for claimed, _, started_at, _ in findings:
+            if started_at is not None and started_at - claimed.scheduled_for > worst:
+                worst = started_at - claimed.scheduled_for
+        self._worst = worst
         if self.env.clock.monotonic() >= self._next_report:
             self._report_successes()
 

@@ -32,7 +32,8 @@ class RetryGate(Service):
 
     def admit(self, handler: Handler, claimed: Claimed) -> timedelta | None:
         """How long an attempt has to wait before it may be made; None lets it through."""
-        target, now = _target_of(handler, claimed), self.env.clock.monotonic()
+        target = handler.name if handler.target is None else _target_of(handler, claimed)
+        now = self.env.clock.monotonic()
         if not claimed.is_retry:
             self._budget.note_first(target, now)
             return None

@@ -29,14 +29,14 @@ class CoroutineRunner:
 
     async def run(self, handler: Handler, context: RunContext) -> Outcome:
         """Await the handler. A halt cancels what it awaits; one that swallows that keeps its slot until it returns."""
-        if context.is_halted:
+        if context.halted is not None:
             return outcome_of_halt(context)
         task = asyncio.current_task()
         assert task is not None
         token = RUNNING.set(context)
         context.on_halt = partial(interrupt, context, task)
         try:
-            outcome = outcome_of_return(await invoke(handler, context.claimed.payload))
+            outcome = outcome_of_return(await handler.binder.invoke(context.claimed.payload))
         except BaseException as error:
             end_forked_copy(context)
             if isinstance(error, asyncio.CancelledError) and task.cancelling() and not context.is_halted:
