@@ -8,6 +8,7 @@ import platform
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from timeball.broker.interface import Broker
 from timeball.broker.opening import make_broker
@@ -26,8 +27,6 @@ from timeball.handlers.box import Box
 from timeball.handlers.catalogue import Catalogue
 from timeball.handlers.installed import installed_handlers
 from timeball.handlers.registry import Registry
-from timeball.insights import Insights
-from timeball.live import Live
 from timeball.runners.coroutine import CoroutineRunner
 from timeball.runners.interface import Runner
 from timeball.runners.log_capture import LogCapture
@@ -35,13 +34,17 @@ from timeball.runners.process import ProcessRunner
 from timeball.runners.thread import ThreadRunner
 from timeball.settings import Settings
 from timeball.store.embedded import EmbeddedServer
-from timeball.store.idempotency import Requests
-from timeball.store.keys import Keys
-from timeball.store.listing import Listing
 from timeball.store.postgres import Store
-from timeball.store.sessions import Sessions
-from timeball.telemetry.metrics import ProcessMetrics
 from timeball.version import __version__
+
+if TYPE_CHECKING:
+    from timeball.insights import Insights
+    from timeball.live import Live
+    from timeball.store.idempotency import Requests
+    from timeball.store.keys import Keys
+    from timeball.store.listing import Listing
+    from timeball.store.sessions import Sessions
+    from timeball.telemetry.metrics import ProcessMetrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +135,15 @@ def front_parts(
     settings: Settings, store: Store, commands: Commands, process: ProcessMetrics | None = None
 ) -> FrontParts:
     """What a front needs, over an open store; *process* is what the nodes beside it count."""
+    # A worker alone answers no questions, and has no memory for them.
+    from timeball.insights import Insights
+    from timeball.live import Live
+    from timeball.store.idempotency import Requests
+    from timeball.store.keys import Keys
+    from timeball.store.listing import Listing
+    from timeball.store.sessions import Sessions
+    from timeball.telemetry.metrics import ProcessMetrics
+
     listing = Listing(store.database, store.jobs)
     return FrontParts(
         settings=settings,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -10,17 +12,24 @@ from datetime import timedelta
 import pytest
 
 from tests.engine.support import IMMORTAL, Heard, ManualRunner, registry, until
+from tests.engine.test_executor import claim
 from tests.factories import HANDLER, make_node
 from timeball.commands import Commands
+from timeball.current import RunContext, RunSink
 from timeball.domain.events import NodeStarted
-from timeball.domain.execution import Succeeded
+from timeball.domain.execution import Claimed, Succeeded
 from timeball.domain.handler import RunStyle
 from timeball.domain.hints import Lane
 from timeball.domain.ids import ClaimId, Incarnation
 from timeball.domain.job import JobSpec
 from timeball.domain.node import Node, NodeKind
+from timeball.engine.executor import Executor
+from timeball.engine.recorder import Recorder
+from timeball.engine.retry_gate import RetryGate
 from timeball.engine.worker_life import WorkerLife
 from timeball.env import Env
+from timeball.handlers.registry import Registry, make_handler
+from timeball.runners.coroutine import CoroutineRunner
 from timeball.settings import WorkerSettings
 from timeball.store.postgres import Store
 from timeball.store.rooms import ClaimWish
@@ -109,6 +118,88 @@ async def test_a_claim_does_not_look_at_what_lies_behind_it(store: Store, env: E
     await holding.rollback()
     await foreign.close()
     assert 100 <= max(reads) <= 300, reads
+
+
+async def test_a_claim_reads_the_head_of_a_lane_even_if_the_room_is_believed_to_be_empty(
+    store: Store, env: Env
+) -> None:
+    """So vacuum leaves an empty room behind; then a batch comes, and the planner must not sort all of it at every claim."""
+    await Commands(store, env).enqueue_many(JobSpec(handler=HANDLER), ["{}"] * 3_000)
+    worker = await make_node(store)
+    async with store.database.connection() as connection:
+        await connection.execute("ALTER TABLE timeball.ready SET (autovacuum_enabled = off)")
+        await connection.execute(
+            "UPDATE pg_class SET reltuples = 0, relpages = pg_relation_size(oid) / 8192 WHERE oid = 'timeball.ready'::regclass"
+        )
+    wish = ClaimWish(worker, [HANDLER], 100, 50, has_rivals=False)
+
+    before = await index_reads(store)
+    claims = await store.rooms.claim(wish, {LANE: START - timedelta(days=1)}, ClaimId(env.new_id()))
+
+    assert len(claims.executions) == 100
+    assert await index_reads(store) - before <= 300
+
+
+async def test_an_execution_leaves_next_to_nothing_behind(store: Store, env: Env, heard: Heard) -> None:
+    """Until its outcome is written, a Finding; after that, nothing."""
+    recorder = Recorder(env, heard, store.rooms)
+    executor = Executor(env, quick_registry(), {RunStyle.COROUTINE: CoroutineRunner()}, 20, recorder.hand_over, no_sink)
+    gate = RetryGate(env, heard, WorkerSettings())
+    executor.admit, executor.on_success = gate.admit, gate.note_success
+    claims = [claim(START, number, handler="quick", timeout_ms=60_000) for number in range(2_000)]
+    await run(executor, claims[:500])
+    recorder.forget_all()
+
+    before = blocks()
+    await run(executor, claims[500:])
+    kept = blocks() - before
+    recorder.forget_all()
+    left = blocks() - before
+    executor.abandon()
+
+    # Kept is a Finding for each, whose instants are the virtual clock's own.
+    assert 1 <= kept / 1_500 <= 1.5
+    assert left / 1_500 <= 0.1
+
+
+async def run(executor: Executor, claims: list[Claimed]) -> None:
+    executor.accept(claims)
+    await until(lambda: not executor.waiting and not executor.busy)
+
+
+def blocks() -> int:
+    """How many blocks of memory are taken, without those that lie ready for the next tuples."""
+    gc.collect()
+    return sys.getallocatedblocks()
+
+
+def quick_registry() -> Registry:
+    async def quick() -> None:
+        return None
+
+    known = Registry([make_handler(quick, name="quick")])
+    known.prepare()
+    return known
+
+
+def no_sink(_context: RunContext) -> RunSink:
+    raise AssertionError("nothing is said in these tests")
+
+
+async def test_attempts_that_do_not_wait_take_no_tasks(store: Store, env: Env, heard: Heard) -> None:
+    recorder = Recorder(env, heard, store.rooms)
+    executor = Executor(env, quick_registry(), {RunStyle.COROUTINE: CoroutineRunner()}, 20, recorder.hand_over, no_sink)
+    loop, made = asyncio.get_running_loop(), []
+    create_task = loop.create_task
+    loop.create_task = lambda *args, **kwargs: made.append(1) or create_task(*args, **kwargs)  # type: ignore[method-assign,func-returns-value]
+
+    try:
+        await run(executor, [claim(START, number, handler="quick") for number in range(1_000)])
+    finally:
+        loop.create_task = create_task  # type: ignore[method-assign]
+        executor.abandon()
+
+    assert len(made) <= 2
 
 
 async def index_reads(store: Store) -> int:

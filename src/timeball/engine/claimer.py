@@ -65,6 +65,8 @@ class Claimer(Service):
         # Whether a queue had no place left when it was asked last; and the queues for which no slot was left.
         self._is_at_limit = False
         self._passed_over: set[str | None] = set()
+        # Whether the last claim found rows that somebody else was just taking.
+        self._has_rivals = False
         # Whether something may have been hoisted since the last claim: worth asking for even without a free slot.
         self._may_hold = False
         # The claim whose reply is under way, or was lost and has not been read back.
@@ -138,7 +140,7 @@ class Claimer(Service):
         self._resize_window()
         holds = max(self._hold_limit - self._executor.held, 0)
         slots = self._executor.free_slots if is_limited else self._slots()
-        return ClaimWish(self._incarnation, self._handlers, slots, holds)
+        return ClaimWish(self._incarnation, self._handlers, slots, holds, has_rivals=self._has_rivals)
 
     def _slots(self) -> int:
         executor = self._executor
@@ -171,6 +173,7 @@ class Claimer(Service):
         else:
             claims = await self._rooms.claim_limited(wish, queue, lanes, claim_id)
         self.in_flight = None
+        self._has_rivals = claims.is_contended
         self._advance(lanes, claims, wish, asked_at)
         self._executor.accept(claims.executions)
         return claims
@@ -193,9 +196,10 @@ class Claimer(Service):
         elif not is_full and not claims.is_contended and not claims.is_at_limit:
             for lane, bound in lanes.items():
                 self._raise_bound(lane, bound, asked_at - _SLACK)
-        for claimed in due:
-            lane = (claimed.queue, claimed.priority)
-            self._raise_bound(lane, lanes.get(lane, claimed.run_at), claimed.run_at)
+        # Those of a lane come in the order of time: its last one is where the claim ended.
+        ends = {(claimed.queue, claimed.priority): claimed.run_at for claimed in due}
+        for lane, end in ends.items():
+            self._raise_bound(lane, lanes.get(lane, end), end)
 
     def _widen_window(self, wish: ClaimWish) -> None:
         """Ask for more, if what was asked for before has been started: where handlers take long, it would only be given back."""

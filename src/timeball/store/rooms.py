@@ -28,7 +28,7 @@ from timeball.domain.lifecycle import Finish, Requeue, Standing, Transition, Wai
 from timeball.domain.occurrences import DueRow, Hoist, NextOccurrence
 from timeball.store.database import Connection, Database
 from timeball.store.hinter import Hinter
-from timeball.store.rows import delivery_from, due_row_from, hoist_arrays, json_text, retry_policy_from
+from timeball.store.rows import claims_from, delivery_from, due_row_from, hoist_arrays, json_text, retry_policy_from
 
 # Rows that wait for a person, not for a time: the scheduler never looks that far.
 PARKED_AT = datetime(9999, 1, 1, tzinfo=UTC)
@@ -44,13 +44,17 @@ class Ownership:
 
 @dataclass(frozen=True, slots=True)
 class ClaimWish:
-    """What a worker can take: whose handlers, how many due now, how many to hold; of what is due, only what has waited so long."""
+    """What a worker can take: whose handlers, how many due now, how many to hold; of what is due, only what has waited so long.
+
+    *has_rivals*: others are likely to be taking the same rows just now, so it looks at more than it wants.
+    """
 
     incarnation: Incarnation
     handlers: Sequence[str]
     slots: int
     holds: int
     unclaimed_for: timedelta = timedelta(0)
+    has_rivals: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,13 +216,13 @@ class Rooms:
             unclaimed_for=wish.unclaimed_for,
             handlers=wish.handlers,
             slots=wish.slots,
+            looks=2 * wish.slots if wish.has_rivals else wish.slots,
             holds=wish.holds,
             most=most,
             incarnation=wish.incarnation,
             claim_id=claim_id,
         )
-        executions = [Claimed._make((*row[1:], claim_id, None)) for row in rows if row["id"] is not None]
-        return Claims(executions, rows[0]["is_contended"])
+        return Claims(claims_from(rows, claim_id), rows[0]["is_contended"])
 
     async def read_back_claim(self, incarnation: Incarnation, claim_id: ClaimId) -> list[Claimed]:
         """What a claim gave this worker, when the reply to it was lost."""
@@ -245,7 +249,7 @@ class Rooms:
             claim_ids=[f.claimed.claim_id for f in findings],
             started=[f.started_at for f in findings],
             finished=[f.finished_at for f in findings],
-            results=[f.outcome.result if isinstance(f.outcome, Succeeded) else None for f in findings],
+            results=_results(findings),
         )
         assert row is not None
         if row["freed"]:
@@ -370,6 +374,12 @@ class Rooms:
             )
             for row in rows
         ]
+
+
+def _results(findings: Sequence[Finding]) -> list[str | None] | None:
+    """What the handlers returned; None if none of them returned anything, as most do: an array of nothing costs as much as any."""
+    results = [f.outcome.result if isinstance(f.outcome, Succeeded) else None for f in findings]
+    return None if results.count(None) == len(results) else results
 
 
 def _refused(findings: Sequence[Finding], accepted: Set[tuple[UUID, UUID]]) -> list[Finding]:

@@ -11,8 +11,8 @@ from uuid import UUID
 import orjson
 
 from timeball.domain.civil_time import OnGap, OnRepeat
-from timeball.domain.execution import Attempt, ErrorInfo, Execution, ExecutionState, Origin
-from timeball.domain.ids import ExecutionId, Incarnation, JobId
+from timeball.domain.execution import Attempt, Claimed, ErrorInfo, Execution, ExecutionState, Origin
+from timeball.domain.ids import ClaimId, ExecutionId, Incarnation, JobId
 from timeball.domain.job import Job
 from timeball.domain.lifecycle import Delivery
 from timeball.domain.misfire import Misfire, MisfireRule, Overlap
@@ -174,6 +174,14 @@ def _anchor(rule: Schedule) -> datetime | None:
 
 def _seconds(span: timedelta | None) -> int | None:
     return None if span is None else int(span.total_seconds())
+
+
+def claims_from(rows: Sequence[Record], claim_id: ClaimId) -> list[Claimed]:
+    """What a claim gave, in the order of its columns behind the first; a claim that gave nothing has one row without an id."""
+    if rows[0]["id"] is None:
+        return []
+    of_this_claim = (claim_id, None)
+    return [Claimed._make(row[1:] + of_this_claim) for row in rows]
 
 
 def due_row_from(row: Record) -> DueRow:

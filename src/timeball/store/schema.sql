@@ -1,4 +1,4 @@
--- The schema after migration 0008, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
+-- The schema after migration 0009, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
 
 CREATE TABLE timeball.migration (
     number     integer NOT NULL,
@@ -746,3 +746,32 @@ CREATE OR REPLACE FUNCTION timeball.bucket(seconds double precision)
  LANGUAGE sql
  IMMUTABLE PARALLEL SAFE STRICT
 RETURN (CASE WHEN (seconds <= (0.0001)::double precision) THEN (0)::double precision ELSE LEAST(ceil((ln((seconds / (0.0001)::double precision)) / ln((1.05)::double precision))), (550)::double precision) END)::smallint;
+
+-- The heads of some lanes: of each, in the order of time from its bound on, the first rows that these handlers can run.
+-- A room that was empty when vacuum last looked is believed to be empty. For a planner with that belief it is all the same to read a lane by
+-- its index or to fetch and sort all of it, which a claim from a long lane must never do; so here it has no choice, whatever the session says.
+CREATE OR REPLACE FUNCTION timeball.lane_heads(queues text[], priorities smallint[], bounds timestamptz[], until timestamptz, handlers text[], each integer)
+ RETURNS TABLE(tid tid, run_at timestamptz, rank timestamptz)
+ LANGUAGE plpgsql
+ STABLE ROWS 1
+ SET enable_bitmapscan TO 'off'
+ SET enable_seqscan TO 'off'
+ SET enable_sort TO 'off'
+AS $function$
+BEGIN
+    RETURN QUERY
+    SELECT found.tid, found.run_at, found.run_at - lane.priority * interval '12 seconds'
+    FROM unnest(queues, priorities, bounds) AS lane (queue, priority, bound)
+    CROSS JOIN LATERAL (
+        SELECT ready.ctid AS tid, ready.run_at
+        FROM timeball.ready
+        WHERE ready.queue = lane.queue
+          AND ready.priority = lane.priority
+          AND ready.run_at >= lane.bound
+          AND ready.run_at <= until
+          AND ready.handler = ANY (handlers)
+        ORDER BY ready.run_at, ready.id
+        LIMIT each
+    ) AS found;
+END
+$function$;

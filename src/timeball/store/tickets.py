@@ -12,6 +12,7 @@ from timeball.domain.hints import Lane
 from timeball.domain.ids import ClaimId, ExecutionId
 from timeball.store.database import Database
 from timeball.store.rooms import ClaimWish
+from timeball.store.rows import claims_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +71,7 @@ class Tickets:
             incarnation=wish.incarnation,
             claim_id=claim_id,
         )
-        executions = [Claimed._make((*row[1:], claim_id, None)) for row in rows if row["id"] is not None]
-        return TicketClaims(executions, [ExecutionId(id_) for id_ in rows[0]["left_ids"] or ()])
+        return TicketClaims(claims_from(rows, claim_id), [ExecutionId(id_) for id_ in rows[0]["left_ids"] or ()])
 
     async def namespace(self) -> str:
         """A short name for this database, other than that of any other which may use the same broker."""

@@ -216,7 +216,8 @@ RETURNING id;
 -- name: claim
 -- Give the most urgent ready executions of some lanes to one worker: up to :slots that are due, by rank; then up to :holds that are not yet due;
 -- never more than :most in all.
--- A lane is a (queue, priority); its rows are read in the order of time from its bound on, so dead rows behind the bound are not visited.
+-- A lane is a (queue, priority); its rows are read in the order of time from its bound on, so dead rows behind the bound are not visited:
+-- :looks of each, more than :slots if others are likely to be taking some of them just now.
 -- MATERIALIZED: otherwise the planner may run a part again and take more than its limit. By ctid: the rows are locked, and no statistics can mislead it.
 -- `is_contended` tells an empty lane from one whose head others hold just now. Of what is due, only what has been so for :unclaimed_for.
 -- `gate` finds nothing, ever; but it makes whoever limits a queue wait for this claim, and this claim for them (lock_out_claims).
@@ -237,20 +238,19 @@ lane AS MATERIALIZED (
     )
       AND NOT EXISTS (SELECT 1 FROM gate)
 ),
-due_row AS MATERIALIZED (
-    SELECT found.tid, found.rank
+line AS MATERIALIZED (
+    SELECT array_agg(queue) AS queues,
+           array_agg(priority) AS priorities,
+           array_agg(bound) AS bounds,
+           array_agg(coalesce(:now, now()) + interval '1 microsecond') AS after_now
     FROM lane
-    CROSS JOIN LATERAL (
-        SELECT ctid AS tid, run_at - priority * interval '12 seconds' AS rank
-        FROM timeball.ready
-        WHERE ready.queue = lane.queue
-          AND ready.priority = lane.priority
-          AND ready.run_at >= lane.bound
-          AND ready.run_at <= coalesce(:now, now()) - :unclaimed_for::interval
-          AND ready.handler = ANY (:handlers::text[])
-        ORDER BY ready.run_at, ready.id
-        LIMIT 2 * :slots::integer
-    ) AS found
+),
+due_row AS MATERIALIZED (
+    SELECT head.tid, head.rank
+    FROM line
+    CROSS JOIN LATERAL timeball.lane_heads(line.queues, line.priorities, line.bounds, coalesce(:now, now()) - :unclaimed_for::interval,
+                                           :handlers::text[], :looks::integer) AS head
+    WHERE :looks::integer > 0
 ),
 chosen AS MATERIALIZED (
     SELECT ready.ctid AS tid
@@ -261,18 +261,10 @@ chosen AS MATERIALIZED (
     FOR UPDATE OF ready SKIP LOCKED
 ),
 coming_row AS MATERIALIZED (
-    SELECT found.tid, found.run_at
-    FROM lane
-    CROSS JOIN LATERAL (
-        SELECT ctid AS tid, run_at
-        FROM timeball.ready
-        WHERE ready.queue = lane.queue
-          AND ready.priority = lane.priority
-          AND ready.run_at > coalesce(:now, now())
-          AND ready.handler = ANY (:handlers::text[])
-        ORDER BY ready.run_at, ready.id
-        LIMIT :holds::integer
-    ) AS found
+    SELECT head.tid, head.run_at
+    FROM line
+    CROSS JOIN LATERAL timeball.lane_heads(line.queues, line.priorities, line.after_now, 'infinity', :handlers::text[], :holds::integer) AS head
+    WHERE :holds::integer > 0
 ),
 held AS MATERIALIZED (
     SELECT ready.ctid AS tid
