@@ -1,0 +1,61 @@
+"""What the pages about Python say is true: their programs run, and they name every word there is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import timeball
+from timeball import Timeball
+from timeball.options import EnqueueOptions, HandlerDeclaration, ScheduleOptions
+from timeball.testing import Rehearsal
+
+DOCS = Path(__file__).parents[2] / "docs"
+SDK = (DOCS / "reference" / "sdk.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+OPTION = re.compile(r"^\| (`\w+`(?:, `\w+`)*) \| (✓?) ?\| (✓?) ?\| (✓?) ?\|", re.MULTILINE)
+
+
+def run_page(page: Path) -> dict[str, Any]:
+    """Run the blocks of a page one after the other, as a reader would type them."""
+    names: dict[str, Any] = {"__name__": "guide"}
+    for block in BLOCK.findall(page.read_text(encoding="utf-8")):
+        exec(compile(block, str(page), "exec"), names)
+    return names
+
+
+@pytest.mark.parametrize("fresh_database", ["pg15"], indirect=True)
+def test_what_the_guide_declares_and_enqueues_runs(rehearsal: Rehearsal) -> None:
+    guide = run_page(DOCS / "howto" / "python.md")
+    rehearsal.use(guide["tb"], schedules=False)
+
+    guide["remind_all"]({1: "a@b.co", 2: "b@b.co"})
+    paging = guide["import_pages"].enqueue(["one", "two"])
+
+    assert rehearsal.drain(raise_errors=True) == (3, 0, 0)
+    assert paging.result() == 2
+    assert rehearsal.last(guide["send_receipt"]).result == "receipt 2 -> b@b.co"
+
+
+def test_what_the_page_on_switching_declares_is_accepted() -> None:
+    tb: Timeball = run_page(DOCS / "howto" / "switch.md")["tb"]
+
+    assert sorted(tb.schedules) == ["guide:report", "poll"]
+    assert tb.schedules["guide:report"].max_retries == 5
+
+
+def test_the_reference_has_every_public_name() -> None:
+    assert [name for name in timeball.__all__ if not re.search(rf"\b{name}\b", SDK)] == []
+
+
+@pytest.mark.parametrize(
+    ("place", "declared"), [(1, HandlerDeclaration), (2, ScheduleOptions), (3, EnqueueOptions)], ids=str
+)
+def test_the_table_of_options_ticks_what_each_takes(place: int, declared: Any) -> None:
+    rows = [found.groups() for found in OPTION.finditer(SDK)]
+    ticked = {word.strip("` ") for row in rows if row[place] for word in row[0].split(",")}
+
+    assert ticked == set(declared.__optional_keys__)
