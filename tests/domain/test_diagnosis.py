@@ -136,6 +136,8 @@ def test_what_is_wrong_is_told_and_nothing_else(change: dict[str, Any], code: st
     assert (bad.code, bad.status) == (code, status)
     assert words in bad.found
     assert bad.advice
+    assert bad.command is None or bad.advice.endswith(bad.command)
+    assert (bad.command is not None) == any(word in bad.advice for word in ("timeball ", "pip "))
     assert worst(lines) is status
 
 

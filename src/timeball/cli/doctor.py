@@ -48,8 +48,8 @@ def _looked(session: Session) -> Any:
 
 def _hopeless(code: str, subject: str, error: TimeballError, advice: str) -> dict[str, Any]:
     found = " ".join(str(error).split())
-    line = {"code": code, "status": "fail", "subject": subject, "found": found, "advice": advice, "target": None}
-    return {"status": "fail", "lines": [line]}
+    line = {"code": code, "status": "fail", "subject": subject, "found": found, "advice": advice}
+    return {"status": "fail", "lines": [line | {"command": None, "target": None}]}
 
 
 def _show_lines(lines: list[Mapping[str, Any]], printer: Printer) -> None:

@@ -255,13 +255,13 @@ def duplicate_job(
 
 
 @command(jobs, "delete", "timeball jobs delete by-hand --yes")
-def delete_job(session: Session, job: JobRef, yes: Yes = False) -> None:
+def delete_job(session: Session, job: JobRef, yes: Yes = False, reason: Reason = None) -> None:
     """Take a job out of service: what waits is cancelled, its name is free again, its history stays."""
 
     async def delete(client: AsyncClient) -> None:
         found = await client.jobs.get(job)
         session.printer.confirm(f"Delete {found.name or found.id} and cancel what waits of it?", yes=yes)
-        await client.jobs.delete(found.id)
+        await client.jobs.delete(found.id, reason=reason)
 
     session.talk(delete)
     session.printer.say(f"{job} is deleted")

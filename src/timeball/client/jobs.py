@@ -62,10 +62,10 @@ def update(job: str, version: int | None = None, **fields: Unpack[JobFields]) ->
     return Call("PATCH", at("jobs", job), a(Job), body=_wish(fields), headers=headers)
 
 
-def delete(job: str, version: int | None = None) -> Call[None]:
+def delete(job: str, version: int | None = None, reason: str | None = None) -> Call[None]:
     """Take a job out of service: what waits is cancelled, its name is free again, its history stays."""
     headers = {} if version is None else {"If-Match": f'"{version}"'}
-    return Call("DELETE", at("jobs", job), nothing, headers=headers)
+    return Call("DELETE", at("jobs", job), nothing, headers=headers).having(reason=reason)
 
 
 def pause(job: str, until: Moment | None = None, reason: str | None = None) -> Call[Job]:

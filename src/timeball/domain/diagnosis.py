@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from enum import StrEnum
+from shlex import quote
+from typing import TypedDict
 
 from timeball.domain.brokers import report_on_broker
 from timeball.domain.node import NodeStatus
@@ -33,7 +35,10 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One line: its code, how grave it is, about what, what was found, what to type; and where to look, as (kind, id)."""
+    """One line: its code, how grave it is, about what, what was found, what to do; where to look, as (kind, id); and what to type.
+
+    The advice holds the command too, if there is one.
+    """
 
     code: str
     status: Status
@@ -41,6 +46,7 @@ class Diagnosis:
     found: str
     advice: str | None = None
     target: tuple[str, str] | None = None
+    command: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +105,15 @@ def worst(lines: Iterable[Diagnosis]) -> Status:
     return next((status for status in (Status.FAIL, Status.WARN) if status in found), Status.OK)
 
 
+class _Advice(TypedDict, total=False):
+    advice: str
+    command: str
+
+
+def _to_type(command: str, words: str = "") -> _Advice:
+    return {"advice": f"{words}: {command}" if words else command, "command": command}
+
+
 # the database
 
 
@@ -117,9 +132,10 @@ def _schema(house: House) -> Iterable[Diagnosis]:
     if house.schema == house.schema_needed:
         yield Diagnosis("schema", Status.OK, "schema", f"schema {house.schema}, as this program needs it")
     else:
-        advice = "timeball db migrate" if house.schema < house.schema_needed else "update this program"
+        is_old = house.schema < house.schema_needed
+        advice = _to_type("timeball db migrate") if is_old else _Advice(advice="update this program")
         found = f"schema {house.schema}, this program needs {house.schema_needed}"
-        yield Diagnosis("schema", Status.FAIL, "schema", found, advice)
+        yield Diagnosis("schema", Status.FAIL, "schema", found, **advice)
 
 
 def _durability(house: House) -> Iterable[Diagnosis]:
@@ -171,7 +187,7 @@ def _partitions(house: House) -> Iterable[Diagnosis]:
 def _schedulers(house: House) -> Iterable[Diagnosis]:
     if not house.schedulers:
         found = "none is alive: nothing runs when its time comes"
-        yield Diagnosis("schedulers", Status.FAIL, "schedulers", found, "start one: timeball scheduler")
+        yield Diagnosis("schedulers", Status.FAIL, "schedulers", found, **_to_type("timeball scheduler", "start one"))
     elif house.ownerless:
         found = f"{len(house.schedulers)} alive, {house.ownerless} of {counted(house.shards, 'shard')} without one"
         yield Diagnosis("schedulers", Status.WARN, "schedulers", found, "wait some seconds, and look again")
@@ -184,8 +200,8 @@ def _overdue(house: House) -> Iterable[Diagnosis]:
         yield Diagnosis("overdue", Status.OK, "schedule", "nothing is overdue")
         return
     found = f"the oldest entry should have been moved {span_words(house.now - house.oldest_due)} ago"
-    advice = "look at the scheduler's log; start another: timeball scheduler"
-    yield Diagnosis("overdue", Status.FAIL, "schedule", found, advice)
+    advice = _to_type("timeball scheduler", "look at the scheduler's log; start another")
+    yield Diagnosis("overdue", Status.FAIL, "schedule", found, **advice)
 
 
 def _workers(house: House) -> Iterable[Diagnosis]:
@@ -193,7 +209,7 @@ def _workers(house: House) -> Iterable[Diagnosis]:
     if not house.workers:
         status = Status.FAIL if waiting else Status.WARN
         found = f"none is alive, {waiting} waiting"
-        yield Diagnosis("workers", status, "workers", found, "start one: timeball worker app:tb")
+        yield Diagnosis("workers", status, "workers", found, **_to_type("timeball worker app:tb", "start one"))
         return
     slots, busy = (sum(getattr(worker, name) for worker in house.workers) for name in ("slots", "busy"))
     yield Diagnosis("workers", Status.OK, "workers", f"{len(house.workers)} alive, {busy} of {slots} slots busy")
@@ -234,7 +250,7 @@ def _tzdata(house: House) -> Iterable[Diagnosis]:
     newest = house.newest_tzdata
     if newest is not None and newest > house.tzdata:
         found = f"{house.tzdata} here, but a scheduler has {newest}: they may disagree about clock changes"
-        yield Diagnosis("tzdata", Status.WARN, "time zones", found, "pip install --upgrade tzdata")
+        yield Diagnosis("tzdata", Status.WARN, "time zones", found, **_to_type("pip install --upgrade tzdata"))
     else:
         yield Diagnosis("tzdata", Status.OK, "time zones", f"tzdata {house.tzdata}")
 
@@ -248,12 +264,12 @@ def _queues(house: House) -> Iterable[Diagnosis]:
         if queue.waiting and queue.paused_at is not None:
             because = f" ({queue.pause_reason})" if queue.pause_reason else ""
             found = f"paused for {span_words(house.now - queue.paused_at)}{because}, {queue.waiting} waiting"
-            advice = f"let it go on: timeball queues resume {queue.name}"
-            yield Diagnosis("queue_paused", Status.WARN, f"queue {queue.name}", found, advice, target)
+            advice = _to_type(f"timeball queues resume {quote(queue.name)}", "let it go on")
+            yield Diagnosis("queue_paused", Status.WARN, f"queue {queue.name}", found, target=target, **advice)
         elif queue.waiting and house.workers and not any(worker.serves(queue.name) for worker in house.workers):
             found = f"{queue.waiting} waiting, no worker serves it"
-            advice = f"start one: timeball worker app:tb --queue {queue.name}"
-            yield Diagnosis("queue_unserved", Status.FAIL, f"queue {queue.name}", found, advice, target)
+            advice = _to_type(f"timeball worker app:tb --queue {quote(queue.name)}", "start one")
+            yield Diagnosis("queue_unserved", Status.FAIL, f"queue {queue.name}", found, target=target, **advice)
 
 
 def _handlers(house: House) -> Iterable[Diagnosis]:
@@ -271,7 +287,8 @@ def _handlers(house: House) -> Iterable[Diagnosis]:
 def _dead_letters(house: House) -> Iterable[Diagnosis]:
     if house.dead:
         found = f"{counted(house.dead, 'execution is', 'executions are')} dead, and nobody has dealt with them"
-        yield Diagnosis("dead_letters", Status.WARN, "dead letters", found, "timeball dead", ("dead_letters", ""))
+        target = ("dead_letters", "")
+        yield Diagnosis("dead_letters", Status.WARN, "dead letters", found, target=target, **_to_type("timeball dead"))
     else:
         yield Diagnosis("dead_letters", Status.OK, "dead letters", "none")
 
@@ -290,7 +307,8 @@ def _deadlines(house: House) -> Iterable[Diagnosis]:
 def _access(house: House) -> Iterable[Diagnosis]:
     if house.is_open:
         found = f"open on {house.host}: everybody on this machine is an administrator"
-        yield Diagnosis("access", Status.WARN, "access", found, "make a key: timeball keys create --role admin")
+        advice = _to_type("timeball keys create --role admin", "make a key")
+        yield Diagnosis("access", Status.WARN, "access", found, **advice)
     else:
         yield Diagnosis("access", Status.OK, "access", "a key is needed")
 

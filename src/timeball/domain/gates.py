@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from shlex import quote
 
 from timeball.domain.execution import ExecutionState, Origin
 from timeball.domain.facts import Facts, LimitFacts, Rival, Room
@@ -41,12 +42,16 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The answer of one gate: one sentence, what to do next if somebody can do something, and the ids of what is in the way."""
+    """The answer of one gate: one sentence, what to do next if somebody can do something, and the ids of what is in the way.
+
+    The advice holds the command too, if there is one to type.
+    """
 
     verdict: Verdict
     sentence: str
     advice: str | None = None
     links: tuple[str, ...] = ()
+    command: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +94,7 @@ def _enabled(facts: Facts) -> Finding:
     because = f": {job.pause_reason}" if job.pause_reason else ""
     words = f"the job has been paused since {moment_words(job.paused_at, facts.now)}{until}{because}"
     if facts.execution is None or facts.is_parked:
-        return _stopped(words, f"timeball jobs resume {name}", (show_job(job.id),))
+        return _stopped(words, links=(show_job(job.id),), command=f"timeball jobs resume {quote(name)}")
     return _passed(f"{words}; this execution was let through all the same")
 
 
@@ -103,15 +108,17 @@ def _due(facts: Facts) -> Finding:
         return _not_asked("a paused job has no next occurrence")
     name = job.name or show_job(job.id)
     if isinstance(job.rule, Manual):
-        return _stopped("the job has no schedule: it runs only when it is triggered", f"timeball jobs trigger {name}")
+        return _stopped("the job has no schedule: it runs only when it is triggered", command=_trigger_job(name))
     if job.rule.ends_at is not None and job.rule.ends_at < facts.now:
         return _stopped(
             f"its schedule ended at {moment_words(job.rule.ends_at, facts.now)}",
-            f"timeball jobs edit {name} --ends-at ...",
+            "give it another end",
+            command=f"timeball jobs edit {quote(name)} --ends-at ...",
         )
     return _stopped(
         f"its schedule has nothing left: {job.rule.describe()}",
-        f"timeball jobs trigger {name}, or give it another schedule",
+        "give it another schedule, or run it once more",
+        command=_trigger_job(name),
     )
 
 
@@ -152,7 +159,9 @@ def _overlap(facts: Facts) -> Finding:
         return _overlap_skips(facts, rivals, links)
     if facts.room is Room.BLOCKED:
         does = "which was asked to stop" if job.overlap is Overlap.CANCEL_RUNNING else "one after the other"
-        return _stopped(f"it waits for {rivals} ({does}: overlap is `{job.overlap}`)", _cancel(facts.rivals), links)
+        return _stopped(
+            f"it waits for {rivals} ({does}: overlap is `{job.overlap}`)", None, links, _cancel(facts.rivals)
+        )
     return _passed(f"an earlier execution is unfinished, {rivals}; overlap is `{job.overlap}`")
 
 
@@ -180,8 +189,8 @@ def _unique_key(facts: Facts) -> Finding:
         return _passed(f"its key «{key}» is held by {holder}, which it does not need any more")
     return _stopped(
         f"{holder} holds the key «{key}»; unless that ends first, this one will be skipped",
-        f"timeball runs cancel {holder}",
-        (holder,),
+        links=(holder,),
+        command=f"timeball runs cancel {holder}",
     )
 
 
@@ -193,7 +202,7 @@ def _run_time(facts: Facts) -> Finding:
     if execution is None or execution.run_at is None:
         return _not_asked("there is no execution that waits for its time")
     if facts.is_parked:
-        return _stopped("it waits for its job to be resumed", _resume(facts))
+        return _stopped("it waits for its job to be resumed", command=_resume(facts))
     if not facts.is_coming:
         return _passed(f"its time came {span_words(facts.now - execution.run_at)} ago")
     when = f"{moment_words(execution.run_at, facts.now)}, in {span_words(execution.run_at - facts.now)}"
@@ -205,12 +214,15 @@ def _run_time(facts: Facts) -> Finding:
             tries = "" if facts.job is None else f" of {facts.job.retry.max_retries + 1}"
             return _stopped(
                 f"attempt {execution.attempts}{tries} failed; the next one is at {when}",
-                f"see what went wrong: timeball runs show {show_execution(execution.id)}",
+                "see what went wrong",
+                command=f"timeball runs show {show_execution(execution.id)}",
             )
         case DueKind.SNOOZE:
             return _stopped(f"its handler asked to be run again at {when}")
         case _:
-            return _stopped(f"it is due at {when}", _trigger(facts))
+            return _stopped(
+                f"it is due at {when}", "to run it now" if _trigger(facts) else None, command=_trigger(facts)
+            )
 
 
 # the queue and its workers
@@ -223,7 +235,7 @@ def _queue_open(facts: Facts) -> Finding:
     because = f": {queue.pause_reason}" if queue.pause_reason else ""
     return _stopped(
         f"queue «{queue.name}» has been paused since {moment_words(queue.paused_at, facts.now)}{because}",
-        f"timeball queues resume {queue.name}",
+        command=f"timeball queues resume {quote(queue.name)}",
     )
 
 
@@ -238,7 +250,7 @@ def _worker_for_queue(facts: Facts) -> Finding:
         found = f"{counted(len(facts.workers), 'worker is', 'workers are')} alive, and leaving"
     else:
         found = f"{counted(len(facts.workers), 'worker is', 'workers are')} alive, none serves queue «{name}»"
-    return _stopped(found, f"start one: timeball worker app:tb --queue {name}")
+    return _stopped(found, "start one", command=f"timeball worker app:tb --queue {quote(name)}")
 
 
 def _worker_for_handler(facts: Facts) -> Finding:
@@ -266,8 +278,8 @@ def _slots(facts: Facts) -> Finding:
         return _stopped(
             f"queue «{queue.name}» allows {queue.max_running} at once and "
             f"{_all_taken(queue.max_running)}: {_holders(queue.holders, facts)}",
-            f"timeball queues limit {queue.name} {queue.max_running + 1}",
-            _ids(queue.holders),
+            links=_ids(queue.holders),
+            command=f"timeball queues limit {quote(queue.name)} {queue.max_running + 1}",
         )
     if not facts.able:
         return _not_asked("no worker could take it")
@@ -284,8 +296,8 @@ def _limited(facts: Facts) -> Finding | None:
     name = show_job(facts.job.id) if facts.job else ""
     return _stopped(
         f"{what} allows {limit.max_running} at once and {_all_taken(limit.max_running)}: {_holders(limit.holders, facts)}",
-        f"timeball jobs edit {name} --max-running {limit.max_running + 1}" if name else None,
-        _ids(limit.holders),
+        links=_ids(limit.holders),
+        command=f"timeball jobs edit {name} --max-running {limit.max_running + 1}" if name else None,
     )
 
 
@@ -304,8 +316,9 @@ def _worker_slots(facts: Facts) -> Finding:
         return _passed(f"{free} of {counted(slots, 'slot')} are free on {_names(facts.able)}")
     return _stopped(
         f"{_all_slots(slots)} of {_names(facts.able)} {'is' if slots == 1 else 'are'} taken: {_holders(facts.on_workers, facts)}",
-        f"start another worker: timeball worker app:tb --queue {facts.queue.name}",
+        "start another worker",
         _ids(facts.on_workers),
+        f"timeball worker app:tb --queue {quote(facts.queue.name)}",
     )
 
 
@@ -329,20 +342,22 @@ def _scheduler(facts: Facts) -> Finding:
     if facts.execution is not None and facts.room is not Room.DUE:
         return _not_asked("no scheduler is needed any more")
     if not facts.schedulers:
-        return _stopped("no scheduler is alive: nothing is moved when its time comes", "start one: timeball scheduler")
+        found = "no scheduler is alive: nothing is moved when its time comes"
+        return _stopped(found, "start one", command="timeball scheduler")
     owner = None if job is None else next((one for one in facts.schedulers if job.shard in one.shards), None)
     if job is not None and owner is None:
         return _stopped(
             f"shard {job.shard} has no scheduler just now; {counted(len(facts.schedulers), 'scheduler is', 'schedulers are')} alive",
-            "it is taken within seconds; if not, look at timeball doctor",
+            "it is taken within seconds; if not, look further",
+            command="timeball doctor",
         )
     late = timedelta(0) if facts.run_at is None or facts.is_parked else facts.now - facts.run_at
     who = owner.name if owner else f"{counted(len(facts.schedulers), 'scheduler is', 'schedulers are')} alive"
     if late > _MOMENT:
-        return _stopped(f"{who} has it, but has not moved it for {span_words(late)}", "look at timeball doctor")
+        return _stopped(f"{who} has it, but has not moved it for {span_words(late)}", command="timeball doctor")
     if facts.clock_error > WORST_CLOCK:
         return _stopped(
-            f"the database's clock is known only to {span_words(facts.clock_error)}", "look at timeball doctor"
+            f"the database's clock is known only to {span_words(facts.clock_error)}", command="timeball doctor"
         )
     return _passed(f"{who} looks after it; the database's clock decides")
 
@@ -405,8 +420,11 @@ def _not_asked(sentence: str) -> Finding:
     return Finding(Verdict.NOT_ASKED, sentence)
 
 
-def _stopped(sentence: str, advice: str | None = None, links: tuple[str, ...] = ()) -> Finding:
-    return Finding(Verdict.STOPPED, sentence, advice, links)
+def _stopped(
+    sentence: str, words: str | None = None, links: tuple[str, ...] = (), command: str | None = None
+) -> Finding:
+    advice = ": ".join(part for part in (words, command) if part) or None
+    return Finding(Verdict.STOPPED, sentence, advice, links, command)
 
 
 def _ids(rivals: Sequence[Rival]) -> tuple[str, ...]:
@@ -434,9 +452,13 @@ def _cancel(rivals: Sequence[Rival]) -> str | None:
 
 
 def _resume(facts: Facts) -> str | None:
-    return None if facts.job is None else f"timeball jobs resume {facts.job.name or show_job(facts.job.id)}"
+    return None if facts.job is None else f"timeball jobs resume {quote(facts.job.name or show_job(facts.job.id))}"
 
 
 def _trigger(facts: Facts) -> str | None:
     job = facts.job
-    return None if job is None or job.name is None else f"to run it now: timeball jobs trigger {job.name}"
+    return None if job is None or job.name is None else _trigger_job(job.name)
+
+
+def _trigger_job(name: str) -> str:
+    return f"timeball jobs trigger {quote(name)}"

@@ -91,6 +91,7 @@ EXECUTION_FIELDS: Mapping[str, Field] = _SHARED | {
     "origin": Field(Kind.CHOICE, tuple(Origin)),
     "attempts": Field(Kind.NUMBER),
     "late": Field(Kind.SPAN),
+    "waits": Field(Kind.SPAN),
     "took": Field(Kind.SPAN),
 }
 JOB_FIELDS: Mapping[str, Field] = _SHARED | {

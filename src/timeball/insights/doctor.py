@@ -35,7 +35,7 @@ _GRAVITY = {Status.FAIL: 0, Status.WARN: 1, Status.OK: 2}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Concern:
-    """What needs a human: one sentence, what to type, where to look as (kind, id), and why."""
+    """What needs a human: one sentence, what to do, where to look as (kind, id), why, and what to type."""
 
     code: str
     status: Status
@@ -43,6 +43,7 @@ class Concern:
     advice: str | None
     target: tuple[str, str] | None
     why: str | None = None
+    command: str | None = None
 
 
 class Doctor:
@@ -137,11 +138,13 @@ class Doctor:
     async def _late_concern(self, queue: str, id_: ExecutionId, run_at: datetime, now: datetime) -> Concern:
         execution = await self._store.history.find(id_)
         explanation = None if execution is None else await self._explainer.execution(execution)
+        command = f"timeball why {show_execution(id_)}"
         return Concern(
             code="late",
             status=Status.WARN,
             sentence=f"{_name(explanation, id_)} in queue {queue} is {span_words(now - run_at)} late",
-            advice=f"timeball why {show_execution(id_)}",
+            advice=command,
+            command=command,
             target=("execution", show_execution(id_)),
             why=None if explanation is None else explanation.headline,
         )
@@ -161,12 +164,14 @@ class Doctor:
             ):
                 continue
             lasts = f"{show_execution(run.id)} ({run.handler}) has run for {span_words(now - run.started_at)}"
+            command = f"timeball runs logs {show_execution(run.id)}"
             found.append(
                 Concern(
                     code="overrunning",
                     status=Status.WARN,
                     sentence=f"{lasts}, its like usually take {span_words(usual.median)}",
-                    advice=f"look at its log: timeball runs logs {show_execution(run.id)}",
+                    advice=f"look at its log: {command}",
+                    command=command,
                     target=("execution", show_execution(run.id)),
                 )
             )
@@ -180,7 +185,12 @@ def _of_kind(nodes: Iterable[NodeStatus], kind: NodeKind) -> Sequence[NodeStatus
 def _concern(line: Diagnosis) -> Concern:
     sentence = f"{line.subject}: {line.found}"
     return Concern(
-        code=line.code, status=line.status, sentence=sentence, advice=line.advice, target=line.target, why=None
+        code=line.code,
+        status=line.status,
+        sentence=sentence,
+        advice=line.advice,
+        target=line.target,
+        command=line.command,
     )
 
 

@@ -25,6 +25,7 @@ _LINE_EXAMPLE = {
     "subject": "queue reports",
     "found": "61 waiting, no worker serves it",
     "advice": "start one: timeball worker app:tb --queue reports",
+    "command": "timeball worker app:tb --queue reports",
     "target": {"kind": "queue", "id": "reports"},
 }
 _CONCERN_EXAMPLE = {
@@ -32,6 +33,7 @@ _CONCERN_EXAMPLE = {
     "status": "warn",
     "sentence": f"app.etl:nightly ({EXECUTION_ID}) in queue batch is 14 min late",
     "advice": f"timeball why {EXECUTION_ID}",
+    "command": f"timeball why {EXECUTION_ID}",
     "target": {"kind": "execution", "id": EXECUTION_ID},
     "why": "NOT STARTED: all 8 slots of web-1 are taken.",
 }

@@ -36,6 +36,7 @@ _EXAMPLE = {
             "verdict": "stopped",
             "sentence": f"queue «crm» allows 1 at once and its one place is taken: {_HOLDER} (12 min, usually 3 min)",
             "advice": "timeball queues limit crm 2",
+            "command": "timeball queues limit crm 2",
             "links": [_HOLDER],
         }
     ],
@@ -89,5 +90,6 @@ def _gate_document(gate: Gate) -> Document:
         "verdict": gate.finding.verdict,
         "sentence": gate.finding.sentence,
         "advice": gate.finding.advice,
+        "command": gate.finding.command,
         "links": list(gate.finding.links),
     }

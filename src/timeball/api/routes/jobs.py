@@ -23,7 +23,7 @@ from timeball.api.expanding import ExecutionShape, JobShape, executions_page, ex
 from timeball.api.export import Format, exported
 from timeball.api.problems import Refusal
 from timeball.api.schemas.bulk import ExecutionIds
-from timeball.api.schemas.common import ListOut, Reason
+from timeball.api.schemas.common import ListOut, Reason, Words
 from timeball.api.schemas.executions import ExecutionFull, ExecutionOut
 from timeball.api.schemas.jobs import BackfillIn, JobCreated, JobIn, JobOut, JobPatch, PauseIn, RunIn
 from timeball.api.schemas.system import NextOut
@@ -210,7 +210,13 @@ _DELETE: dict[str, Any] = described(Role.EDITOR, None, status=204, fails=[404, 4
 
 
 @router.delete("/{job}", response_class=Response, **_DELETE)
-async def delete_job(job: JobRef, desk: TheDesk, caller: TheCaller, if_match: IfMatch = None) -> Response:
+async def delete_job(
+    job: JobRef,
+    desk: TheDesk,
+    caller: TheCaller,
+    reason: Annotated[Words | None, Query(description="Why; it goes into the audit.")] = None,
+    if_match: IfMatch = None,
+) -> Response:
     """Take a job out of service: what waits is cancelled, its name is free again, its history stays."""
     found = await desk.insights.find_job(job)
     expected = version_from(if_match)
@@ -222,7 +228,7 @@ async def delete_job(job: JobRef, desk: TheDesk, caller: TheCaller, if_match: If
             hint="read it again",
             headers=_tag(found.version),
         )
-    await desk.commands.delete(found.id, caller.acting())
+    await desk.commands.delete(found.id, caller.acting(reason))
     return Response(status_code=204)
 
 

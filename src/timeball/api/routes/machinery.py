@@ -22,7 +22,8 @@ from timeball.errors import InvalidInput, NotFound
 
 router = APIRouter()
 
-QueueName = Annotated[str, Path(max_length=200, description="A queue's name.")]
+# A name may hold a slash: in a path it stands as it is, or as %2F.
+QueueName = Annotated[str, Path(max_length=200, description="A queue's name; it may hold a slash.")]
 NodeRef = Annotated[str, Path(max_length=200, description="A node's id.")]
 
 _QUEUE_EXAMPLE = {
@@ -64,14 +65,14 @@ async def list_queues(desk: TheDesk) -> Response:
     return answer({"data": [queue_document(row) for row in await desk.insights.queues()]})
 
 
-@router.get("/queues/{queue}", tags=["queues"], response_model=QueueOut, **described(Role.VIEWER, _QUEUE_EXAMPLE))
+@router.get("/queues/{queue:path}", tags=["queues"], response_model=QueueOut, **described(Role.VIEWER, _QUEUE_EXAMPLE))
 async def get_queue(queue: QueueName, desk: TheDesk) -> Response:
     """One queue; one that nobody has used yet is simply empty."""
     return answer(queue_document(await desk.insights.queue(check_label(queue, "queue"))))
 
 
 @router.patch(
-    "/queues/{queue}",
+    "/queues/{queue:path}",
     tags=["queues"],
     response_model=QueueOut,
     **described(Role.EDITOR, _QUEUE_EXAMPLE, request={"max_running": 10}, has_body=True, fails=[409]),
@@ -85,7 +86,7 @@ async def limit_queue(queue: QueueName, body: QueueLimit, desk: TheDesk, caller:
 _TOGGLE = described(Role.OPERATOR, _QUEUE_EXAMPLE, request={"reason": "maintenance"}, has_body=True, fails=[409])
 
 
-@router.post("/queues/{queue}/pause", tags=["queues"], response_model=QueueOut, **_TOGGLE)
+@router.post("/queues/{queue:path}/pause", tags=["queues"], response_model=QueueOut, **_TOGGLE)
 async def pause_queue(
     queue: QueueName,
     desk: TheDesk,
@@ -98,7 +99,7 @@ async def pause_queue(
     return answer(queue_document(await desk.insights.queue(queue)))
 
 
-@router.post("/queues/{queue}/resume", tags=["queues"], response_model=QueueOut, **_TOGGLE)
+@router.post("/queues/{queue:path}/resume", tags=["queues"], response_model=QueueOut, **_TOGGLE)
 async def resume_queue(
     queue: QueueName,
     desk: TheDesk,
@@ -112,7 +113,7 @@ async def resume_queue(
 
 
 @router.post(
-    "/queues/{queue}/purge",
+    "/queues/{queue:path}/purge",
     tags=["queues"],
     response_model=PurgeOut,
     **described(

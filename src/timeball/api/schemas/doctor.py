@@ -21,7 +21,8 @@ class DiagnosisOut(BaseModel):
     status: Literal["ok", "warn", "fail"]
     subject: str
     found: str
-    advice: str | None = Field(description="What to type.")
+    advice: str | None = Field(description="What to do.")
+    command: str | None = Field(description="What of the advice can be typed in a terminal.")
     target: TargetOut | None
 
 
@@ -40,5 +41,6 @@ class ConcernOut(BaseModel):
     status: Literal["warn", "fail"]
     sentence: str
     advice: str | None
+    command: str | None
     target: TargetOut | None
     why: str | None = Field(description="The explanation of what waits, in one sentence.")

@@ -16,6 +16,7 @@ class GateOut(BaseModel):
     verdict: Literal["passed", "stopped", "not_asked"]
     sentence: str
     advice: str | None = Field(description="What to do, where somebody can do something.")
+    command: str | None = Field(description="What of the advice can be typed in a terminal.")
     links: list[str] = Field(description="The ids of what stands in the way.")
 
 
