@@ -21,10 +21,13 @@ AXE = (VENDOR / "axe-4.10.3.min.js").read_text(encoding="utf-8")
 _RULES = "['wcag2a', 'wcag2aa', 'wcag21aa', 'wcag22aa']"
 # In the dark only the colours are others.
 _COLOURS = "{type: 'rule', values: ['color-contrast', 'link-in-text-block']}"
-RUNS = {
-    scheme: f"axe.run(document, {{resultTypes: ['violations'], runOnly: {rules}}})"
-    for scheme, rules in (("light", _RULES), ("dark", _COLOURS))
-}
+_RUN = "axe.run(document, {{resultTypes: ['violations'], runOnly: {rules}}})"
+SCANS = {"light": _RUN.format(rules=_RULES), "dark": _RUN.format(rules=_COLOURS)}
+# The hundredth row of a table and the thousandth mark of a drawing are made like the tenth.
+_THIN_OUT = """
+for (const one of document.querySelectorAll("tbody, svg, ol")) [...one.children].slice(12).forEach((more) => more.remove());
+document.querySelectorAll("select").forEach((one) => [...one.options].slice(12).forEach((more) => more.remove()));
+"""
 GRAVE = ("serious", "critical")
 
 
@@ -37,10 +40,11 @@ def test_axe_is_what_its_makers_published() -> None:
 
 
 @pytest.mark.asyncio(loop_scope="session")
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_no_page_has_a_serious_fault(chromium: Browser, lively: str, scheme: str) -> None:
-    async with window(chromium, lively, color_scheme=scheme) as page:
-        found = {path: await _faults(page, path, scheme) for path in (*PAGES, *await _single_pages(page))}
+async def test_no_page_has_a_serious_fault_in_light_or_dark(chromium: Browser, lively: str) -> None:
+    async with window(chromium, lively, color_scheme="light", reduced_motion="reduce") as page:
+        # The stream would put rows back while axe looks at them.
+        await page.route("**/parts/stream", lambda route: route.fulfill(status=204))
+        found = {path: await _faults(page, path) for path in (*PAGES, *await _single_pages(page))}
 
     assert {path: faults for path, faults in found.items() if faults} == {}
 
@@ -53,10 +57,19 @@ async def _single_pages(page: Page) -> list[str]:
     return [f"/jobs/{job}", f"/jobs/{job}/edit", f"/executions/{run}", f"/executions/{run}/why"]
 
 
-async def _faults(page: Page, path: str, scheme: str) -> list[str]:
+async def _faults(page: Page, path: str) -> list[str]:
+    """What axe finds on a page: everything in light, then the colours in dark."""
     await page.goto(path)
+    await page.evaluate(_THIN_OUT)
     await page.evaluate(AXE)
-    found: dict[str, Any] = await page.evaluate(RUNS[scheme])
+    faults: list[str] = []
+    for scheme, scan in SCANS.items():
+        await page.emulate_media(color_scheme=scheme)
+        faults += [f"{scheme}: {fault}" for fault in _grave(await page.evaluate(scan))]
+    return faults
+
+
+def _grave(found: dict[str, Any]) -> list[str]:
     return [
         f"{fault['id']}: {node['target']} {node['failureSummary'][:200]}"
         for fault in found["violations"]

@@ -243,6 +243,8 @@ async def test_a_deleted_job_is_gone_and_a_copy_is_opened(browser: Browser, ids:
     page = await browser.submit(f"/jobs/{ids['cron']}/delete", reason="old")
     assert "Deleted" in toast(page)
     assert (await browser.get(f"/jobs/{ids['cron']}")).status_code == 404
+    (noted,) = [one for one in (await api(browser, "/audit"))["data"] if one["action"] == "job.delete"]
+    assert noted["reason"] == "old"
 
 
 async def test_a_key_is_made_shown_once_used_and_revoked(browser: Browser) -> None:

@@ -154,7 +154,7 @@ async def test_many_are_cancelled_by_range_after_their_number_was_said(page: Pag
     await expect(page.locator(".bulk output")).to_have_text("3 selected")
 
     await page.locator(".bulk").get_by_role("button", name="Cancel").click()
-    await expect(page.locator("#confirm")).to_contain_text("Cancel 3 execution(s)?")
+    await expect(page.locator("#confirm")).to_contain_text("Cancel 3 executions?")
     await page.locator("#confirm").get_by_role("button", name="Cancel").click()
     await expect(page.locator(".toast")).to_contain_text("3 executions cancelled")
 

@@ -192,3 +192,51 @@ async def test_the_doctor_says_what_was_found_and_what_to_type(browser: Browser,
     assert "no worker serves it" in page
     assert '<a href="/queues/one?name=mail">' in page
     assert "--queue mail" in page
+
+
+# names with a slash, and what cannot be undone
+
+
+async def test_a_queue_may_have_a_slash_in_its_name(browser: Browser, store: Store) -> None:
+    await enqueue(store, queue="eu/mail")
+
+    page = await browser.submit("/queues/pause", name="eu/mail", reason="maintenance")
+    assert "eu/mail is paused" in page.text
+    paused = (await browser.get("/api/v1/queues/eu%2Fmail")).json()
+    assert (paused["name"], paused["pause_reason"], paused["depth"]) == ("eu/mail", "maintenance", 1)
+    await browser.submit("/queues/limit", name="eu/mail", max_running="3")
+    assert (await browser.get("/api/v1/queues/eu/mail")).json()["max_running"] == 3
+    link = re.search(r'<td class="name"><a href="([^"]+)">eu/mail', (await browser.get("/queues")).text)
+    assert link
+    assert "maintenance" in (await browser.get(link[1])).text
+
+
+async def test_a_queue_is_purged_only_after_its_name_was_typed(
+    browser: Browser, store: Store, log_in: Entering
+) -> None:
+    for _ in range(3):
+        await enqueue(store, queue="mail")
+    form = (await browser.get(FORM)).text
+    assert 'data-typed="mail"' in form
+    assert "Cancel 3 executions waiting in mail?" in form
+
+    assert (await browser.submit("/queues/purge", name="mail", typed="Mail")).status_code == 422
+    assert (await browser.get("/api/v1/queues/mail")).json()["depth"] == 3
+    done = await browser.submit("/queues/purge", name="mail", typed="mail", reason="sent twice")
+
+    assert "3 executions cancelled" in done.text
+    assert (await browser.get("/api/v1/queues/mail")).json()["depth"] == 0
+    operator = await log_in("operator")
+    assert (await operator.submit("/queues/purge", name="mail", typed="mail")).status_code == 403
+    assert "/queues/purge" not in (await operator.get(FORM)).text
+
+
+async def test_what_to_type_stands_apart_from_what_it_is_for(browser: Browser, store: Store) -> None:
+    await make_node(store, NodeKind.WORKER, slots=1, queues=("other",))
+    await enqueue(store, queue="two words")
+
+    page = (await browser.get("/doctor")).text
+
+    assert "<code>timeball worker app:tb --queue &#39;two words&#39;</code>" in page
+    assert '<span class="soft">start one</span>' in page
+    assert "<code>start one" not in page

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from timeball.dashboard.pages.state_line import lateness_ms, state_line
+from timeball.dashboard.pages.state_line import late_ms, state_line
 from timeball.domain.execution import Attempt, ErrorInfo, Execution, ExecutionState, Origin
 from timeball.domain.ids import ExecutionId, JobId
 from timeball.insights import ExecutionView
@@ -88,7 +88,7 @@ def test_what_succeeded_at_once() -> None:
     )
 
     assert words(view) == [("scheduled", 0), ("queued", 2_000), ("running", 3_000), ("succeeded", None)]
-    assert lateness_ms(view) == 2_000
+    assert late_ms(view.execution, view.attempts) == 2_000
 
 
 def test_what_died_after_three_tries_tells_how_long_it_was_retried() -> None:
@@ -105,7 +105,7 @@ def test_what_died_after_three_tries_tells_how_long_it_was_retried() -> None:
     expected = [("scheduled", 0), ("queued", 1_000), ("running", 1_000), ("retrying", 32_000), ("dead", None)]
     assert words(view) == expected
     # The retries waited for their turn; only the first try could be late.
-    assert lateness_ms(view) == 1_000
+    assert late_ms(view.execution, view.attempts) == 1_000
 
 
 def test_what_waits_for_its_next_try_says_when() -> None:
@@ -120,4 +120,4 @@ def test_what_was_cancelled_before_it_ran_has_no_run() -> None:
     view = seen([], state=ExecutionState.CANCELLED, queued_at=after(0), finished_at=after(9))
 
     assert words(view) == [("scheduled", 0), ("queued", 9_000), ("cancelled", None)]
-    assert lateness_ms(view) is None
+    assert late_ms(view.execution, view.attempts) is None

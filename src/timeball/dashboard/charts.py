@@ -13,6 +13,9 @@ _SVG = Markup(
 _BAR = Markup(
     '<rect class="{tone}" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}"><title>{title}</title></rect>'
 )
+_METER = Markup(
+    '<rect class="tone-none" width="{0}" height="{1}" rx="3"/><rect class="{2}" width="{3:g}" height="{1}" rx="3"/>'
+)
 
 
 def bars(
@@ -98,12 +101,15 @@ def gauge(value: float, most: float, label: str, *, width: int = 96, height: int
     """How full something is."""
     share = min(value / most, 1) if most else 0
     tone = "tone-bad" if share >= 1 else "tone-warn" if share > 0.8 else "tone-live"
-    body = Markup(
-        '<rect class="tone-none" width="{0}" height="{1}" rx="3"/><rect class="{2}" width="{3:g}" height="{1}" rx="3"/>'
-    )
-    return _SVG.format(
-        kind="gauge", width=width, height=height, label=label, body=body.format(width, height, tone, share * width)
-    )
+    body = _METER.format(width, height, tone, share * width)
+    return _SVG.format(kind="gauge", width=width, height=height, label=label, body=body)
+
+
+def progress(value: float, whole: float, label: str, *, width: int = 96, height: int = 6) -> Markup:
+    """How far something has come; a whole one is good."""
+    share = min(value / whole, 1) if whole else 1
+    body = _METER.format(width, height, "tone-good" if share >= 1 else "tone-live", share * width)
+    return _SVG.format(kind="gauge", width=width, height=height, label=label, body=body)
 
 
 def _at(values: Sequence[str], number: int, otherwise: str) -> str:

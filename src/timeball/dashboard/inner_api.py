@@ -59,9 +59,9 @@ class InnerApi:
         """Change, if it still has the version the change was made for."""
         return await self._ask("PATCH", path, {}, body, {} if version is None else {"If-Match": f'"{version}"'})
 
-    async def delete(self, *path: str) -> Document:
+    async def delete(self, *path: str, **params: Any) -> Document:
         """Take away."""
-        return await self._ask("DELETE", path, {}, None, {})
+        return await self._ask("DELETE", path, params, None, {})
 
     async def forward(self, scope: Scope, receive: Receive, send: Send, *path: str) -> None:
         """Let the API answer a request of the visitor itself: a download, a stream."""

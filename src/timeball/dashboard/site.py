@@ -40,6 +40,8 @@ class Site:
     assets: Assets
     templates: Environment
     reads: SharedReads
+    # How many there are of what the side of every page names: as they were last counted, by the page each stands beside.
+    counts: dict[str, str] = field(default_factory=dict)
     # The streams that browsers hold open now.
     streams: set[object] = field(default_factory=set)
 

@@ -10,6 +10,9 @@ from typing import Any
 
 import orjson
 
+from timeball.domain.redaction import REDACTED
+from timeball.domain.search import EXACT_UP_TO
+
 
 @dataclass(frozen=True, slots=True)
 class Look:
@@ -95,12 +98,22 @@ def seconds(value: float | None) -> str:
     return span(None if value is None else value * 1_000)
 
 
+def brief(value: float | None) -> str:
+    """How long, from seconds, in the largest unit alone from a minute on: for narrow places."""
+    return seconds(value) if value is None or value < 60 else " ".join(seconds(value).split(" ")[:2])
+
+
 def number(value: float | None) -> str:
     """A number with thin spaces between thousands."""
     if value is None:
         return "–"
     text = f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
     return text.replace(",", "\u202f")
+
+
+def short_number(value: int) -> str:
+    """A number for a narrow place; what was counted up to ten thousand says so."""
+    return number(value) if value <= EXACT_UP_TO else f"> {number(EXACT_UP_TO)}"
 
 
 def counted(value: int, one: str, many: str | None = None) -> str:
@@ -111,6 +124,11 @@ def counted(value: int, one: str, many: str | None = None) -> str:
 def pretty(value: Any) -> str:
     """A JSON value over several lines."""
     return orjson.dumps(value, option=orjson.OPT_INDENT_2, default=str).decode()
+
+
+def hidden(value: Any) -> int:
+    """How many values of a document are hidden."""
+    return pretty(value).count(REDACTED)
 
 
 def short_id(text: str | None) -> str:
@@ -133,6 +151,11 @@ def actor_name(text: str | None) -> str:
     return text.partition(" ")[2] or text if text.startswith("key:") else text
 
 
+def before(text: str, end: str | None) -> str:
+    """What stands before the end of a text, without the colon between them."""
+    return text.removesuffix(end).rstrip(": ") if end else text
+
+
 def tone(state: str) -> str:
     """The colour of a state, as a class."""
     return f"tone-{STATES[state].tone}"
@@ -153,13 +176,16 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "stamp": stamp,
     "span": span,
     "seconds": seconds,
+    "brief": brief,
     "number": number,
     "counted": counted,
     "pretty": pretty,
+    "hidden": hidden,
     "short_id": short_id,
     "actor_name": actor_name,
     "term": term,
     "tone": tone,
+    "before": before,
     "short_type": short_type,
     "wall": wall,
     "wall_clock": wall_clock,

@@ -207,6 +207,10 @@ class Insights:
         """The unsuccessful tries of some executions, each in order."""
         return await self._inspection.attempts([execution.id for execution in executions])
 
+    async def unsuccessful_tries(self, since: datetime, until: datetime, limit: int) -> list[dict[str, Any]]:
+        """The tries that failed, timed out or were lost within a span, the latest first."""
+        return await self._inspection.unsuccessful_tries(since, until, limit)
+
     async def log(self, execution_id: ExecutionId, after: tuple[int, int], limit: int) -> list[LogLine]:
         """What an execution said, behind a cursor."""
         return await self._store.history.log(execution_id, after, limit)

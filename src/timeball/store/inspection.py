@@ -50,6 +50,11 @@ class Inspection:
             found[ExecutionId(row["execution_id"])].append(attempt_from(row))
         return found
 
+    async def unsuccessful_tries(self, since: datetime, until: datetime, limit: int) -> list[dict[str, Any]]:
+        """The tries that ended within a span without success, the latest first."""
+        rows = await self._database.fetch("unsuccessful_tries", since=since, until=until, limit=limit)
+        return [dict(row) for row in rows]
+
     async def _only(self, name: str) -> Mapping[str, Any]:
         row = await self._database.fetch_row(name)
         assert row is not None

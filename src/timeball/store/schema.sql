@@ -307,6 +307,9 @@ CREATE TABLE timeball.attempt (
     CONSTRAINT attempt_pkey PRIMARY KEY (execution_id, fence, finished_at)
 ) PARTITION BY RANGE (finished_at);
 CREATE INDEX attempt_by_recorded ON timeball.attempt USING brin (recorded) WITH (pages_per_range='16', autosummarize='on');
+-- The tries of the last hour that did not succeed: a list for people, behind the number that counts them.
+-- They are written in the order in which they end, so that a summary of each few pages is enough.
+CREATE INDEX attempt_by_end ON timeball.attempt USING brin (finished_at) WITH (pages_per_range='16', autosummarize='on');
 
 CREATE TABLE timeball.attempt_default PARTITION OF timeball.attempt DEFAULT;
 

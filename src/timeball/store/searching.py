@@ -59,6 +59,9 @@ def _in_room(term: Term, room: str, place: Place, now: str, moment: datetime, na
             return _any(is_settled if value == "yes" else f"NOT {is_settled}" for value in term.values)
         case "late":
             return _compared(f"{_STARTED.get(room, now)} - scheduled_for", term, place, "interval")
+        case "waits":
+            # As the number of what is late now counts it: what could be taken at once, if a slot were free.
+            return _compared(f"{now} - run_at" if room == "ready" else "NULL::interval", term, place, "interval")
         case "took":
             return _compared(_took(room, now), term, place, "interval")
         case "payload":

@@ -19,12 +19,15 @@ from timeball.dashboard.pages import (
     keys,
     log,
     login,
+    operations,
     queues,
     schedule_preview,
+    search_ends,
     shell,
     stream,
     templates,
     timeline,
+    tries,
     workers,
 )
 
@@ -32,8 +35,10 @@ from timeball.dashboard.pages import (
 _TOPICS = (
     home,
     shell,
+    search_ends,
     stream,
     timeline,
+    tries,
     forecast,
     schedule_preview,
     downloads,
@@ -49,6 +54,7 @@ _TOPICS = (
     doctor,
     keys,
     audit,
+    operations,
     templates,
 )
 

@@ -8,15 +8,17 @@ from starlette.responses import Response
 
 from timeball.api.auth import Role
 from timeball.api.views import dead_group_document
+from timeball.dashboard.pages.execution_actions import undo_of
 from timeball.dashboard.pages.executions import named
 from timeball.dashboard.pages.many import sum_up
+from timeball.dashboard.pages.operations import is_operation, watch
 from timeball.dashboard.routing import Pages
-from timeball.dashboard.visit import Undo, Visit
+from timeball.dashboard.visit import Visit
 from timeball.domain.execution import ExecutionState
 from timeball.domain.search import ExecutionFilter, PageRequest
 
 pages = Pages()
-_GROUPS, _PAGE, _MOST_UNDONE = 100, 50, 40
+_GROUPS, _PAGE = 100, 50
 
 
 @pages.get("/dead")
@@ -49,21 +51,24 @@ async def groups(visit: Visit) -> Response:
 async def retry(visit: Visit) -> Response:
     """Retry one, some or all of a cause; what was made can be cancelled again."""
     result = await visit.api.post("dead-letter", "retry", body=_choice(visit))
+    if is_operation(result):
+        return watch(visit, result)
     made = [item["execution_id"] for item in result["results"] if item["execution_id"]]
     failed = [item["error"] for item in result["results"] if item["status"] == "failed"]
-    told = sum_up(result["done"], "execution", "retried", failed) + _rest(result)
+    told = sum_up(result["done"], "execution", "retried", failed)
     if len(made) == 1 and "one" in visit.form:
         told = "One is retried: look how it ends, then retry the others."
         return visit.go(visit.site_url(f"/executions/{made[0]}"), told)
-    undo = Undo(visit.site_url("/executions/undo"), {"ids": " ".join(made)}) if 0 < len(made) <= _MOST_UNDONE else None
-    return visit.go(visit.back("/dead"), told, undo=undo)
+    return visit.go(visit.back("/dead"), told, undo=undo_of(visit, made))
 
 
 @pages.post("/dead/discard", Role.OPERATOR)
 async def discard(visit: Visit) -> Response:
     """Take them off the list without running them; their history stays."""
     result = await visit.api.post("dead-letter", "discard", body=_choice(visit))
-    return visit.go(visit.back("/dead"), sum_up(result["done"], "execution", "discarded", []) + _rest(result))
+    if is_operation(result):
+        return watch(visit, result)
+    return visit.go(visit.back("/dead"), sum_up(result["done"], "execution", "discarded", []))
 
 
 def _choice(visit: Visit) -> dict[str, Any]:
@@ -74,7 +79,3 @@ def _choice(visit: Visit) -> dict[str, Any]:
     if visit.form.get("fingerprint"):
         return body | {"fingerprint": visit.form["fingerprint"]}
     return body | {"all": True}
-
-
-def _rest(result: dict[str, Any]) -> str:
-    return " There are more: do it again for the next 500." if result["has_more"] else ""

@@ -1,15 +1,18 @@
-"""What can be done to many executions, and taking them home as a file."""
+"""What can be done to many executions: those that were selected, or all that match."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from starlette.responses import Response
 
 from timeball.api.auth import Role
-from timeball.dashboard.pages.executions import wanted_executions
-from timeball.dashboard.pages.many import Many, confirm_many, ids_of_matching, sum_up
+from timeball.dashboard.inner_api import ApiProblem
+from timeball.dashboard.pages.executions import so_far
+from timeball.dashboard.pages.many import Many, confirm_many, sum_up
+from timeball.dashboard.pages.operations import is_operation, watch
 from timeball.dashboard.routing import Pages
 from timeball.dashboard.visit import Undo, Visit
-from timeball.domain.ids import show_execution
 
 pages = Pages()
 _VERBS = {"cancel": "cancelled", "retry": "retried"}
@@ -21,26 +24,39 @@ _MOST_UNDONE = 40
 async def many(visit: Visit) -> Response:
     """Cancel or retry all selected executions, or all that match; those are counted first, and asked about."""
     wish = Many.of(visit)
-    if wish.action not in _VERBS:
+    if wish.action not in _VERBS or not (wish.ids or wish.is_matching):
         return visit.go(visit.back("/executions"), "Nothing was chosen.", kind="bad")
-    ids = wish.ids
-    if wish.is_matching:
-        wanted = wanted_executions(visit, wish.q, wish.status)
-        found = await ids_of_matching(lambda request: visit.site.insights.executions(wanted, request))
-        ids = [show_execution(one.id) for one in found.items]
-        if wish.expected != len(ids):
-            return confirm_many(
-                visit, wish, len(ids), has_more=found.has_more, noun="execution", path="/executions/bulk"
-            )
-    if not ids:
-        return visit.go(visit.back("/executions"), "Nothing was chosen.", kind="bad")
-    body = {"action": wish.action, "ids": ids, "reason": wish.reason}
-    results = (await visit.api.post("executions", "bulk", body=body))["results"]
-    failed = [item["error"] for item in results if item["status"] == "failed"]
-    made = [item["execution_id"] for item in results if item["execution_id"]]
-    undo = Undo(visit.site_url("/executions/undo"), {"ids": " ".join(made)}) if 0 < len(made) <= _MOST_UNDONE else None
-    told = sum_up(len(results) - len(failed), "execution", _VERBS[wish.action], failed)
-    return visit.go(visit.back("/executions"), told, undo=undo, kind="bad" if failed else "done")
+    body: dict[str, Any] = {"action": wish.action, "reason": wish.reason}
+    if not wish.is_matching:
+        return _told(visit, wish.action, await visit.api.post("executions", "bulk", body=body | {"ids": wish.ids}))
+    until = wish.until or ("" if wish.q or wish.status else so_far(visit).isoformat())
+    body["filter"] = {"q": wish.q or None, "status": [wish.status] if wish.status else [], "end_date": until or None}
+    if wish.expected is not None:
+        try:
+            result = await visit.api.post("executions", "bulk", body=body | {"expected_count": wish.expected})
+            return _told(visit, wish.action, result)
+        except ApiProblem as problem:
+            # Another number than the one agreed to: ask again.
+            if problem.status != 409:
+                raise
+    would = await visit.api.post("executions", "bulk", body=body | {"dry_run": True})
+    return confirm_many(visit, wish, would["done"], noun="execution", path="/executions/bulk", until=until)
+
+
+def _told(visit: Visit, action: str, result: dict[str, Any]) -> Response:
+    if is_operation(result):
+        return watch(visit, result)
+    failed = [item["error"] for item in result["results"] if item["status"] == "failed"]
+    made = [item["execution_id"] for item in result["results"] if item["execution_id"]]
+    told = sum_up(result["done"], "execution", _VERBS[action], failed)
+    return visit.go(visit.back("/executions"), told, undo=undo_of(visit, made), kind="bad" if failed else "done")
+
+
+def undo_of(visit: Visit, made: list[str]) -> Undo | None:
+    """The way back from a retry: cancel what it made."""
+    if not 0 < len(made) <= _MOST_UNDONE:
+        return None
+    return Undo(visit.site_url("/executions/undo"), {"ids": " ".join(made)})
 
 
 @pages.post("/executions/undo", Role.OPERATOR)

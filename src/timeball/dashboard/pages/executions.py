@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 
 from starlette.responses import Response
@@ -11,7 +13,7 @@ from timeball.api.auth import Role
 from timeball.api.views import execution_document, full_execution_document
 from timeball.api.wishes import check_search, execution_filter
 from timeball.dashboard.pages.job_form import read_json
-from timeball.dashboard.pages.state_line import lateness_ms, state_line
+from timeball.dashboard.pages.state_line import late_ms, state_line
 from timeball.dashboard.routing import Pages
 from timeball.dashboard.visit import Undo, Visit
 from timeball.dashboard.wording import pretty
@@ -22,6 +24,8 @@ from timeball.errors import InvalidInput
 pages = Pages()
 STATUSES = tuple(ExecutionState)
 _PAGE = 50
+# What workers hold ready for its instant is shown already.
+_AHEAD = timedelta(seconds=2)
 
 
 def wanted_executions(visit: Visit, q: str, status: str) -> ExecutionFilter:
@@ -29,6 +33,11 @@ def wanted_executions(visit: Visit, q: str, status: str) -> ExecutionFilter:
     wanted = execution_filter(q=q or None, status=[status] if status else None)
     check_search(wanted, visit.caller)
     return wanted
+
+
+def so_far(visit: Visit) -> datetime:
+    """Up to where whoever looks for nothing in particular is shown what there is."""
+    return visit.site.insights.now() + _AHEAD
 
 
 @pages.get("/executions")
@@ -39,7 +48,11 @@ async def list_executions(visit: Visit) -> Response:
     found: Page[Execution] = Page([])
     try:
         request = PageRequest(limit=_PAGE, cursor=visit.query("cursor") or None)
-        found = await visit.site.insights.executions(wanted_executions(visit, q, status), request)
+        wanted = wanted_executions(visit, q, status)
+        if not (q or status):
+            # Whoever looks for nothing in particular means what has come so far, not what lies ahead.
+            wanted = replace(wanted, until=so_far(visit))
+        found = await visit.site.insights.executions(wanted, request)
     except InvalidInput as problem:
         error = problem
     return visit.page(
@@ -58,7 +71,18 @@ async def list_executions(visit: Visit) -> Response:
 async def named(visit: Visit, executions: Sequence[Execution]) -> list[dict[str, Any]]:
     """Executions as they are shown, each with the name of its job."""
     names = await visit.site.insights.job_names([one.job_id for one in executions])
-    return [execution_document(one) | {"job_name": names.get(one.job_id)} for one in executions]
+    rows = await timed(visit, executions)
+    return [row | {"job_name": names.get(one.job_id)} for one, row in zip(executions, rows, strict=True)]
+
+
+async def timed(visit: Visit, executions: Sequence[Execution]) -> list[dict[str, Any]]:
+    """Executions as they are shown; late is the first start, and a retry that waited for its turn was not."""
+    tried = await visit.site.insights.attempts_of([one for one in executions if _was_tried_before(one)])
+    return [execution_document(one) | {"lateness_ms": late_ms(one, tried.get(one.id, ()))} for one in executions]
+
+
+def _was_tried_before(execution: Execution) -> bool:
+    return execution.attempts + execution.lost > 1 or execution.state is ExecutionState.RETRYING
 
 
 @pages.get("/executions/{execution}")
@@ -69,7 +93,7 @@ async def show_execution(visit: Visit) -> Response:
     return visit.page(
         "execution.html",
         part="partials/execution_body.html",
-        run=full_execution_document(view) | {"job_name": run["job_name"], "lateness_ms": lateness_ms(view)},
+        run=full_execution_document(view) | {name: run[name] for name in ("job_name", "lateness_ms")},
         steps=state_line(view, visit.site.insights.now()),
         is_over=view.execution.state.is_final,
     )

@@ -52,7 +52,7 @@ async def trigger(visit: Visit) -> Response:
 @pages.post("/jobs/{job}/delete", Role.EDITOR)
 async def delete(visit: Visit) -> Response:
     """Take a job out of service; its history stays."""
-    await visit.api.delete("jobs", visit.path["job"])
+    await visit.api.delete("jobs", visit.path["job"], reason=visit.form.get("reason"))
     return visit.go(visit.site_url("/jobs"), "Deleted. Its history stays.")
 
 
@@ -91,7 +91,7 @@ async def many(visit: Visit) -> Response:
 async def _do(visit: Visit, wish: Many, job: str) -> dict[str, Any]:
     if wish.action == "delete":
         visit.caller.needs(Role.EDITOR, "deleting jobs")
-        return await visit.api.delete("jobs", job)
+        return await visit.api.delete("jobs", job, reason=wish.reason)
     return await visit.api.post("jobs", job, wish.action, body={"reason": wish.reason})
 
 

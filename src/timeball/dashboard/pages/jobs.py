@@ -8,8 +8,9 @@ from typing import Any
 
 from starlette.responses import Response
 
-from timeball.api.views import execution_document, job_document
+from timeball.api.views import job_document
 from timeball.api.wishes import check_search, execution_filter, job_filter
+from timeball.dashboard.pages.executions import timed
 from timeball.dashboard.routing import Pages
 from timeball.dashboard.visit import Visit
 from timeball.domain.ids import JobId, show_execution
@@ -122,7 +123,7 @@ async def _executions(
     states = execution_filter(status=[status] if status else None).states
     wanted = ExecutionFilter(job_id=job_id, states=states)
     page = await visit.site.insights.executions(wanted, PageRequest(limit=limit, cursor=cursor))
-    return [execution_document(one) for one in page.items], page
+    return await timed(visit, page.items), page
 
 
 async def _schedule(visit: Visit, job: Job) -> dict[str, Any]:

@@ -25,6 +25,8 @@ class Many:
     q: str
     status: str
     reason: str | None
+    # Up to when: a list of what has come so far means no more than that, however long it takes to agree.
+    until: str
     # How many the visitor was shown and agreed to; None if they have not been asked yet.
     expected: int | None
 
@@ -39,6 +41,7 @@ class Many:
             q=visit.form.get("q", ""),
             status=visit.form.get("status", ""),
             reason=visit.form.get("reason") or None,
+            until=visit.form.get("until", ""),
             expected=int(expected) if expected.isascii() and expected.isdecimal() else None,
         )
 
@@ -64,10 +67,19 @@ async def ids_of_matching(read: Callable[[PageRequest], Awaitable[Page[Any]]]) -
     return Matching(items, cursor is not None)
 
 
-def confirm_many(visit: Visit, wish: Many, count: int, *, has_more: bool, noun: str, path: str) -> Response:
+def confirm_many(
+    visit: Visit, wish: Many, count: int, *, noun: str, path: str, has_more: bool = False, until: str = ""
+) -> Response:
     """Say how many it would be, and ask."""
     return visit.page(
-        "confirm_many.html", wish=wish, count=count, has_more=has_more, noun=noun, path=path, back=visit.back("/")
+        "confirm_many.html",
+        wish=wish,
+        count=count,
+        has_more=has_more,
+        noun=noun,
+        path=path,
+        back=visit.back("/"),
+        until=until,
     )
 
 

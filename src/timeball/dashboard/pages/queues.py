@@ -12,6 +12,7 @@ from timeball.api.problems import Refusal
 from timeball.dashboard.inner_api import ApiProblem, Document
 from timeball.dashboard.routing import Pages
 from timeball.dashboard.visit import Undo, Visit
+from timeball.dashboard.wording import counted
 
 pages = Pages()
 
@@ -62,6 +63,16 @@ async def limit(visit: Visit) -> Response:
     return visit.go(visit.back("/queues"), f"Queue {name}: {words}.", undo=undo)
 
 
+@pages.post("/queues/purge", Role.EDITOR)
+async def purge(visit: Visit) -> Response:
+    """Cancel everything that waits in a queue, once its name was typed."""
+    name = _name(visit.form.get("name", ""))
+    body = {"confirm": visit.form.get("typed", ""), "reason": visit.form.get("reason") or None}
+    done = await visit.api.post("queues", name, "purge", body=body)
+    told = f"Queue {name}: {counted(done['cancelled'], 'execution')} cancelled."
+    return visit.go(visit.url("/queues/one", name=name), told)
+
+
 async def _toggle(visit: Visit, verb: str, opposite: str, words: str) -> Response:
     name, reason = _name(visit.form.get("name", "")), visit.form.get("reason") or None
     before = await visit.api.get("queues", name)
@@ -90,7 +101,7 @@ def _serves(worker: Mapping[str, Any], queue: str) -> bool:
 
 
 def _name(text: str) -> str:
-    if not text.strip() or "/" in text:
+    if not text.strip():
         raise Refusal(404, "not_found", f"{text[:60]!r} is no queue's name here", hint="choose one of /queues")
     return text
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from timeball.domain.execution import Execution, ExecutionState
+from timeball.domain.execution import Attempt, Execution, ExecutionState
 from timeball.insights import ExecutionView
 
 
@@ -57,18 +58,20 @@ def _is_another_try(execution: Execution, view: ExecutionView) -> bool:
     return execution.state in (ExecutionState.RUNNING, ExecutionState.SUCCEEDED) and bool(view.attempts)
 
 
-def lateness_ms(view: ExecutionView) -> float | None:
+def late_ms(execution: Execution, attempts: Sequence[Attempt]) -> float | None:
     """How long after its instant the first try began; a retry that waited for its turn was not late."""
-    start = first_start(view) if view.execution.started_at or view.attempts else None
-    late = _between(view.execution.scheduled_for, start)
+    late = _between(execution.scheduled_for, min(_starts(execution, attempts), default=None))
     return None if late is None else late / timedelta(milliseconds=1)
 
 
 def first_start(view: ExecutionView) -> datetime | None:
     """When the first try began; when it ended, if nothing of it ever ran."""
-    starts = [attempt.started_at for attempt in view.attempts if attempt.started_at is not None]
-    known = [*starts, *([view.execution.started_at] if view.execution.started_at else [])]
-    return min(known, default=view.execution.finished_at)
+    return min(_starts(view.execution, view.attempts), default=view.execution.finished_at)
+
+
+def _starts(execution: Execution, attempts: Sequence[Attempt]) -> list[datetime]:
+    known = [execution.started_at, *(attempt.started_at for attempt in attempts)]
+    return [at for at in known if at is not None]
 
 
 def _between(start: datetime | None, end: datetime | None) -> timedelta | None:

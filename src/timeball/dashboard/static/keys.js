@@ -24,7 +24,7 @@ function select(range) {
 
 function act(key) {
   const place = current() || document.querySelector("main");
-  const target = place.querySelector(`[data-key="${key}"]`) || document.querySelector(`main .head [data-key="${key}"]`);
+  const target = place.querySelector(`[data-key="${key}"]`) || document.querySelector(`:is(main .head, #toasts) [data-key="${key}"]`);
   if (target && !target.disabled) target.click();
   return Boolean(target);
 }

@@ -1,5 +1,7 @@
 // Keeps a page fresh: one stream for the whole browser says what changed, and the parts that show it are fetched anew.
 // The visible tab that holds the lock listens, and tells the others. Where there is no stream, everything is fetched every ten seconds.
+import { countNew, isScrolled, restOf } from "./news.js";
+
 const POLL = 10_000;
 const PATIENCE = 25_000;
 const root = document.documentElement;
@@ -15,7 +17,7 @@ const parts = () => [...document.querySelectorAll("[data-topics]")];
 
 function typing() {
   const at = document.activeElement;
-  return at && at.closest("main") && at.matches("input:not([type=checkbox]):not([type=radio]), textarea, select") && at.closest("[data-topics]");
+  return at && at.closest("main") && at.matches("input:not([type=checkbox]):not([type=radio]), textarea, select");
 }
 
 function busyHands() {
@@ -29,6 +31,7 @@ function concerns(part) {
 
 // By id: a part that is fetched anew is another element.
 const stale = new Set();
+const uncounted = new Set();
 const freshAt = new Map();
 
 function renew(part) {
@@ -39,13 +42,22 @@ function renew(part) {
   part.dispatchEvent(new CustomEvent("refresh"));
 }
 
+// A list that must stay as it is says how much is new; if it is only scrolled, and nothing would move, it is renewed.
+function peek(part, isStill) {
+  if (!part.matches("[data-list]") || !uncounted.has(part.id)) return;
+  const wait = restOf(part);
+  if (wait > 0) return setTimeout(refresh, wait + 10);
+  uncounted.delete(part.id);
+  countNew(part).then((number) => { if (!number && !isStill) renew(part); }, () => {});
+}
+
 function refresh() {
   if (document.visibilityState !== "visible") return;
-  if (frozenByHand || busyHands()) return show();
   const all = parts();
-  for (const part of all) if (concerns(part)) stale.add(part.id);
+  const isStill = frozenByHand || busyHands();
+  for (const part of all) if (concerns(part)) { stale.add(part.id); uncounted.add(part.id); }
   dirty.clear();
-  for (const part of all) if (stale.has(part.id)) renew(part);
+  for (const part of all) if (stale.has(part.id)) isStill || isScrolled(part) ? peek(part, isStill) : renew(part);
   show();
 }
 
@@ -65,7 +77,7 @@ function heard(message) {
 function state() {
   if (offlineSince) return ["offline", `Offline since ${new Date(offlineSince).toLocaleTimeString("en-GB")}`];
   if (frozenByHand) return ["frozen", "Frozen"];
-  if (dirty.size && busyHands()) return ["frozen", "Waiting for you"];
+  if (stale.size && busyHands()) return ["frozen", "Waiting for you"];
   if (Date.now() - lastHeard > PATIENCE) return ["behind", "Catching up"];
   return ["live", "Live"];
 }
@@ -138,6 +150,7 @@ export function startLive() {
   channel?.addEventListener("message", (event) => heard(event.data));
   document.addEventListener("visibilitychange", () => { if (document.visibilityState === "visible") mark(["*"]); });
   for (const name of ["focusout", "change", "close", "selectionchange", "toggle"]) document.addEventListener(name, () => setTimeout(refresh, 60), true);
+  document.addEventListener("scrollend", () => refresh());
   document.addEventListener("timeball:zone", () => mark(["*"]));
   window.addEventListener("online", () => mark(["*"]));
   window.addEventListener("offline", () => { offlineSince = Date.now(); show(); });

@@ -54,12 +54,13 @@ function walkPalette(event) {
 function ask(event) {
   const form = event.target;
   const asking = (event.submitter?.dataset.confirm && event.submitter) || (form.dataset.confirm && form);
-  if (!asking || form.dataset.confirmed) return;
+  // All that match are counted by the server, which asks by itself.
+  if (!asking || form.dataset.confirmed || form.elements.matching?.value === "yes") return;
   event.preventDefault();
   const dialog = byId("confirm");
-  const { confirm, detail = "", verb = "Go on", typed = "", reason } = asking.dataset;
+  const { confirm, confirmOne = confirm, detail = "", verb = "Go on", typed = "", reason } = asking.dataset;
   const count = document.querySelectorAll("[name=ids]:checked").length;
-  dialog.querySelector("h2").textContent = confirm.replace("{n}", count);
+  dialog.querySelector("h2").textContent = count === 1 ? confirmOne : confirm.replace("{n}", count);
   dialog.querySelector("p").textContent = detail;
   dialog.querySelector("[data-reason]").hidden = reason === undefined;
   const name = dialog.querySelector("[data-typed]");

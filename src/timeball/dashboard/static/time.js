@@ -20,19 +20,20 @@ export function ago(date, now = Date.now()) {
 }
 
 function show(element) {
-  if (element.dataset.mode === "exact") return;
   const date = new Date(element.dateTime);
   if (isNaN(date)) return;
   const full = written(date, { ...day, ...clock });
+  if (element.title !== full) element.title = full;
+  if (element.dataset.mode === "exact") return;
   const isToday = written(date, day).slice(0, 15) === written(new Date(), day).slice(0, 15);
   const mode = element.dataset.mode;
   const text = mode === "log" ? written(date, { ...clock, fractionalSecondDigits: 3, timeZoneName: undefined }) : mode === "relative" ? ago(date) : mode === "clock" && isToday ? written(date, clock) : full;
   if (element.textContent !== text) element.textContent = text;
-  if (element.title !== full) element.title = full;
 }
 
 export function showTimes(root = document) {
   for (const element of root.querySelectorAll("time[datetime]")) show(element);
+  for (const element of root.querySelectorAll("[data-zone]")) element.textContent = zone().split("/").pop().replaceAll("_", " ");
 }
 
 // Pages that draw hours and days are made on the server, which cannot know the zone by itself.

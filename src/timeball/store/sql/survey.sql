@@ -296,6 +296,27 @@ FROM timeball.attempt
 WHERE execution_id = ANY (:ids::uuid[])
 ORDER BY execution_id, fence;
 
+-- name: unsuccessful_tries
+-- The tries that ended within a span without success, the latest first, each with its execution; by attempt_by_end.
+SELECT attempt.execution_id, attempt.number, attempt.outcome, attempt.worker, attempt.started_at, attempt.finished_at,
+       attempt.error_type, left(attempt.error, 500) AS error, execution.job_id, execution.handler, execution.queue, execution.state
+FROM (
+    SELECT *
+    FROM timeball.attempt
+    WHERE finished_at >= :since
+      AND finished_at < :until
+      AND outcome IN ('failed', 'timed_out', 'lost')
+    ORDER BY finished_at DESC, execution_id DESC
+    LIMIT :limit
+) AS attempt
+CROSS JOIN LATERAL (
+    SELECT job_id, handler, queue, state
+    FROM timeball.execution
+    WHERE execution.id = attempt.execution_id
+    LIMIT 1
+) AS execution
+ORDER BY attempt.finished_at DESC, attempt.execution_id DESC;
+
 -- name: next_due
 -- What falls due next, in the order of time: the first few of each shard, by its index, and of those the first few.
 SELECT first.id, first.job_id, first.handler, first.run_at, job.name

@@ -1,0 +1,115 @@
+"""A page does not move under the hand: new rows wait, searches complete themselves, what changes is said politely."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.dashboard.chromium import PATIENCE_MS, chromium, make, page, timeball_up
+from tests.dashboard.test_in_chromium import Make
+
+__all__ = ["chromium", "make", "page", "timeball_up"]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+expect.set_options(timeout=PATIENCE_MS)
+LIST = "/executions?q=job:counted"
+
+
+async def test_new_rows_wait_behind_their_number(page: Page, make: Make) -> None:
+    make("/jobs", name="counted", handler="test.echo")
+    make("/jobs/counted/trigger")
+    await page.goto(LIST)
+    rows, pill = page.locator("tbody tr"), page.locator("[data-new]")
+    await expect(rows).to_have_count(1)
+    await page.keyboard.press(".")
+    await expect(page.locator("#live")).to_contain_text("Frozen")
+
+    make("/jobs/counted/trigger")
+    make("/jobs/counted/trigger")
+
+    await expect(pill).to_have_text("2 new")
+    await expect(rows).to_have_count(1)
+    await pill.click()
+    await expect(rows).to_have_count(3)
+    await expect(pill).to_be_hidden()
+
+
+async def test_a_list_that_is_scrolled_does_not_move(page: Page, make: Make) -> None:
+    make("/jobs", name="scrolled", handler="test.echo")
+    for _ in range(3):
+        make("/jobs/scrolled/trigger")
+    await page.set_viewport_size({"width": 1280, "height": 260})
+    await page.goto("/executions?q=job:scrolled")
+    await expect(page.locator("tbody .badge", has_text="succeeded")).to_have_count(3)
+    await page.locator("tbody tr").last.scroll_into_view_if_needed()
+    await page.evaluate("scrollTo(0, document.body.scrollHeight)")
+
+    make("/jobs/scrolled/trigger")
+
+    await expect(page.locator("[data-new]")).to_have_text("1 new")
+    await expect(page.locator("tbody tr")).to_have_count(3)
+    await page.evaluate("scrollTo(0, 0)")
+    await expect(page.locator("tbody tr")).to_have_count(4)
+
+
+async def test_a_search_completes_itself_and_stands_still_meanwhile(page: Page, make: Make) -> None:
+    make("/jobs", name="completed", handler="test.echo")
+    await page.goto("/executions?q=job:completed")
+    await page.keyboard.press("/")
+    await page.get_by_label("Search", exact=True).fill("status:succ")
+    await expect(page.locator("#search-ends option").first).to_have_attribute("value", "status:succeeded")
+    await page.get_by_label("Search", exact=True).fill("status:succeeded job:compl")
+    await expect(page.locator("#search-ends option")).to_have_attribute("value", "status:succeeded job:completed")
+
+    make("/jobs/completed/trigger")
+
+    await expect(page.locator("#live")).to_contain_text("Waiting for you")
+    await page.keyboard.press("Enter")
+    await page.wait_for_url("**q=status*")
+
+
+async def test_what_changes_is_announced_only_to_who_asked_and_not_often(page: Page, make: Make) -> None:
+    make("/jobs", name="announced", handler="test.echo")
+    announcer = page.locator("#announcer")
+    await page.clock.install()
+    await page.goto("/executions?q=job:announced")
+    await expect(announcer).to_have_attribute("aria-live", "polite")
+    await expect(announcer).to_be_empty()
+    await page.keyboard.press("?")
+    await page.get_by_label("Announce what changes").check()
+    await expect(announcer).to_have_text("0 executions shown")
+    await page.get_by_role("button", name="Close").click()
+
+    make("/jobs/announced/trigger")
+    await page.clock.run_for(5_000)
+    await expect(page.locator("tbody tr")).to_have_count(1)
+    await expect(announcer).to_have_text("0 executions shown")
+    await page.clock.run_for(40_000)
+
+    await expect(announcer).to_contain_text("1 execution shown, the latest announced")
+
+
+async def test_an_undo_is_a_key_away(page: Page, make: Make) -> None:
+    make("/jobs", name="undone", handler="test.echo", interval_seconds=3600)
+    await page.goto("/jobs/undone")
+    await page.keyboard.press("p")
+    await expect(page.locator(".toast")).to_contain_text("undone is paused")
+
+    await page.keyboard.press("z")
+
+    await expect(page.locator(".toast")).to_contain_text("undone goes on")
+
+
+async def test_a_queue_is_purged_only_by_typing_its_name(page: Page, make: Make) -> None:
+    make("/queues/heavy/pause", reason="too much")
+    for _ in range(2):
+        make("/jobs", handler="test.echo", queue="heavy")
+    await page.goto("/queues/one?name=heavy")
+    await page.get_by_role("button", name="Purge").click()
+    dialog = page.locator("#confirm")
+    await expect(dialog).to_contain_text("Cancel 2 executions waiting in heavy?")
+    await expect(dialog.locator(".primary")).to_be_disabled()
+    await dialog.get_by_label("Type heavy to confirm").fill("heavy")
+
+    await dialog.locator(".primary").click()
+
+    await expect(page.locator(".toast")).to_contain_text("2 executions cancelled")
