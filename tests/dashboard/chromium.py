@@ -77,7 +77,7 @@ class Up:
             stderr=self._log,
             stdout=self._log,
         )
-        wait_until(self._answers, "Timeball answers", 60)
+        wait_until(self._answers, "Timeball answers", 180)
 
     def _answers(self) -> bool:
         assert self._process.poll() is None, "Timeball has ended"

@@ -9,10 +9,13 @@ import httpx
 import pytest
 
 from tests.api.conftest import fresh_database, make_key, parts
+from tests.dashboard.chromium import chromium, make, page, timeball_up
+from tests.dashboard.lively_process import lively
 from timeball.dashboard.app import make_front
 from timeball.wiring import FrontParts
 
-__all__ = ["fresh_database", "make_key", "parts"]
+# Here and nowhere else: each module that imports a fixture has a server and a browser of its own.
+__all__ = ["chromium", "fresh_database", "lively", "make", "make_key", "page", "parts", "timeball_up"]
 
 
 class Browser(httpx.AsyncClient):

@@ -155,7 +155,7 @@ _LONG = (
     Habit(
         _job("train-ranker", "app.search:train", schedule="30 1 * * *", queue="batch", timezone="Europe/Berlin"), 9_800
     ),
-    Habit(_job("thumbnails", "app.media:thumbnails", schedule="*/20 7-19 * * mon-fri", queue="reports"), 1_640),
+    Habit(_job("thumbnails", "app.media:thumbnails", schedule="*/20 7-19 * * mon-fri"), 1_640),
     Habit(_job("stock-levels", "app.stock:levels", schedule="*/15 6-21 * * *", timezone="Europe/Berlin"), 720),
 )
 HABITS = (*_USUAL, *_LONG)
@@ -282,7 +282,7 @@ async def _jobs(parts: Parts, workers: list[UUID]) -> None:
     for spec in (FAILING, RETRIED):
         made = await parts.commands.create(spec)
         await parts.commands.trigger(JobId(made.job_id))
-    for name in ("sync-crm", "nightly-etl", "warm-cache"):
+    for name in ("sync-crm", "warm-cache"):
         job = await parts.store.jobs.find_by_name(name)
         assert job is not None
         await parts.commands.trigger(job.id, actor=Actor("ana"))

@@ -38,7 +38,7 @@ def running_lively(dsn: str) -> Iterator[str]:
             return False
 
     try:
-        wait_until(answers, "the lively Timeball answers", 90)
+        wait_until(answers, "the lively Timeball answers", 180)
         yield address
     finally:
         process.terminate()

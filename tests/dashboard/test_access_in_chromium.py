@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, Page
 
-from tests.dashboard.chromium import chromium, window
-from tests.dashboard.lively_process import PAGES, lively
-
-__all__ = ["chromium", "lively"]
+from tests.dashboard.chromium import window
+from tests.dashboard.lively_process import PAGES
 
 VENDOR = Path(__file__).parent / "vendor"
 AXE = (VENDOR / "axe-4.10.3.min.js").read_text(encoding="utf-8")

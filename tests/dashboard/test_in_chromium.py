@@ -10,10 +10,9 @@ import httpx
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from tests.dashboard.chromium import PATIENCE_MS, Up, chromium, make, page, timeball_up, window
+from tests.dashboard.chromium import PATIENCE_MS, Up, window
 from tests.servers import PostgresServer, Servers
 
-__all__ = ["chromium", "make", "page", "timeball_up"]
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 expect.set_options(timeout=PATIENCE_MS)
 Make = Callable[..., dict[str, Any]]

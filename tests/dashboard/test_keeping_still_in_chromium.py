@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from playwright.async_api import Page, expect
 
-from tests.dashboard.chromium import PATIENCE_MS, chromium, make, page, timeball_up
+from tests.dashboard.chromium import PATIENCE_MS
 from tests.dashboard.test_in_chromium import Make
 
-__all__ = ["chromium", "make", "page", "timeball_up"]
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 expect.set_options(timeout=PATIENCE_MS)
 LIST = "/executions?q=job:counted"

@@ -10,11 +10,10 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
-from tests.dashboard.chromium import PATIENCE_MS, Up, chromium, find_chromium, window
-from tests.dashboard.lively_process import PAGES, lively
+from tests.dashboard.chromium import PATIENCE_MS, Up, find_chromium, window
+from tests.dashboard.lively_process import PAGES
 from tests.servers import PostgresServer, Servers, ServiceMissing, give_up_on
 
-__all__ = ["chromium", "lively"]
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 expect.set_options(timeout=PATIENCE_MS)
 
