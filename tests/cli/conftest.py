@@ -14,9 +14,7 @@ import pytest
 
 from tests.conftest import FreshDatabase
 from tests.servers import PostgresServer, Servers, ServiceMissing, give_up_on
-from timeball.cli.exits import leave
-from timeball.cli.main import app
-from timeball.errors import TimeballError
+from timeball.cli.main import run as run_command
 
 
 @dataclass(frozen=True)
@@ -58,13 +56,7 @@ def run(*arguments: str) -> Done:
     """Run a command in this process, its output not a terminal."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
-        try:
-            app(list(arguments), prog_name="timeball")
-            code = 0
-        except SystemExit as end:
-            code = int(end.code or 0)
-        except TimeballError as error:
-            code = leave(error)
+        code = run_command(arguments)
     return Done(code, out.getvalue(), err.getvalue())
 
 

@@ -39,7 +39,19 @@ def test_1_an_error(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     "words", [["jobs", "create"], ["jobs", "frobnicate"], ["run", "test.echo", "--every", "never"], ["next", "25 * *"]]
 )
 def test_2_the_command_or_a_value_is_wrong(cli: Cli, words: list[str]) -> None:
-    assert cli(*words).code == 2
+    done = cli(*words)
+
+    assert done.code == 2
+    what, _, advice = done.err.splitlines()
+    assert what.startswith("timeball: ")
+    assert "--help" in advice
+
+
+def test_2_the_program_alone_tells_what_there_is(cli: Cli) -> None:
+    done = cli()
+
+    assert done.code == 2
+    assert "Examples:" in done.err
 
 
 @pytest.mark.parametrize("words", [["jobs", "show", "nobody"], ["runs", "show", "exe_01JCV3V1KC8M2T4QZ5R7N9X0AB"]])
@@ -47,7 +59,9 @@ def test_3_not_found(cli: Cli, words: list[str]) -> None:
     done = cli(*words)
 
     assert done.code == 3
-    assert len(done.err.splitlines()) == 3
+    what, _, advice = done.err.splitlines()
+    assert "there is no" in what
+    assert advice.strip() == f"look for it with: timeball {words[0]}"
 
 
 def test_4_not_allowed(cli: Cli, running_api: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,8 @@ def test_why_for_programs_and_pipes(cli: Cli) -> None:
     assert (
         "stopped\tworker_for_queue\tno worker is alive\tstart one: timeball worker app:tb --queue default" in piped.out
     )
+    header, *gates = cli("why", "sync-crm", "-o", "csv").out.splitlines()
+    assert (header, len(gates)) == ("verdict,gate,sentence,advice,links", 13)
     assert cli("why", "nobody").code == 3
     assert cli("why", "exe_nobody").code == 3
     assert cli("why", "01937b1d-8607-7000-8000-000000000000").code == 3

@@ -6,6 +6,8 @@ import asyncio
 import json
 import threading
 
+import pytest
+
 from tests.cli.conftest import Cli
 from tests.conftest import FreshDatabase
 from tests.factories import FAILURE, claim_all, enqueue, found, record
@@ -87,3 +89,11 @@ def test_top_gives_programs_its_documents(cli: Cli) -> None:
 
     assert found["metrics"]["now"]["dead"] == 0
     assert (found["workers"], found["longest_running"]) == ([], [])
+
+
+@pytest.mark.parametrize("command", ["top", "tail"])
+def test_what_has_no_rows_is_no_csv(cli: Cli, command: str) -> None:
+    done = cli(command, "-o", "csv")
+
+    assert done.code == 2
+    assert done.err.splitlines()[-1].strip() == f"timeball {command} -o jsonl has all"

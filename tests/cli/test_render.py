@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -67,6 +68,16 @@ def test_a_terminal_gets_a_table_with_relative_times(monkeypatch: pytest.MonkeyP
     assert "in 5m" in text
     assert "1.3 s" in text
     assert "\x1b[1;31mdead" in text
+
+
+def test_a_narrow_terminal_gets_every_row_on_two_lines_and_no_word_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", printed(out=Terminal())).splitlines()
+
+    assert lines[:2] == ["nightly  dead", "    next run in 5m · tags a,b · took 1.3 s"]
+    assert (lines[2].endswith("  active"), len(lines)) == (True, 3)
 
 
 def test_no_color_means_no_color(monkeypatch: pytest.MonkeyPatch) -> None:

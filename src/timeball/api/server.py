@@ -61,7 +61,7 @@ class ApiServer:
             if is_open
             else "requests need an API key"
         )
-        return f"API on {self.address}/api/v1 ({who}); its description: {self.address}/docs"
+        return f"API on {self.address}/api/v1 ({who})\n  Dashboard: {self.address}/   Every route: {self.address}/docs"
 
     async def run(self) -> None:
         """Answer until stopped, and work off operations meanwhile."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
+
+from typer.exceptions import TyperException
 
 from timeball.cli.render import harmless
 from timeball.errors import (
@@ -36,6 +39,10 @@ _ADVICE: tuple[tuple[type[TimeballError], str], ...] = (
 )
 
 
+# What the API calls otherwise, or what has no noun of its own.
+_NOUNS = {"executions": "runs", "operations": "runs", "handlers": "workers -o json"}
+
+
 class Declined(TimeballError):
     """Somebody was asked, and said no."""
 
@@ -59,8 +66,15 @@ def explanation(error: TimeballError) -> Iterator[str]:
 def _advice(error: TimeballError) -> str:
     # The API speaks of headers there, of which a terminal has none.
     if error.hint and error.code != "unauthenticated":
-        return error.hint
+        return _as_typed(error.hint)
     return next(advice for kind, advice in _ADVICE if isinstance(error, kind))
+
+
+def _as_typed(hint: str) -> str:
+    """A hint that names a list of the API, as what to type in a terminal."""
+    return re.sub(r"GET /api/v1/(\w+)", lambda found: f": timeball {_NOUNS.get(found[1], found[1])}", hint).replace(
+        " :", ":"
+    )
 
 
 def _why(error: TimeballError, rest: str) -> str:
@@ -73,8 +87,31 @@ def _why(error: TimeballError, rest: str) -> str:
     return "; ".join(facts)
 
 
+def misuse(error: TyperException) -> Iterator[str]:
+    """What is wrong with a command as it was typed, how it is typed, and what shows more."""
+    words = error.format_message()
+    context = getattr(error, "ctx", None)
+    # A noun or program that was called alone and does nothing alone: the message is its help.
+    if context is None or "\n" in words:
+        yield words
+        return
+    yield f"timeball: {words[:1].lower()}{words[1:]}"
+    yield f"  {' '.join(context.get_usage().split())}"
+    yield f"  {context.command_path} --help shows examples"
+
+
 def leave(error: TimeballError) -> int:
     """Explain an error on stderr, and say how to end."""
-    for line in explanation(error):
-        sys.stderr.write(harmless(line) + "\n")
+    _tell(explanation(error))
     return exit_code(error)
+
+
+def leave_misused(error: TyperException) -> int:
+    """The same for a command that was typed wrong."""
+    _tell(misuse(error))
+    return error.exit_code
+
+
+def _tell(lines: Iterator[str]) -> None:
+    for line in lines:
+        sys.stderr.write(harmless(line) + "\n")

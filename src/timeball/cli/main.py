@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer.exceptions import TyperException
 
 from timeball.cli import checking, planning, running, serving
 from timeball.cli.database import database
 from timeball.cli.dead import dead
 from timeball.cli.doctor import show_doctor
-from timeball.cli.exits import leave
+from timeball.cli.exits import INTERRUPTED, OK, leave, leave_misused
 from timeball.cli.forecast import show_forecast
 from timeball.cli.keys import keys
 from timeball.cli.queues import queues
@@ -73,10 +75,21 @@ for noun in (jobs, runs, dead, queues, workers, templates, keys, database):
 
 
 def main() -> None:
-    """The entry point: our errors are told in three lines, without a stack."""
+    """The entry point."""
     # The program may lie in the folder one is in.
     sys.path.insert(0, str(Path.cwd()))
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command; its exit code. Whatever is wrong is told in three lines, without a stack."""
     try:
-        app()
+        ended = app(arguments, prog_name="timeball", standalone_mode=False)
     except TimeballError as error:
-        sys.exit(leave(error))
+        return leave(error)
+    except TyperException as error:
+        return leave_misused(error)
+    except typer.Abort:
+        return INTERRUPTED
+    # What a command returns is nobody's business; how it ended is.
+    return ended if isinstance(ended, int) else OK

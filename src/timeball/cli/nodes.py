@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from timeball.cli.program import load_program, settings_of
 from timeball.domain.events import Emit, ScheduleUndeclared, SettingUnknown
 from timeball.engine.supervisor import Supervisor
+from timeball.errors import InvalidInput
 from timeball.handlers.registry import Registry
 from timeball.settings import Settings, unknown_variables
 from timeball.telemetry.logs import logging_emit
@@ -143,7 +144,14 @@ def _metrics_served(metrics: ProcessMetrics, settings: Settings) -> Iterator[Non
     if settings.metrics_port is None:
         yield
         return
-    end = serve(metrics, settings.metrics_port, settings.metrics_host)
+    try:
+        end = serve(metrics, settings.metrics_port, settings.metrics_host)
+    except OSError as error:
+        raise InvalidInput(
+            f"metrics cannot be served on {settings.metrics_host}:{settings.metrics_port}: {error.strerror or error}",
+            field="metrics_port",
+            hint="choose another address with TIMEBALL_METRICS_HOST and TIMEBALL_METRICS_PORT",
+        ) from error
     try:
         yield
     finally:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 Document = Mapping[str, Any]
+# A cell of a table is folded, but not if it is shorter than this.
+_LONGEST_WORD = 16
 
 
 class Output(StrEnum):
@@ -122,6 +124,15 @@ class Printer:
     def is_for_programs(self) -> bool:
         """Whether documents are wanted, not words."""
         return self.output in (Output.JSON, Output.JSONL, Output.CSV)
+
+    def refuse_csv(self, command: str) -> None:
+        """For a command whose documents are no rows."""
+        if self.output is Output.CSV:
+            from timeball.errors import InvalidInput
+
+            raise InvalidInput(
+                f"{command} has no rows for CSV", field="output", hint=f"timeball {command} -o jsonl has all"
+            )
 
     # data, to stdout
 
@@ -256,6 +267,10 @@ class Printer:
         from rich.table import Table
         from rich.text import Text
 
+        console = self._console(self._out)
+        if self._least_width(documents, columns) > console.width:
+            self._cards(documents, columns)
+            return
         table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
         for column in columns:
             is_number = column.kind in (Kind.NUMBER, Kind.MILLISECONDS)
@@ -271,7 +286,25 @@ class Printer:
             table.add_row(
                 *(Text(cell, style=_style(cell, column)) for cell, column in zip(cells, columns, strict=True))
             )
-        self._console(self._out).print(table)
+        console.print(table)
+
+    def _cards(self, documents: Sequence[Document], columns: Sequence[Column]) -> None:
+        """For a terminal that is too narrow for a table: a row on two lines, what it is and what else is known."""
+        for document in documents:
+            cells = [(column, _one_line(self.cell(document, column))) for column in columns]
+            head = [(column, cell) for column, cell in cells[:2] if cell]
+            self.styled("  ".join(cell for _, cell in head), next((_style(cell, c) for c, cell in reversed(head)), ""))
+            if more := [f"{column.title} {cell}" for column, cell in cells[2:] if cell]:
+                self.line("    " + " · ".join(more))
+
+    def _least_width(self, documents: Sequence[Document], columns: Sequence[Column]) -> int:
+        """How wide a terminal has to be for a table in which no word is broken."""
+        widths = (
+            self._width(column, documents) if column.is_whole else min(self._width(column, documents), _LONGEST_WORD)
+            for column in columns
+        )
+        titles = (len(column.title) for column in columns)
+        return sum(map(max, widths, titles)) + 2 * (len(columns) - 1)
 
     def _width(self, column: Column, documents: Sequence[Document]) -> int:
         return max(len(self.cell(document, column)) for document in documents)

@@ -48,6 +48,7 @@ def tail(
     limit: Limit = None,
 ) -> None:
     """Follow what happens: starts with their lateness, ends, failed tries, what operators do."""
+    session.printer.refuse_csv("tail")
     wanted = {"queue": queue, "job": job, "types": types}
     seconds = None if span is None else parse_span(span, "for").total_seconds()
 

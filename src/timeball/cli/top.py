@@ -11,6 +11,7 @@ import typer
 from timeball.cli.render import Output, as_document, harmless
 from timeball.cli.session import Session
 from timeball.cli.words import read_instant, span_words
+from timeball.domain.wording import counted
 
 if TYPE_CHECKING:
     from timeball.client import AsyncClient
@@ -25,6 +26,7 @@ _HOME, _CLEAR_LINE, _CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
 
 def top(session: Session, once: Once = False, every: Every = 2.0) -> None:
     """Show what runs, waits, is late and is dead, with queues, workers and the longest running; live on a terminal."""
+    session.printer.refuse_csv("top")
     is_live = session.printer.is_terminal and not once and not session.printer.is_for_programs
 
     async def watch(client: AsyncClient) -> None:
@@ -67,9 +69,11 @@ def frame(found: dict[str, Any]) -> Iterator[str]:
     now, hour, nodes = metrics["now"], metrics["last_hour"], metrics["nodes"]
     share = "-" if hour["failure_share"] is None else f"{hour['failure_share']:.1%}"
     slots = f"{nodes['busy']} of {nodes['slots']} slots busy"
-    yield f"{metrics['at'][:19]}Z   {nodes['workers']} workers, {slots}, {nodes['schedulers']} schedulers"
+    workers, schedulers = counted(nodes["workers"], "worker"), counted(nodes["schedulers"], "scheduler")
+    oldest = span_words(now["oldest_seconds"] * 1000) if now["queued"] else "-"
+    yield f"{metrics['at'][:19]}Z   {workers}, {slots}, {schedulers}"
     yield (
-        f"running {_count(now['running'])}   queued {_count(now['queued'])}   oldest {span_words(now['oldest_seconds'] * 1000)}"
+        f"running {_count(now['running'])}   queued {_count(now['queued'])}   oldest {oldest}"
         f"   late {_count(now['late'])}   failed tries {share} (1 h)   dead {_count(now['dead'])}"
     )
     yield f"started late by (1 h)   {_percentiles(hour['lateness_seconds'])}      took   {_percentiles(hour['duration_seconds'])}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from timeball.cli.render import Column, Printer, as_document
+from timeball.cli.render import Column, Output, Printer, as_document
 from timeball.cli.session import Session
 from timeball.errors import NotFound
 
@@ -27,8 +27,11 @@ def show_why(session: Session, reference: Reference) -> None:
     """Say why something does not run: what stands in its way, and what to do about it."""
     found = session.talk(lambda client: _asked(client, reference))
     printer = session.printer
+    if printer.output is Output.CSV:
+        printer.rows(found["gates"], _COLUMNS)
+        return
     if printer.is_for_programs:
-        printer.details(found, [Column("headline")])
+        printer.details(found, [])
         return
     printer.styled(_title(found, printer), "bold")
     printer.line(found["headline"])

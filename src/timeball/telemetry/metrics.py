@@ -109,4 +109,10 @@ def serve(metrics: ProcessMetrics, port: int, host: str) -> Callable[[], Any]:
     from prometheus_client import start_http_server
 
     server, _thread = start_http_server(port, host, metrics.registry)
-    return server.shutdown
+
+    def end() -> None:
+        server.shutdown()
+        # Otherwise the port goes on taking connections that nobody answers.
+        server.server_close()
+
+    return end
