@@ -94,13 +94,13 @@ def test_up_serves_the_api_and_runs_what_is_posted(timeball: Timeball) -> None:
         assert client.get("/jobs", headers=headers).status_code == 401
 
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 0
+    assert process.wait(120) == 0
 
 
 @pytest.mark.slow
 def test_security_1_another_address_refuses_to_start_without_keys(timeball: Timeball) -> None:
     refused = timeball("api", "--host", "0.0.0.0")
-    _, words = refused.communicate(timeout=30)
+    _, words = refused.communicate(timeout=120)
 
     assert refused.returncode == 2
     assert "without any key" in words
@@ -111,7 +111,7 @@ def test_security_1_another_address_refuses_to_start_without_keys(timeball: Time
 def test_a_taken_port_is_said_in_three_lines(timeball: Timeball) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         refused = timeball("api", "--port", str(taken.getsockname()[1]))
-        _, words = refused.communicate(timeout=30)
+        _, words = refused.communicate(timeout=120)
 
     assert refused.returncode == 2
     assert "cannot listen" in words
@@ -126,4 +126,4 @@ def test_api_alone_ends_with_a_signal(timeball: Timeball) -> None:
     assert httpx.get(f"{address}/api/v1/health/ready").status_code == 200
     process.send_signal(signal.SIGTERM)
 
-    assert process.wait(30) == 0
+    assert process.wait(120) == 0
