@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from bench import brokers_page
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -32,3 +36,36 @@ def test_the_index_lists_every_page() -> None:
 
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 200
+
+
+def measured(*values: float) -> dict[str, Any]:
+    """What the benchmark of brokers writes down, with these values for the statements of a job."""
+    subjects = [f"{name}, {number} workers" for number in (2, 16) for name in ("PostgreSQL", "Redis", "RabbitMQ")]
+    figures = {figure: "µs" if "µs" in form or " ms" in form else "" for _, figure, form in brokers_page.ROWS}
+    measures = [
+        {"subject": subject, "figure": figure, "unit": unit, "median": value if figure == "statements" else 1500.0}
+        for subject, value in zip(subjects, values, strict=True)
+        for figure, unit in figures.items()
+    ]
+    machine = {"at": "2026-11-16T09:00:00+00:00", "cores": 2, "load_before": 0.1}
+    return {"machine": machine, "questions": [{"question": "brokers", "measures": measures}]}
+
+
+def test_the_figures_of_brokers_are_written_between_the_marks_of_the_page() -> None:
+    text = brokers_page.PAGE.read_text(encoding="utf-8")
+
+    once = brokers_page.page(text, measured(6, 4, 4.04, 22, 4, 5))
+
+    assert "| statements of the database, a job | 6.0 | 4.0 | 4.0 | 22.0 | 4.0 | 5.0 |\n" in once
+    assert "| CPU of the broker, a job | - | 1.50 ms | 1.50 ms | - | 1.50 ms | 1.50 ms |\n" in once
+    assert brokers_page.page(once, measured(6, 4, 4.04, 22, 4, 5)) == once
+    assert once.partition("<!--")[0] == text.partition("<!--")[0]
+    assert once.rpartition("-->")[2] == text.rpartition("-->")[2]
+
+
+def test_the_figures_of_brokers_are_those_that_were_measured_last() -> None:
+    if not brokers_page.SOURCE.exists():
+        pytest.skip("nothing was measured yet: make bench ONLY=brokers")
+    text = brokers_page.PAGE.read_text(encoding="utf-8")
+
+    assert brokers_page.page(text, json.loads(brokers_page.SOURCE.read_text(encoding="utf-8"))) == text

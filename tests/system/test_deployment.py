@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.queues import free_port
+from tests.queues import free_port, running_redis
 from tests.servers import PostgresServer, Servers, ServiceMissing, give_up_on, wait_until
 from tests.system.cluster import Process
 
@@ -122,6 +122,35 @@ def test_the_api_is_not_for_the_whole_network() -> None:
     assert all(port.startswith("127.0.0.1:") for port in OURS["api"]["ports"])
 
 
+def test_the_health_checks_of_the_servers_beside_ours_tell_life_from_death(servers: Servers) -> None:
+    """The same commands, with the port and the database of this test behind them."""
+    how, *is_ready = SERVICES["postgres"]["healthcheck"]["test"]
+    assert how == "CMD"
+    server = server_or_give_up(servers)
+    assert says_yes(*is_ready, f"--dbname={server.dsn('postgres')}")
+    assert not says_yes(*is_ready, "--host=127.0.0.1", f"--port={free_port()}")
+
+    how, *answers = SERVICES["redis"]["healthcheck"]["test"]
+    assert how == "CMD"
+    port = free_port()
+    with running_redis(*SERVICES["redis"]["command"][1:], port=port):
+        assert says_yes(*answers[:1], "-p", f"{port}", *answers[1:])
+    assert not says_yes(*answers[:1], "-p", f"{port}", *answers[1:])
+
+
+def says_yes(*command: str) -> bool:
+    """Whether a command ends well."""
+    return subprocess.run(command, capture_output=True, check=False, timeout=60).returncode == 0
+
+
+def server_or_give_up(servers: Servers) -> PostgresServer:
+    try:
+        return servers.postgres("pg15")
+    except ServiceMissing as error:
+        give_up_on(error)
+        raise
+
+
 def test_without_a_password_nothing_starts() -> None:
     with pytest.raises(LookupError, match="choose a password"):
         resolve("${POSTGRES_PASSWORD:?choose a password}", {})
@@ -211,11 +240,7 @@ class Deployment:
 @pytest.fixture
 def deploy(tmp_path: Path, servers: Servers) -> Iterator[Callable[..., Deployment]]:
     """Deploys on an empty database."""
-    try:
-        server: PostgresServer = servers.postgres("pg15")
-    except ServiceMissing as error:
-        give_up_on(error)
-        raise
+    server = server_or_give_up(servers)
     name = server.create_database()
     made: list[Deployment] = []
 
