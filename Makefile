@@ -37,6 +37,7 @@ bench: dev-packages services ## the benchmarks (ONLY=lateness for one, FULL=1 fo
 	@FULL=$(FULL) $(BIN)/python -m bench $(ONLY)
 
 bench-peers: dev-packages services ## the same work on other job queues (ONLY=drain, PEERS="celery bullmq", FULL=1, SHORT=1)
+	@sh scripts/install-test-services nodejs
 	@FULL=$(FULL) SHORT=$(SHORT) PEERS="$(PEERS)" $(BIN)/python -m bench.peers $(ONLY)
 
 peers-page: dev-packages ## write the figures of the last whole `make bench-peers` into docs/explanation/peers.md

@@ -28,8 +28,6 @@ class Peer:
     language: str
     store: str
     client: Sequence[str]
-    drain_jobs: int
-    """How many jobs it drains in a few seconds."""
     hears_others: bool
     """Whether a running worker learns of jobs that another process enqueues."""
     scheduler_for: Sequence[str]
@@ -56,6 +54,8 @@ class Variant:
     commands: Mapping[str, Sequence[str]]
     environment: Mapping[str, str]
     questions: Sequence[str]
+    drain_jobs: int
+    """How many jobs it drains in a few seconds."""
 
     @property
     def subject(self) -> str:
@@ -85,7 +85,6 @@ def _peer(name: str, document: Mapping[str, Any]) -> Peer:
         language=document["language"],
         store=document["store"],
         client=document["client"],
-        drain_jobs=document["drain_jobs"],
         hears_others=document.get("hears_others", True),
         scheduler_for=document.get("scheduler_for", ()),
         keeps=document["keeps"],
@@ -114,4 +113,5 @@ def _variants(peer: Peer, document: Mapping[str, Any]) -> Iterator[Variant]:
             commands=document["commands"] | settings.get("commands", {}),
             environment=settings.get("environment", {}),
             questions=settings.get("questions", QUESTIONS),
+            drain_jobs=settings.get("drain_jobs", document["drain_jobs"]),
         )

@@ -88,8 +88,10 @@ class Contest:
         print(f"  {variant.subject}: {told} ({time.monotonic() - begun:.0f} s)", flush=True)
 
     def refuse(self, variant: Variant, reason: str, part: str = "") -> None:
-        """Note why there is no figure."""
-        self.refusals[self.notebook.question][variant.subject + (f", {part}" if part else "")] = reason
+        """Note why there is no figure, of the question or of a part of it."""
+        question = self.notebook.question
+        is_whole = part in ("", question)
+        self.refusals[question][variant.subject if is_whole else f"{variant.subject}, {part}"] = reason
 
     def as_json(self) -> dict[str, Any]:
         """Who took part, with which settings, and why some figures are missing."""

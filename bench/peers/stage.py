@@ -8,6 +8,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ class Stage:
         self.marks = Marks(folder / "marks")
         self._environment = environment | {"PEER_MARKS": str(self.marks.path)}
         self._folder = folder
+        self._serials = count()
         self._processes: list[subprocess.Popen[Any]] = []
         self._client = self._spawn(self.peer.client, "client", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._answer()
@@ -69,21 +71,21 @@ class Stage:
 
     def _filled(self, command: Sequence[str], processes: int) -> list[str]:
         known = {"processes": processes, "folder": self._folder, "redis": self._environment["REDIS_URL"]}
-        return [part.format(serial=len(self._processes), **known) for part in command]
+        return [part.format(serial=next(self._serials), **known) for part in command]
 
     def _spawn(
         self, command: Sequence[str], role: str, stdin: Any = subprocess.DEVNULL, stdout: Any = None, **more: str
     ) -> Any:
-        log = (self._folder / f"{role}-{len(self._processes)}.log").open("wb")
-        process = subprocess.Popen(
-            command,
-            cwd=working_folder(self.peer),
-            env=self._environment | dict(self.variant.environment) | more,
-            stdin=stdin,
-            stdout=stdout or log,
-            stderr=log,
-            start_new_session=True,
-        )
+        with (self._folder / f"{role}-{next(self._serials)}.log").open("wb") as log:
+            process = subprocess.Popen(
+                command,
+                cwd=working_folder(self.peer),
+                env=self._environment | dict(self.variant.environment) | more,
+                stdin=stdin,
+                stdout=stdout or log,
+                stderr=log,
+                start_new_session=True,
+            )
         self._processes.append(process)
         return process
 
@@ -96,7 +98,7 @@ class Stage:
 
     def kill(self, process: subprocess.Popen[Any]) -> None:
         """End it and everything it has started at once, as a machine does that loses its power."""
-        for member in reversed(family(process.pid)):
+        for member in family(process.pid):
             kill(member)
         process.wait()
         self._processes.remove(process)
@@ -110,7 +112,7 @@ class Stage:
             process.terminate()
         for process in self._processes:
             _wait(process)
-        for member in (member for members in families for member in reversed(members)):
+        for member in (member for members in families for member in members):
             kill(member)
         for process in self._processes:
             process.wait()
@@ -121,7 +123,7 @@ class Stage:
             return
         process = self._spawn(self.variant.commands["verify"], "verify")
         if process.wait() != 0:
-            raise RuntimeError(f"{self.variant.subject} does not keep its promises:\n{self.log('verify')}")
+            raise SystemExit(f"{self.variant.subject} does not keep its promises:\n{self.log('verify')}")
 
     def log(self, role: str) -> str:
         """The last lines of what processes of a role have said."""

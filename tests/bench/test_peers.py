@@ -105,7 +105,7 @@ def test_every_description_has_only_words_that_are_read() -> None:
         described = tomllib.loads(path.read_text())
         assert set(described) <= known, path
         for settings in described["settings"].values():
-            assert set(settings) <= {"says", "questions", "environment", "commands"}, path
+            assert set(settings) <= {"says", "questions", "drain_jobs", "environment", "commands"}, path
 
 
 def test_what_is_unknown_is_refused_with_what_there_is() -> None:

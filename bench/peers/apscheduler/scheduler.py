@@ -16,7 +16,7 @@ def make(kind: type[BaseScheduler] = BackgroundScheduler) -> BaseScheduler:
     """A scheduler on PostgreSQL; what was due while nobody ran is run, however late."""
     url = URL.create("postgresql+psycopg", os.environ["PGUSER"], database=os.environ["PGDATABASE"])
     store = SQLAlchemyJobStore(url=url.update_query_dict({"host": os.environ["PGHOST"]}))
-    executors = {"default": ThreadPoolExecutor(int(os.environ.get("THREADS", "10")))}
+    executors = {"default": ThreadPoolExecutor(10)}
     defaults = {"misfire_grace_time": None, "coalesce": False, "max_instances": 3}
     return kind(jobstores={"default": store}, executors=executors, job_defaults=defaults, timezone="UTC")
 

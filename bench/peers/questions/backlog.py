@@ -18,7 +18,7 @@ _TOMORROW = 24 * 3600.0
 
 def ask(contest: Contest) -> None:
     """One process, as in the drain without a backlog."""
-    waiting = contest.sized(1_000, 20_000, 200_000)
+    waiting = contest.sized(1_000, 10_000, 200_000)
     measure = partial(_drain, waiting=waiting, share=share_of(contest))
     contest.interleave({f"{waiting:,} waiting": measure}, contest.sized(1, 1, 2))
 

@@ -37,7 +37,7 @@ def _drain(stage: Stage, processes: int, share: float) -> Iterator[Note]:
 
 def drain_rate(stage: Stage, share: float, processes: int = 1) -> float:
     """Jobs a second from the first start after the warm-up to the last start."""
-    number = round(stage.peer.drain_jobs * share) * processes
+    number = round(stage.variant.drain_jobs * share) * processes
     stage.ask("enqueue_many", first=0, count=number)
     stage.start(processes)
     if not stage.marks.wait_for(number, _PATIENCE):

@@ -17,6 +17,9 @@ def ask(contest: Contest) -> None:
     """Each call waits for the one before; nobody works meanwhile."""
     measure = partial(_enqueue, one_by_one=contest.sized(100, 1_000, 2_000), bulk=contest.sized(1_000, 10_000, 50_000))
     contest.interleave({"enqueue": measure}, contest.rounds)
+    for variant in contest.asked():
+        if "bulk" in variant.peer.cannot:
+            contest.refuse(variant, variant.peer.cannot["bulk"], "in bulk")
 
 
 def _enqueue(stage: Stage, one_by_one: int, bulk: int) -> Iterator[Note]:

@@ -13,7 +13,7 @@ from bench.peers.stage import Stage
 
 TITLE = "lateness of one-off jobs, one process"
 _RATES = (100, 500)
-_SECONDS = 4
+_SECONDS = 3
 _PATIENCE = 15.0
 # Everybody gets time to enqueue them all before the first is due: so many a second even the slowest can.
 _ENQUEUED_A_SECOND = 400

@@ -24,7 +24,7 @@ _START_SECONDS = 60.0
 
 def ask(contest: Contest) -> None:
     """A worker with long jobs is killed in the midst of them, when another one has just been started."""
-    limit = contest.sized(60, 75, 300)
+    limit = contest.sized(45, 75, 300)
     alone = threading.Lock()
     variants = contest.asked()
 
