@@ -19,6 +19,8 @@ from bench.peers.stage import Stage
 TITLE = "work of a worker that was killed (kill -9), finished by another"
 _JOBS = 8
 _JOB_SECONDS = 1.0
+# In the midst of it, and not while the worker still takes its jobs.
+_INTO_THE_JOB = 0.4
 _START_SECONDS = 60.0
 
 
@@ -58,6 +60,7 @@ def _kill_in_the_midst(stage: Stage) -> float:
         victims = stage.start()
     if not stage.marks.wait_for(before + 1, _START_SECONDS):
         raise RuntimeError(f"no job started: {stage.log('worker')[-300:]}")
+    time.sleep(_INTO_THE_JOB)
     stage.start()
     for victim in victims:
         stage.kill(victim)
