@@ -1,6 +1,7 @@
 """`python -m bench.peers.page`: write the figures of `bench/results/peers.json` into `docs/explanation/peers.md`.
 
 Only what stands between the markers of the page is replaced; the words around it are written by hand.
+Whoever has something to say about a run may add a `note` to its JSON.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ def _machine(document: Document) -> str:
     lines = [
         f"Measured on {machine['at'][:10]} on {machine['cores']} cores shared by servers, clients and workers; the machine was {state}.",
         _SIZES[document["size"]],
+        *([document["note"]] if "note" in document else []),
         *(f"{name} {says}." for name, says in document["servers"].items()),
     ]
     return "\n".join(lines)

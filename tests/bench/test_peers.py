@@ -258,6 +258,10 @@ def test_the_page_says_when_the_machine_was_busy() -> None:
     assert "busy (load 9.5)" in filled(f"{BEGIN}{END}", busy)
 
 
+def test_the_page_repeats_what_somebody_noted_about_a_run() -> None:
+    assert "Taken on a train." in filled(f"{BEGIN}{END}", document(note="Taken on a train."))
+
+
 def test_a_page_without_its_markers_is_left_alone() -> None:
     with pytest.raises(SystemExit, match="lost its markers"):
         filled("nothing", document())
