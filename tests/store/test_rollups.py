@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from typing import Any
 from uuid import UUID
 
@@ -30,7 +31,7 @@ from timeball.domain.rollup import TALLIED, RollupQuery, Span
 from timeball.domain.sketch import Sketch, bucket_of
 from timeball.env import Env
 from timeball.store.postgres import Store
-from timeball.store.rollups import Folded
+from timeball.store.rollups import WHOLE, Folded
 from timeball.testing import VirtualClock
 
 on_one_server = pytest.mark.parametrize("fresh_database", ["pg15"], indirect=True)
@@ -56,10 +57,12 @@ async def recount(store: Store) -> dict[Key, dict[str, Any]]:
     def note(
         row: dict[str, Any], at: datetime, what: str, late: float | None = None, lasted: float | None = None
     ) -> None:
+        own = (row["queue"], row["handler"])
+        series = [(ZERO, *own), (row["job_id"], *own), (WHOLE, "", "")]
         for span, start in _truncated(at):
-            for job_id in {ZERO, row["job_id"]} & {ZERO, *recurring}:
-                if span != "ever" or job_id == ZERO:
-                    cell = told[span, start, job_id, row["queue"], row["handler"]]
+            for job_id, queue, handler in series:
+                if job_id in {ZERO, WHOLE, *recurring} and (span != "ever" or job_id == ZERO):
+                    cell = told[span, start, job_id, queue, handler]
                     cell["tally"][what] += 1
                     cell["late"] += [] if late is None else [late]
                     cell["lasted"] += [] if lasted is None else [lasted]
@@ -160,7 +163,7 @@ async def test_a_whole_mixed_history_is_folded_as_it_would_be_recounted(store: S
 
     await assert_rollups_are_right(store)
     spans = {(row["span"], row["job_id"]) for row in await table(store, "rollup")}
-    assert spans == {("minute", ZERO), ("hour", ZERO), ("ever", ZERO), ("minute", job.id), ("hour", job.id)}
+    assert spans == {("ever", ZERO), *product(("minute", "hour"), (ZERO, WHOLE, job.id))}
     ever = [row for row in await table(store, "rollup") if row["span"] == "ever"]
     for name in TALLIED:
         assert name == "skipped" or sum(row[name] for row in ever) > 0, f"the history has no {name} in it"
@@ -373,7 +376,7 @@ async def test_a_database_that_was_restored_elsewhere_counts_on(store: Store, cl
     async with store.database.transaction() as connection:
         await put_finished(connection, store, clock.now(), queue="new")
     assert await fold_all(store) == 1
-    assert {row["queue"] for row in await table(store, "rollup")} == {"new"}
+    assert {row["queue"] for row in await table(store, "rollup")} == {"new", ""}
     async with store.database.connection() as connection:
         assert await connection.fetchval("SELECT min(recorded) FROM timeball.finished") == 0
 
@@ -394,7 +397,8 @@ async def test_old_minutes_are_forgotten_and_their_hours_stay(store: Store, cloc
     ages = Counter(
         (row["span"], (now - row["at"]).days) for row in await table(store, "rollup") if row["span"] != "ever"
     )
-    assert ages == {("minute", 0): 1, ("minute", 7): 1, ("hour", 0): 1, ("hour", 7): 1, ("hour", 9): 1}
+    # Each of its queue and handler, and of the whole house.
+    assert ages == {("minute", 0): 2, ("minute", 7): 2, ("hour", 0): 2, ("hour", 7): 2, ("hour", 9): 2}
     (ever,) = [row for row in await table(store, "rollup") if row["span"] == "ever"]
     assert ever["succeeded"] == 4
 

@@ -91,7 +91,8 @@ class Meters:
             max((moment - one["oldest_at"]).total_seconds(), 0.0) for one in queues if one["oldest_at"] is not None
         ]
         now = Now(at=moment, oldest_seconds=max(waits, default=0.0), **found)
-        last_hour = (await self.stats(_HOUR)).total
+        hour = await self.series(_HOUR)
+        last_hour = summed(hour.points, hour.since)
         return Overview(now, last_hour, queues, await self._store.nodes.list())
 
     async def stats(self, window: timedelta, whose: Whose = Whose()) -> Stats:

@@ -16,7 +16,7 @@ from timeball.domain.search import ExecutionFilter, first_id_at, read_cursor, ti
 from timeball.store import stretches
 from timeball.store.composing import Reader, Values, literal
 from timeball.store.rows import execution_from
-from timeball.store.searching import NamedJobs, execution_condition
+from timeball.store.searching import NamedJobs, execution_condition, means_no_job
 
 _BY_ID = "id"
 _FIRST_ID, _LAST_ID = UUID(int=0), UUID(int=2**128 - 1)
@@ -49,7 +49,8 @@ class ExecutionSearch:
         self._wanted = wanted
         self._named = named or {}
         states = wanted.possible_states()
-        self._is_searched = bool(states) and _needs_search(wanted, states)
+        is_possible = bool(states) and not any(means_no_job(term, self._named) for term in wanted.terms)
+        self._is_searched = is_possible and _needs_search(wanted, states)
         indexed_states = () if _WITHOUT_INDEX.intersection(states) else states
         self._indexed = ExecutionFilter(
             states=indexed_states,

@@ -32,16 +32,19 @@ class JobSearch:
         self._reader = reader
         self._wanted = wanted
         self._order = order
-        self._only = only
         self._by_name = order in (JobOrder.NAME, JobOrder.NAME_BACKWARDS)
         self._is_descending = order in (JobOrder.NEWEST, JobOrder.NAME_BACKWARDS)
         self._column = "name" if self._by_name else "id"
         is_filtered = replace(wanted, is_named=False) != JobFilter() or (wanted.is_named and not self._by_name)
-        # What the leads have left is few.
         self._is_searched = is_filtered and only is None
+        self._only = None if only is None else sorted(only, reverse=self._is_descending)
 
     async def end(self, start: Place | None, length: int) -> Place | None:
         """As far as it takes to look at so many jobs."""
+        if self._only is not None:
+            # By name all of them are looked at, but few have one.
+            behind = [] if self._by_name else self._among_only(start, None)
+            return behind[length - 1] if len(behind) > length else None
         if not self._is_searched:
             return None
         values = Values()
@@ -97,9 +100,22 @@ class JobSearch:
     def _query(self, columns: str, values: Values, start: Place | None, end: Place | None) -> str:
         conditions = self._bounds(values, start, end)
         if self._only is not None:
-            conditions.append(f"job.id = ANY ({values.add(list(self._only), 'uuid[]')})")
+            few = self._only if self._by_name else self._among_only(start, end)
+            conditions.append(f"job.id = ANY ({values.add(few, 'uuid[]')})")
         conditions += _conditions(self._wanted, values, self._reader.clock.now())
         return f"SELECT {columns} FROM timeball.job WHERE {' AND '.join(conditions)}"
+
+    def _among_only(self, start: Place | None, end: Place | None) -> list[UUID]:
+        """The jobs that were led to, within a stretch and in its order."""
+        ids = self._only or []
+        if isinstance(start, UUID):
+            ids = [one for one in ids if self._is_behind(one, start)]
+        if isinstance(end, UUID):
+            ids = [one for one in ids if not self._is_behind(one, end)]
+        return ids
+
+    def _is_behind(self, one: UUID, place: UUID) -> bool:
+        return one < place if self._is_descending else one > place
 
     def _bounds(self, values: Values, start: Place | None, end: Place | None) -> list[str]:
         """What the index that the list is read by knows of."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 from timeball.domain.rollup import HOURS_KEPT, MINUTES_KEPT, TALLIED, Rollup, RollupQuery, Tally
 from timeball.domain.sketch import Sketch
@@ -14,6 +15,8 @@ from timeball.store.database import Database
 _MOST_TRANSACTIONS = 2_000
 _MOST_TRIMMED = 5_000
 _MOST_GROUPS = 1_000
+# Whose rollups are those of the whole house.
+WHOLE = UUID(int=2**128 - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,10 @@ class Rollups:
 
     async def series(self, wanted: RollupQuery, step: timedelta) -> list[Rollup]:
         """What happened in each step of a window; steps in which nothing did are left out."""
-        rows = await self._database.fetch("rollup_series", step=step, **_parameters(wanted))
+        given = _parameters(wanted)
+        if wanted.job_id is None and wanted.queue is None and wanted.handler is None:
+            given["job_id"] = WHOLE
+        rows = await self._database.fetch("rollup_series", step=step, **given)
         return [_rollup_from(row) for row in rows]
 
     async def groups(self, wanted: RollupQuery, most: int = _MOST_GROUPS) -> list[Rollup]:

@@ -39,6 +39,8 @@ def _in_room(term: Term, room: str, place: Place, now: str, moment: datetime, na
     match term.field:
         case "" | "job":
             own = id_in(term, "exe", place) if term.field == "" else id_in(term, "job", place, "job_id")
+            if means_no_job(term, named):
+                return "false"
             if term in named:
                 return f"({own} OR job_id = ANY ({place(list(named[term]), 'uuid[]')}))"
             return f"({own} OR {_of_job(name_condition(term, place))})"
@@ -84,6 +86,13 @@ def ids_of_job(term: Term, named: NamedJobs) -> list[UUID]:
     if term.field != "job":
         return []
     return list({*named.get(term, ()), *_ids_among(term, "job")})
+
+
+def means_no_job(term: Term, named: NamedJobs) -> bool:
+    """Whether a term asks for executions of a job, or for one by its id, and there can be none."""
+    if term.is_negated or term not in named or named[term]:
+        return False
+    return not _ids_among(term, "exe" if term.field == "" else "job")
 
 
 def job_condition(

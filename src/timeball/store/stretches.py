@@ -110,9 +110,10 @@ class Walk(Generic[Item, Place]):
         """How many match: exact up to 10,000, then an estimate; or as many as were found in time."""
         if not self._request.with_total:
             return None
-        counted, start = 0, None
+        counted, start, length = 0, None, FIRST_STRETCH
         while True:
-            end = await self._search.end(start, STRETCH)
+            end = await self._search.end(start, length)
+            length = STRETCH
             counted += await self._search.count(start, end, EXACT_UP_TO + 1 - counted)
             if counted > EXACT_UP_TO:
                 return Total(max(await self._search.estimate(), counted), is_exact=False)

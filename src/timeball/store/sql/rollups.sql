@@ -77,15 +77,20 @@ counted AS MATERIALIZED (
     GROUP BY 1, 2, 3, 4, 5, 6, 7
 ),
 -- Every count goes to its queue and handler, for all three spans; that of a recurring job goes to the job too, except for all time.
+-- And to the whole house, under the last of all ids: charts of everything read one row a step, however many handlers there are.
 spread AS MATERIALIZED (
-    SELECT span.name AS span, span.at, series.job_id, counted.queue, counted.handler, counted.what, counted.late, counted.lasted,
+    SELECT span.name AS span, span.at, series.job_id, series.queue, series.handler, counted.what, counted.late, counted.lasted,
            counted.number, counted.lateness, counted.duration
     FROM counted
     LEFT JOIN timeball.job ON job.id = counted.job_id AND job.kind <> 'once'
     CROSS JOIN LATERAL (
         VALUES ('minute', counted.minute), ('hour', date_trunc('hour', counted.minute, 'UTC')), ('ever', 'epoch'::timestamptz)
     ) AS span (name, at)
-    CROSS JOIN LATERAL (VALUES ('00000000-0000-0000-0000-000000000000'::uuid), (job.id)) AS series (job_id)
+    CROSS JOIN LATERAL (
+        VALUES ('00000000-0000-0000-0000-000000000000'::uuid, counted.queue, counted.handler),
+               (job.id, counted.queue, counted.handler),
+               ('ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid, '', '')
+    ) AS series (job_id, queue, handler)
     WHERE series.job_id IS NOT NULL
       AND (span.name <> 'ever' OR series.job_id = '00000000-0000-0000-0000-000000000000'::uuid)
 ),
