@@ -21,8 +21,8 @@ from timeball.store.interface import Store
 from timeball.store.outlook import Named, Outlook, Past, Run
 
 # Rows that are read of the past for one view, all together.
-_MOST_PAST = 20_000
-_SAMPLE = 5_000
+_MOST_PAST = 10_000
+_SAMPLE = 2_000
 _LONGEST_BAND = 200
 _PIXELS_A_STEP = 10
 _LATER = "not yet given to a worker"
