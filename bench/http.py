@@ -10,13 +10,14 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from statistics import median
 
 import httpx
 import orjson
 
 from bench.lab import Lab
-from bench.load import fill
-from bench.notebook import MILLISECONDS
+from bench.million import MILLION, furnish
+from bench.notebook import MILLISECONDS, RATIO, Unit
 from bench.system import System
 from timeball.domain.job import JobSpec
 
@@ -25,7 +26,18 @@ LIMIT = "Python face"
 TARGETS = {("HTTP", "in bulk"): "half of the Python face's rate"}
 _BULK = 10_000
 _ROUNDS = 5
-_PAGES = 30
+_MANY = 200_000
+_PAGES = 15
+_TIMES = Unit(" times", RATIO.digits, is_more_better=False)
+LISTS = {
+    "executions": "executions",
+    "dead executions": "executions?status=dead",
+    "jobs": "jobs",
+    "jobs by name": "jobs?sort=name",
+    "active jobs": "jobs?status=active",
+    "dead letters": "dead-letter",
+    "a numbered page": "executions?page=3",
+}
 
 
 async def ask(lab: Lab) -> None:
@@ -33,9 +45,20 @@ async def ask(lab: Lab) -> None:
     async with lab.system() as system, _api(system) as address, httpx.AsyncClient(timeout=120) as client:
         ways = {LIMIT: partial(_in_process, system), "HTTP": partial(_over_http, client, address)}
         await lab.interleave(ways, "in bulk", _ROUNDS)
-        lab.note("HTTP", "a page of 50 among few", await _page(client, address), MILLISECONDS)
-        await fill(system, 1_000_000 if lab.is_full else 200_000)
-        lab.note("HTTP", "a page of 50 among many", await _page(client, address), MILLISECONDS)
+    number = MILLION if lab.is_full else _MANY
+    few, many = await _listed(lab, 0), await _listed(lab, number)
+    for name in LISTS:
+        lab.note("HTTP", f"{name}, among few", few[name], MILLISECONDS)
+        lab.note("HTTP", f"{name}, among {number:,}", many[name], MILLISECONDS)
+        lab.note("HTTP", f"{name}, many to few", many[name] / few[name], _TIMES)
+
+
+async def _listed(lab: Lab, number: int) -> dict[str, float]:
+    """What a page of each list takes, with so many jobs and executions."""
+    async with lab.system() as system:
+        await furnish(system, number)
+        async with _api(system) as address, httpx.AsyncClient(timeout=120) as client:
+            return {name: await _page(client, f"{address}/api/v1/{path}") for name, path in LISTS.items()}
 
 
 async def _in_process(system: System) -> float:
@@ -61,10 +84,13 @@ async def _over_http(client: httpx.AsyncClient, address: str) -> float:
 
 
 async def _page(client: httpx.AsyncClient, address: str) -> float:
-    begun = time.perf_counter()
-    for _ in range(_PAGES):
-        (await client.get(f"{address}/api/v1/executions", params={"limit": 50})).raise_for_status()
-    return (time.perf_counter() - begun) / _PAGES * 1000
+    """The median: one that met a checkpoint tells nothing."""
+    times = []
+    for _ in range(_PAGES + 1):
+        begun = time.perf_counter()
+        (await client.get(address)).raise_for_status()
+        times.append((time.perf_counter() - begun) * 1_000)
+    return median(times[1:])
 
 
 @asynccontextmanager

@@ -9,68 +9,65 @@ from functools import partial
 import httpx
 
 from bench.lab import Lab
+from bench.million import MILLION, furnish
 from bench.notebook import MILLISECONDS
 from bench.system import System
 from timeball.dashboard.app import make_front
-from timeball.domain.job import JobSpec
 from timeball.settings import Settings
 from timeball.wiring import front_parts
 
 TITLE = "server time of the dashboard's pages"
 LIMIT = "empty"
-_MILLION = 1_000_000
 PAGES = {
     "Live": "/",
     "Timeline": "/timeline",
     "Forecast": "/forecast",
     "Jobs": "/jobs",
+    "Jobs, active": "/jobs?status=active",
+    "Jobs, last dead": "/jobs?status=dead",
+    "Jobs, by name": "/jobs?q=job-7",
+    "Job": "/jobs/job-7",
+    "Job, executions": "/jobs/job-7?tab=executions",
+    "Job, history": "/jobs/job-7?tab=activity",
     "Executions": "/executions",
+    "Executions, dead": "/executions?status=dead",
+    "Executions of a job": "/executions?q=job:job-7",
+    "Execution": "/executions/{execution}",
+    "Why": "/executions/{execution}/why",
     "Dead letters": "/dead",
     "Queues": "/queues",
+    "Queue": "/queues/one?name=queue-7",
     "Workers": "/workers",
+    "Templates": "/templates",
+    "Audit": "/audit",
     "Doctor": "/doctor",
+    "About": "/about",
 }
 FULL = "1,000,000 executions"
 TARGETS = {(FULL, page): "below 50 ms" for page in PAGES}
 _ROUNDS = 7
-
-# A day of history of a hundred jobs; one in a thousand is dead.
-_HISTORY = """
-INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, queued_at, started_at,
-                               finished_at, attempts, lost, fence, error_type, error, fingerprint)
-SELECT (lpad(to_hex((extract(epoch FROM at) * 1000)::bigint), 12, '0') || '7' || lpad(to_hex(n % 4096), 3, '0') || '8'
-        || lpad(to_hex(n), 15, '0'))::uuid,
-       job.id, CASE WHEN n % 1000 = 0 THEN 'dead' ELSE 'succeeded' END, 'trigger', 1, 'default', 50, 'bench.noop', at, at,
-       at + interval '2 ms', at + interval '30 ms', 1, 0, 1,
-       CASE WHEN n % 1000 = 0 THEN 'ValueError' END, CASE WHEN n % 1000 = 0 THEN 'no' END, CASE WHEN n % 1000 = 0 THEN 'abc' END
-FROM (SELECT n, now() - n * interval '80 ms' AS at FROM generate_series(1, $1::bigint) AS n) AS made
-JOIN (SELECT id, row_number() OVER () AS number FROM timeball.job) AS job ON job.number = 1 + made.n % 100
-"""
 
 
 async def ask(lab: Lab) -> None:
     """Each page of both databases in turn; a page is asked for once before it is measured."""
     async with AsyncExitStack() as stack:
         fronts: dict[str, httpx.AsyncClient] = {}
-        for name, number in ((LIMIT, 0), (FULL, _MILLION)):
+        for name, number in ((LIMIT, 0), (FULL, MILLION)):
             system = await stack.enter_async_context(lab.system())
-            await _furnish(system, number)
+            await furnish(system, number)
             fronts[name] = await stack.enter_async_context(_front(system))
-        for page, path in PAGES.items():
-            for front in fronts.values():
-                await _measured(front, path)
-            ways = {name: partial(_measured, front, path) for name, front in fronts.items()}
+        paths = {name: await _paths(front) for name, front in fronts.items()}
+        for page in PAGES:
+            ways = {name: partial(_measured, front, paths[name][page]) for name, front in fronts.items()}
+            for measure in ways.values():
+                await measure()
             await lab.interleave(ways, page, _ROUNDS, MILLISECONDS)
 
 
-async def _furnish(system: System, number: int) -> None:
-    jobs = [JobSpec(name=f"job-{place}", handler="bench.noop", interval_seconds=86_400) for place in range(100)]
-    await system.parts.commands.create_all(jobs)
-    async with system.parts.store.database.connection() as connection:
-        await connection.execute(_HISTORY, number, timeout=600)
-        await connection.execute("ANALYZE timeball.finished", timeout=600)
-    while (await system.parts.store.rollups.fold()).has_more:
-        pass
+async def _paths(front: httpx.AsyncClient) -> dict[str, str]:
+    """The pages, with an execution that is there."""
+    latest = (await front.get("/api/v1/executions", params={"limit": 1})).json()["data"][0]["id"]
+    return {page: path.format(execution=latest) for page, path in PAGES.items()}
 
 
 def _front(system: System) -> httpx.AsyncClient:
