@@ -124,13 +124,16 @@ async def test_a_claim_reads_the_head_of_a_lane_even_if_the_room_is_believed_to_
     store: Store, env: Env
 ) -> None:
     """So vacuum leaves an empty room behind; then a batch comes, and the planner must not sort all of it at every claim."""
-    await Commands(store, env).enqueue_many(JobSpec(handler=HANDLER), ["{}"] * 3_000)
     worker = await make_node(store)
     async with store.database.connection() as connection:
-        await connection.execute("ALTER TABLE timeball.ready SET (autovacuum_enabled = off)")
         await connection.execute(
-            "UPDATE pg_class SET reltuples = 0, relpages = pg_relation_size(oid) / 8192 WHERE oid = 'timeball.ready'::regclass"
+            "INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at) "
+            "SELECT gen_random_uuid(), gen_random_uuid(), 'enqueue', 1, 'default', 50, 'h', now(), now(), now() "
+            "FROM generate_series(1, 20000)"
         )
+        for done in ("ANALYZE", "DELETE FROM", "VACUUM"):
+            await connection.execute(f"{done} timeball.ready")
+    await Commands(store, env).enqueue_many(JobSpec(handler=HANDLER), ["{}"] * 3_000)
     wish = ClaimWish(worker, [HANDLER], 100, 50, has_rivals=False)
 
     before = await index_reads(store)
