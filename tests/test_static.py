@@ -238,3 +238,10 @@ def test_every_table_says_what_it_is_for() -> None:
                 silent.append(match[1])
 
     assert silent == []
+
+
+def test_migrations_are_numbered_without_gaps_and_no_number_is_taken_twice() -> None:
+    """Two changes that were made at the same time may both have taken the next number."""
+    numbers = [migration.number for migration in all_migrations()]
+
+    assert numbers == list(range(1, len(numbers) + 1))

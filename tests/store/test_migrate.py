@@ -33,10 +33,6 @@ async def pretend_newer(database: Database) -> None:
     await connection.close()
 
 
-def test_migrations_are_numbered_without_gaps() -> None:
-    assert [migration.number for migration in all_migrations()] == list(range(1, newest_known() + 1))
-
-
 async def test_ten_that_start_at_once_apply_each_migration_once(empty_database: str) -> None:
     databases = [Database(empty_database, Env()) for _ in range(10)]
 
