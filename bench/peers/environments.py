@@ -50,7 +50,8 @@ def _node(peer: Peer) -> dict[str, str]:
         folder.mkdir(parents=True)
         for name in ("package.json", "package-lock.json"):
             shutil.copy(peer.folder / name, folder / name)
-        _run(["npm", "ci", "--silent", "--no-audit", "--no-fund"], folder)
+        # Not `npm ci`: it refuses a lock that leaves out the optional packages of other platforms.
+        _run(["npm", "install", "--loglevel=error", "--no-audit", "--no-fund"], folder)
         _remember(folder, pins)
     _link_sources(peer, folder)
     return _with_path(folder / "node_modules" / ".bin")
