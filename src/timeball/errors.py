@@ -19,7 +19,6 @@ TimeballError
 │   └── SchemaMismatch       the schema is older or newer than this program
 ├── BrokerUnavailable        Redis or RabbitMQ cannot carry tickets just now; work goes on through PostgreSQL
 ├── EmbeddedServerError      the embedded PostgreSQL could not be started or reached
-├── LeaseLost                this node was given up for dead, or ran out of lease
 ├── ExecutionFailed          raised by `Run.result()`: the awaited execution did not succeed
 └── ResultTimeout            raised by `Run.result()`: not finished in time
 """
@@ -221,12 +220,6 @@ class EmbeddedServerError(TimeballError):
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
         self.hint = hint
-
-
-class LeaseLost(TimeballError):
-    """This life of the process has no lease any more, and must touch nothing it held."""
-
-    code = "lease_lost"
 
 
 class ExecutionFailed(TimeballError):

@@ -116,6 +116,11 @@ class Enqueueable(Generic[P, R]):
     def _payloads(self, calls: Iterable[Call[P, R]]) -> list[str]:
         payloads: list[str] = []
         for call in calls:
+            if not isinstance(call, Call):
+                found = type(call).__name__
+                raise InvalidInput(
+                    f"enqueue_many was given a {found}, expected calls: {self.name}.call(...)", field="calls"
+                )
             if call.handler != self.name:
                 raise InvalidInput(f"enqueue_many of {self.name} was given a call of {call.handler}", field="calls")
             payloads.append(call.payload)

@@ -295,6 +295,8 @@ def test_if_one_of_many_cannot_be_none_is_written(tb: Timeball, rows: Rows) -> N
         send.enqueue_many(send.call(value) for value in (1, 2, object()))
     with pytest.raises(InvalidInput, match=r"enqueue_many of .*send was given a call of .*other"):
         send.enqueue_many([send.call(1), other.call(2)])
+    with pytest.raises(InvalidInput, match=r"given a dict, expected calls: .*send\.call\(\.\.\.\)"):
+        send.enqueue_many([{"value": 1}])  # type: ignore[list-item]
     with pytest.raises(InvalidInput, match="unique_key"):
         send.options(key="x").enqueue_many([send.call(1)])
     assert send.enqueue_many([]) == []

@@ -11,7 +11,7 @@ from tests.engine.support import PATIENCE_SECONDS, Heard, until
 from timeball.domain.events import ServiceFailed, ServiceRecovered
 from timeball.engine.service import AT_ONCE, Service
 from timeball.env import Env
-from timeball.errors import LeaseLost, StoreUnavailable
+from timeball.errors import StoreUnavailable
 
 FOREVER = timedelta(days=1)
 
@@ -178,14 +178,6 @@ async def test_stopping_ends_the_pause_after_an_error(env: Env, heard: Heard) ->
     await stopped(service, task)
 
     assert service.rounds == 1
-
-
-async def test_a_lost_lease_ends_it(env: Env, heard: Heard) -> None:
-    service = Scripted(env, heard, LeaseLost("gone"))
-
-    await asyncio.wait_for(service.run(), 1)
-
-    assert heard == [], "the life tells of it, not each of its services"
 
 
 async def test_it_can_be_cut_off(env: Env, heard: Heard) -> None:

@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from timeball.domain.events import Emit, ServiceFailed, ServiceRecovered
 from timeball.env import Env
-from timeball.errors import LeaseLost, StoreUnavailable
+from timeball.errors import StoreUnavailable
 
 AT_ONCE = timedelta(0)
 LONGEST_REST = timedelta(seconds=1)
@@ -61,10 +61,6 @@ class Service:
     async def _one_round(self) -> timedelta:
         try:
             rest = await self.tick()
-        except LeaseLost:
-            # The supervisor ends this life; there is nothing to repeat.
-            self.is_stopping = True
-            return AT_ONCE
         except Exception as error:
             # Nothing wakes a service out of this pause: a busy one would run into the same wall over and over.
             await self._rest(self._after_error(error), self._stopped)
