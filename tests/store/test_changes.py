@@ -27,6 +27,7 @@ from tests.factories import (
     seconds,
     table,
 )
+from timeball.commands import Commands
 from timeball.domain import changes
 from timeball.domain.changes import JobChange
 from timeball.domain.execution import Failed, Origin
@@ -152,6 +153,18 @@ async def test_an_edit_of_an_ended_schedule_puts_no_occurrence(store: Store, clo
     assert (await read_job(store, job.id)).priority == 99
 
 
+async def test_a_last_occurrence_that_was_called_off_ahead_of_its_time_does_not_come_back_with_an_edit(
+    store: Store, clock: VirtualClock
+) -> None:
+    job = await make_recurring(store, 60, ends_at=clock.now() + seconds(70))
+    await Commands(store, store.env).skip_next(job.id)
+    assert await table(store, "due") == []
+
+    await edit(store, job, priority=77)
+
+    assert await table(store, "due") == []
+
+
 async def test_a_paused_job_stays_paused_when_edited(store: Store, clock: VirtualClock) -> None:
     job = await make_recurring(store, 60)
     until = clock.now() + seconds(1000)
@@ -261,7 +274,6 @@ async def test_a_pause_records_hoisted_occurrences_as_skipped_and_parks_the_rest
     assert (parked[retrying]["kind"], parked[retrying]["attempts"], parked[retrying]["fence"]) == ("retry", 1, 1)
     assert (parked[triggered]["kind"], parked[triggered]["origin"]) == ("later", "trigger")
     assert {row["limit_key"] for row in parked.values()} == {f"job:{job.id}"}
-    assert await table(store, "live_key") == []
     assert await table(store, "ready") == []
 
     await resume(store, job)
