@@ -113,7 +113,7 @@ class Enqueueable(Generic[P, R]):
         payloads, wish = self._payloads(calls), self._wanted()
         return self._runs(wish, await self._office.asend_many(wish, payloads))
 
-    def _payloads(self, calls: Iterable[Call[P, R]]) -> list[str]:
+    def _payloads(self, calls: Iterable[object]) -> list[str]:
         payloads: list[str] = []
         for call in calls:
             if not isinstance(call, Call):

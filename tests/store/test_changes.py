@@ -353,6 +353,7 @@ async def test_what_was_asked_for_a_later_instant_keeps_it_over_a_pause(store: S
     request = Request(id=ExecutionId(store.env.new_id()), job_id=job.id, origin=Origin.TRIGGER, run_at=later)
     await store.jobs.request([request], SOMEBODY, "job.trigger")
     await pause(store, job)
+    assert (await only_row(store, "due"))["run_at"] == PARKED_AT
     clock.advance("10s")
 
     await resume(store, job)

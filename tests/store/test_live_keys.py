@@ -23,6 +23,7 @@ from tests.factories import (
     plan_row,
     put_row,
     record,
+    rooms_of,
     table,
 )
 from timeball.domain import changes
@@ -112,6 +113,7 @@ async def test_a_retry_keeps_its_key_over_a_pause(store: Store, clock: VirtualCl
     await pause(store, job.id)
 
     assert (await keys(store))["k"] == execution
+    assert await rooms_of(store, execution) == ["due"]
 
 
 async def test_an_edit_leaves_the_key_with_what_holds_it(store: Store, clock: VirtualClock) -> None:
