@@ -7,6 +7,9 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+import asyncpg
+import pytest
+
 from tests.factories import (
     ALWAYS,
     FAILURE,
@@ -233,6 +236,14 @@ async def test_hoisting_puts_the_following_occurrence_in_the_same_breath(store: 
         "payload": None,
         "retry_of": None,
     }
+
+
+async def test_a_job_cannot_have_two_next_occurrences_whoever_writes_them(store: Store) -> None:
+    await make_recurring(store, 60)
+    row = await only_row(store, "due")
+
+    with pytest.raises(asyncpg.UniqueViolationError):
+        await put_row(store, "due", **row | {"id": store.env.new_id()})
 
 
 async def test_the_last_occurrence_is_followed_by_none(store: Store, clock: VirtualClock) -> None:

@@ -163,6 +163,15 @@ async def test_a_key_that_another_holds_by_now_is_not_freed(store: Store, runnin
     assert await only_row(store, "live_key") == {"key": "k", "execution_id": ENDED}
 
 
+async def test_nor_by_an_end_that_is_no_success(store: Store, running: Running) -> None:
+    async with store.database.transaction() as connection:
+        await connection.execute("UPDATE timeball.live_key SET execution_id = $1", ENDED)
+
+    await record(store, [finding(running, Cancelled("enough"))])
+
+    assert (await only_row(store, "live_key"))["execution_id"] == ENDED
+
+
 async def test_of_a_batch_only_the_stale_are_refused(store: Store) -> None:
     for _ in range(3):
         await enqueue(store)
@@ -378,10 +387,12 @@ async def test_an_outcome_whose_reply_was_lost_is_known_by_its_claim(store: Stor
 
 async def test_a_failure_whose_reply_was_lost_is_known_by_its_attempt(store: Store, running: Running) -> None:
     failed = finding(running, Failed(FAILURE))
+    foreign = failed._replace(claimed=with_foreign_claim(failed.claimed))
 
     await record(store, [failed])
 
     assert await store.rooms.not_yet_recorded([failed]) == []
+    assert await store.rooms.not_yet_recorded([foreign]) == [foreign]
 
 
 # progress, stopping, orphans
