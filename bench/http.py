@@ -111,7 +111,10 @@ async def _api(system: System) -> AsyncIterator[str]:
                 break
         else:
             raise RuntimeError("the API did not start")
+        # Its log goes on: nobody may have to wait for a pipe that is full.
+        rest = asyncio.ensure_future(process.stderr.read())
         yield found[1]
     finally:
         process.terminate()
         await process.wait()
+    await rest
