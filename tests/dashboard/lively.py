@@ -266,6 +266,10 @@ async def furnish(parts: Parts) -> None:
         await parts.commands.create(
             JobSpec(handler="app.reports:customer", queue="exports", payload={"customer": 70_000 + number})
         )
+    hook = {"handler": "http.webhook", "payload": {"url": "https://shop.example.com/{{path}}", "method": "POST"}}
+    await parts.commands.create_template("call-shop", hook, "Calls the shop; say which path.", Actor("ana"))
+    greeting = {"handler": "app.mail:campaign", "queue": "mail", "payload": {"to": "{{customer}}"}, "priority": 75}
+    await parts.commands.create_template("greet-customer", greeting, "A first mail to a new customer.", Actor("ana"))
     soon = parts.env.clock.now() + timedelta(minutes=48)
     await parts.commands.create(_job("campaign", "app.mail:campaign", scheduled_at=soon, queue="mail", priority=90))
     old = await parts.commands.create(

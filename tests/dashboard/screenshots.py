@@ -46,7 +46,7 @@ PAGES = {
 }
 # Long enough for charts to fill and for the stream to tell of some drops.
 _LIVE_FOR_SECONDS = 40
-_COLOURS = 192
+_COLOURS = 256
 
 
 # Invented ones: a trace of a real one would show where this file lies.
@@ -88,7 +88,7 @@ async def _take(
 async def _shoot(page: Page, path: str, file: Path) -> int:
     await page.goto(path)
     await page.wait_for_timeout(900)
-    small = Image.open(BytesIO(await page.screenshot())).convert("RGB").quantize(_COLOURS, Image.Quantize.MAXCOVERAGE)
+    small = Image.open(BytesIO(await page.screenshot())).convert("RGB").quantize(_COLOURS, kmeans=2)
     small.save(file, optimize=True)
     return file.stat().st_size
 

@@ -301,3 +301,14 @@ async def test_a_job_becomes_a_template_without_what_it_has_become(browser: Brow
 
     assert "30 2 * * *" in page.text
     assert "next_run_at" not in page.text
+
+
+async def test_the_audit_calls_jobs_by_their_names(browser: Browser, store: Store) -> None:
+    job = await make_job(store, name="nightly")
+    await browser.submit(f"/jobs/{job.id}/pause", reason="maintenance")
+
+    page = (await browser.get("/audit")).text
+
+    assert f'<a href="/jobs/{job.id}">nightly</a>' in page
+    assert f'href="/audit?subject=job%3A{job.id}"' in page
+    assert (await browser.get(f"/audit?subject=job:{job.id}")).text.count("<article") == 1
