@@ -78,6 +78,14 @@ def test_a_file_that_cannot_be_read_is_said(folder: Path, content: bytes) -> Non
     assert told.startswith("timeball.toml cannot be read: ")
 
 
+def test_a_wrong_item_of_a_list_is_told_under_the_name_of_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIMEBALL_WEBHOOK_PORTS", "80, none")
+
+    (told,) = problems()
+
+    assert told.startswith("TIMEBALL_WEBHOOK_PORTS is 'none': ")
+
+
 def test_a_section_that_is_no_json_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIMEBALL_WORKER", "fifty")
 

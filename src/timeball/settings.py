@@ -284,7 +284,8 @@ def _broker_problem(url: str) -> str | None:
 
 
 def _problem(item: Any, given: dict[str, Any]) -> str:
-    path = [str(part) for part in item["loc"]]
+    # A number is a place in a list, and no name.
+    path = [part for part in item["loc"] if isinstance(part, str)]
     name = _named(path, given)
     match item["type"]:
         case "extra_forbidden":

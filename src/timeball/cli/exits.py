@@ -37,8 +37,6 @@ _ADVICE: tuple[tuple[type[TimeballError], str], ...] = (
     (Conflict, "look at it again, then try again"),
     (TimeballError, "timeball check says whether settings and database are in order"),
 )
-
-
 # What the API calls otherwise, or what has no noun of its own.
 _NOUNS = {"executions": "runs", "operations": "runs", "handlers": "workers -o json"}
 
@@ -72,9 +70,7 @@ def _advice(error: TimeballError) -> str:
 
 def _as_typed(hint: str) -> str:
     """A hint that names a list of the API, as what to type in a terminal."""
-    return re.sub(r"GET /api/v1/(\w+)", lambda found: f": timeball {_NOUNS.get(found[1], found[1])}", hint).replace(
-        " :", ":"
-    )
+    return re.sub(r" GET /api/v1/(\w+)", lambda found: f": timeball {_NOUNS.get(found[1], found[1])}", hint)
 
 
 def _why(error: TimeballError, rest: str) -> str:
