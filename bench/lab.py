@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ from bench.notebook import RATE, Notebook, Unit
 from bench.system import System
 from timeball.settings import load_settings
 from timeball.store.embedded import EmbeddedServer
+from timeball.store.embedded.home import SHELTER
 from timeball.wiring import opened
 
 Variant = Callable[[], Awaitable[float]]
@@ -81,6 +83,14 @@ async def open_lab() -> AsyncIterator[Lab]:
             yield Lab(Path(name), dsn, await _postmaster(dsn), server.log)
         finally:
             await asyncio.to_thread(server.leave)
+            clear_shelter(server.data_dir)
+
+
+def clear_shelter(data_dir: Path) -> None:
+    """For root the cluster lies outside its data directory, and would outlive it."""
+    for origin in SHELTER.glob("database-*/origin"):
+        if origin.read_text().strip() == str(data_dir):
+            shutil.rmtree(origin.parent)
 
 
 async def _postmaster(dsn: str) -> int:

@@ -99,6 +99,8 @@ class Rabbitmq:
             "LANG": "C.UTF-8",
             "ERL_EPMD_PORT": self._names,
             "ERL_EPMD_ADDRESS": "127.0.0.1",
+            # Else the name server refuses to end while it believes that a server that was killed lives.
+            "ERL_EPMD_RELAXED_COMMAND_CHECK": "true",
             # Two cores are shared by all tests; a server of one scheduler thread takes no more than its share.
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 1:1 +sbwt none +sbwtdcpu none +sbwtdio none",
             "RABBITMQ_NODENAME": f"timeball-{os.getpid()}-{self.port}@localhost",

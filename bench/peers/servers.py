@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +15,8 @@ import psycopg
 from redis import Redis
 from tests.queues import running_redis
 
+from bench.lab import clear_shelter
 from timeball.store.embedded import EmbeddedServer
-from timeball.store.embedded.home import SHELTER
 
 _REDIS_DATABASES = 64
 REDIS = ("--appendonly", "yes", "--appendfsync", "everysec", "--maxmemory-policy", "noeviction")
@@ -90,14 +89,7 @@ def running_servers() -> Iterator[Servers]:
             yield Servers(dsn, port, versions)
         finally:
             server.leave()
-            _clear_shelter(server.data_dir)
-
-
-def _clear_shelter(data_dir: Path) -> None:
-    """For root the cluster lies outside its data directory, and would outlive it."""
-    for origin in SHELTER.glob("database-*/origin"):
-        if origin.read_text().strip() == str(data_dir):
-            shutil.rmtree(origin.parent)
+            clear_shelter(server.data_dir)
 
 
 def _with_more_connections(server: EmbeddedServer) -> str:
