@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,9 +22,12 @@ from timeball.testing import VirtualClock
 
 
 def pytest_configure() -> None:
-    """Forget the settings of whoever runs the tests: no test may reach a database of theirs."""
+    """Forget the settings of whoever runs the tests: no test may reach a database of theirs, and each hears of Ctrl-C."""
     for name in [name for name in os.environ if name.startswith("TIMEBALL_")]:
         del os.environ[name]
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # So a shell starts what is to run in the background; programs that tests interrupt would inherit it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

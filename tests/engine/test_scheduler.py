@@ -877,6 +877,8 @@ async def test_a_cut_connection_loses_nothing_and_doubles_nothing(
 ) -> None:
     job = await create(store, interval_seconds=5)
     await node.run_for(3.2)
+    # As if none had been read ahead.
+    node.scheduler._definitions.clear()
     fault = env.fault = Fault(point)
 
     for _ in range(40):
