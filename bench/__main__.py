@@ -28,12 +28,9 @@ QUESTIONS = (
     "footprint",
     "startup",
     "webhooks",
-    "brokers",
-    "http",
-    "pages",
 )
 # Asked by name only: they take minutes each.
-LONG_QUESTIONS = ("growth",)
+LONG_QUESTIONS = ("brokers", "http", "pages", "growth")
 
 
 async def _ask(lab: Lab, name: str) -> Notebook:

@@ -259,6 +259,20 @@ async def test_a_claim_tells_when_others_were_taking_the_rest(store: Store) -> N
     assert not (await claim(store, lanes)).is_contended
 
 
+async def test_a_claim_tells_when_others_were_taking_what_comes(store: Store) -> None:
+    for _ in range(2):
+        await enqueue(store, after=0.1)
+    lanes = {("default", 50): ALWAYS}
+    async with store.database.transaction() as connection:
+        await connection.execute("SELECT FROM timeball.ready ORDER BY run_at, id LIMIT 1 FOR UPDATE")
+
+        contended = await claim(store, lanes, holds=1)
+
+    assert (len(contended.executions), contended.is_contended) == (0, True)
+    claims = await claim(store, lanes, holds=1)
+    assert (len(claims.executions), claims.is_contended) == (1, False)
+
+
 async def test_a_full_claim_is_not_contended(store: Store) -> None:
     for _ in range(3):
         await enqueue(store)

@@ -130,6 +130,8 @@ class Claimer(Service):
             if wish.slots <= 0:
                 passed_over.add(queue)
         self._passed_over = passed_over
+        # What another worker did not take of what comes is ours to hold.
+        self._may_hold |= is_contended
         # Without a free slot nothing that is due was asked for: it may be there all the same.
         self._expects_more = claimed > 0 or is_contended or bool(passed_over)
         if claimed:

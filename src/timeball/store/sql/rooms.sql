@@ -219,7 +219,7 @@ RETURNING id;
 -- A lane is a (queue, priority); its rows are read in the order of time from its bound on, so dead rows behind the bound are not visited:
 -- :looks of each, more than :slots if others are likely to be taking some of them just now.
 -- MATERIALIZED: otherwise the planner may run a part again and take more than its limit. By ctid: the rows are locked, and no statistics can mislead it.
--- `is_contended` tells an empty lane from one whose head others hold just now. Of what is due, only what has been so for :unclaimed_for.
+-- `is_contended` tells an empty lane from one whose head others take just now, of what is due or of what comes. Of what is due, only what has been so for :unclaimed_for.
 -- `gate` finds nothing, ever; but it makes whoever limits a queue wait for this claim, and this claim for them (lock_out_claims).
 WITH gate AS MATERIALIZED (
     SELECT 1
@@ -294,7 +294,9 @@ claimed AS (
            greatest(coalesce(:now, now()), run_at) + timeout_ms * interval '1 millisecond' + interval '5 seconds', :is_limited::boolean
     FROM picked
 )
-SELECT (SELECT count(*) FROM chosen) < least(:slots::integer, (SELECT count(*) FROM due_row)) AS is_contended,
+SELECT (SELECT count(*) FROM chosen) < least(:slots::integer, (SELECT count(*) FROM due_row))
+       OR (SELECT count(*) FROM held)
+          < least(:holds::integer, :most::integer - (SELECT count(*) FROM chosen), (SELECT count(*) FROM coming_row)) AS is_contended,
        picked.id,
        picked.job_id,
        picked.fence + 1,
