@@ -7,7 +7,7 @@ import signal
 import sys
 
 from timeball.api.server import ApiServer
-from timeball.cli.nodes import run_on_best_loop, tell_strangers
+from timeball.cli.nodes import run_on_best_loop, spare_what_stays, tell_strangers
 from timeball.dashboard.app import make_front
 from timeball.settings import Settings, load_settings
 from timeball.telemetry.logs import logging_emit
@@ -29,6 +29,7 @@ async def _serve(settings: Settings) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, server.stop)
+        spare_what_stays()
         sys.stderr.write(f"\n  {await server.greeting()}\n")
         sys.stderr.flush()
         await server.run()

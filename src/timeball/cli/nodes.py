@@ -112,7 +112,7 @@ async def _run(
             with_worker=with_worker,
         )
         _heed_signals(supervisor)
-        _spare_what_stays()
+        spare_what_stays()
         if not is_up:
             with _metrics_served(metrics, settings):
                 await supervisor.run()
@@ -128,7 +128,7 @@ async def _run(
         await _run_both(supervisor, api)
 
 
-def _spare_what_stays() -> None:
+def spare_what_stays() -> None:
     """Let the garbage collector leave alone what was imported, and come less often: a batch of executions is thousands of objects.
 
     With its own settings it was at work in every seventh sample of a busy worker's profile.
