@@ -1,4 +1,4 @@
--- The schema after migration 0011, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
+-- The schema after migration 0012, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
 
 CREATE TABLE timeball.migration (
     number     integer NOT NULL,
@@ -760,6 +760,7 @@ CREATE OR REPLACE FUNCTION timeball.lane_heads(queues text[], priorities smallin
  SET enable_bitmapscan TO 'off'
  SET enable_seqscan TO 'off'
  SET enable_sort TO 'off'
+ SET plan_cache_mode TO 'force_generic_plan'
 AS $function$
 BEGIN
     RETURN QUERY
