@@ -138,6 +138,12 @@ class Rabbitmq:
         assert done.returncode == 0, f"rabbitmqctl {command}: {done.stdout}{done.stderr}"
         return done.stdout
 
+    def says_yes(self, program: str, *arguments: str, **environment: str) -> bool:
+        """Whether one of its own programs ends well, with something else in its environment perhaps."""
+        command = [_RABBITMQ.with_name(program), *arguments]
+        told = self._environment | environment
+        return subprocess.run(command, env=told, capture_output=True, timeout=120, check=False).returncode == 0
+
     def kill(self) -> None:
         """Kill it outright; `start` then recovers what is durable."""
         assert self._process is not None

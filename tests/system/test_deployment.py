@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.queues import free_port, running_redis
+from tests.queues import Rabbitmq, free_port, running_redis
 from tests.servers import PostgresServer, Servers, ServiceMissing, give_up_on, wait_until
 from tests.system.cluster import Process
 
@@ -136,6 +136,13 @@ def test_the_health_checks_of_the_servers_beside_ours_tell_life_from_death(serve
     with running_redis(*SERVICES["redis"]["command"][1:], port=port):
         assert says_yes(*answers[:1], "-p", f"{port}", *answers[1:])
     assert not says_yes(*answers[:1], "-p", f"{port}", *answers[1:])
+
+
+def test_the_health_check_of_rabbitmq_tells_life_from_death(rabbitmq: Rabbitmq) -> None:
+    how, *is_alive = SERVICES["rabbitmq"]["healthcheck"]["test"]
+    assert how == "CMD"
+    assert rabbitmq.says_yes(*is_alive)
+    assert not rabbitmq.says_yes(*is_alive, RABBITMQ_NODENAME="nobody@localhost")
 
 
 def says_yes(*command: str) -> bool:
