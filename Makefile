@@ -1,7 +1,7 @@
 # `make` alone lists the verbs. All paths are relative, so that a folder with a space in its name will do.
 
 PYTHON  ?= python3
-# One more than there are cores: many tests wait for processes. Who has no test left takes some of another: the slow ones stand together.
+# One more than there are cores: many tests wait for processes.
 WORKERS ?= $(shell expr $$(nproc) + 1)
 BIN     := .venv/bin
 
@@ -18,7 +18,7 @@ up: run-packages ## install what is needed and run Timeball here, until Ctrl-C
 	@trap : INT; $(BIN)/timeball up $(ARGS)
 
 test: dev-packages services ## install what is needed and run all tests (ARGS="-k reaper" for some)
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 check: lint types audit ## everything that can be said without running: lint, types, known vulnerabilities
 
