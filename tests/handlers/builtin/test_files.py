@@ -12,6 +12,7 @@ import pytest
 from tests.handlers.builtin.support import check_payload, die, fail, succeed
 from timeball.clock import SystemClock
 from timeball.domain.handler import Handler, PayloadMismatch
+from timeball.handlers import files
 from timeball.handlers.box import Box
 from timeball.handlers.files import FilePayload, FileWrite, FolderCreate, FolderPayload
 from timeball.handlers.registry import Registry
@@ -238,6 +239,18 @@ async def test_a_link_put_in_place_between_check_and_use_does_not_lead_out(write
 
     assert names(outside) == []
     assert names(root / "moved") == ["x"]
+
+
+async def test_a_link_put_in_place_after_the_look_is_not_appended_through(write, root, tmp_path, monkeypatch):
+    root.mkdir()
+    outside = tmp_path / "outside"
+    outside.write_text("theirs")
+    (root / "link").symlink_to(outside)
+    monkeypatch.setattr(files, "_check_place", lambda folder, name: None)
+
+    await fail(write, {"path": "link", "content": "evil", "mode": "append"})
+
+    assert outside.read_text() == "theirs"
 
 
 async def test_a_hard_link_out_of_the_root_is_not_appended_to(write, root, tmp_path):
