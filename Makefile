@@ -6,7 +6,7 @@ WORKERS ?= $(shell expr $$(nproc) + 1)
 BIN     := .venv/bin
 
 # Programs the tests start by themselves.
-SERVICES := postgresql pgbouncer redis rabbitmq chromium
+SERVICES := postgresql pgbouncer redis rabbitmq chromium curl
 
 .DEFAULT_GOAL := help
 .PHONY: screenshots reference help up test check lint types audit bench bench-peers peers-page soak schema reference lock clean run-packages dev-packages services

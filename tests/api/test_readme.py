@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.servers import ServiceMissing, give_up_on
+
 README = Path(__file__).parents[2] / "README.md"
 ISSUE: dict[str, Any] = {
     "name": "daily-report",
@@ -23,7 +25,11 @@ ISSUE: dict[str, Any] = {
     "timeout_ms": 60000,
 }
 
-pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
+
+@pytest.fixture(autouse=True)
+def has_curl() -> None:
+    if shutil.which("curl") is None:
+        give_up_on(ServiceMissing("curl is not installed: apt-get install curl"))
 
 
 def curls() -> list[str]:
