@@ -44,38 +44,53 @@ WHERE EXISTS (SELECT 1 FROM timeball.ready WHERE ready.job_id = asked.job_id AND
 -- Take rows out of due, put each recurring job's following occurrence in, and record what becomes of those taken:
 -- runs go to ready (blocked if limited, due again if they are to come later), skips into the history.
 -- The row itself is compared and set: version is a column of due, because a joined job would not be looked at again after a lock wait.
--- The look-up by OFFSET 0 can only be done by the primary key, whatever the planner believes about the size of the room. After a lock wait the
--- delete looks again at run_at alone: parking and unparking change that; the version of a row never changes, an edit replaces the row.
-WITH owed AS (
-    SELECT *
-    FROM unnest(:ids::uuid[], :run_ats::timestamptz[], :versions::integer[], :next_ids::uuid[], :next_run_ats::timestamptz[],
-                :next_fors::timestamptz[], :watermarks::timestamptz[], :lefts::bigint[])
-         AS o (id, run_at, version, next_id, next_run_at, next_for, watermark, left_over)
+-- The look-up by OFFSET 0 can only be done by the primary key, whatever the planner believes about the size of the room; it locks, and looks
+-- again after a lock wait. What is locked is then deleted by ctid.
+-- `given` hides from the planner how many there are: it would plan the statement anew for every number, which takes two milliseconds.
+-- It takes them for few, so `judged` looks into a set and the rows are deleted by ctid: joined, each would be compared with each.
+WITH given AS MATERIALIZED (
+    SELECT :ids::uuid[] AS ids, :run_ats::timestamptz[] AS run_ats, :versions::integer[] AS versions, :next_ids::uuid[] AS next_ids,
+           :next_run_ats::timestamptz[] AS next_run_ats, :next_fors::timestamptz[] AS next_fors, :watermarks::timestamptz[] AS watermarks,
+           :lefts::bigint[] AS lefts,
+           :shards::smallint[] AS shards, :epochs::bigint[] AS epochs,
+           :run_due_ids::uuid[] AS run_due_ids, :run_ids::uuid[] AS run_ids, :run_fors::timestamptz[] AS run_fors,
+           :run_run_ats::timestamptz[] AS run_run_ats, :run_targets::text[] AS run_targets,
+           :skip_due_ids::uuid[] AS skip_due_ids, :skip_ids::uuid[] AS skip_ids, :skip_fors::timestamptz[] AS skip_fors,
+           :skip_reasons::text[] AS skip_reasons,
+           :range_due_ids::uuid[] AS range_due_ids, :range_ids::uuid[] AS range_ids, :range_firsts::timestamptz[] AS range_firsts,
+           :range_lasts::timestamptz[] AS range_lasts, :range_counts::bigint[] AS range_counts, :range_reasons::text[] AS range_reasons
+),
+owed AS (
+    SELECT o.*
+    FROM given
+    CROSS JOIN unnest(ids, run_ats, versions, next_ids, next_run_ats, next_fors, watermarks, lefts)
+               AS o (id, run_at, version, next_id, next_run_at, next_for, watermark, left_over)
 ),
 owned AS MATERIALIZED (
     SELECT shard.id
-    FROM timeball.shard
-    JOIN unnest(:shards::smallint[], :epochs::bigint[]) AS mine (id, epoch) USING (id, epoch)
+    FROM given
+    CROSS JOIN unnest(given.shards, given.epochs) AS mine (id, epoch)
+    JOIN timeball.shard USING (id, epoch)
     WHERE shard.owner = :incarnation
 ),
 found AS MATERIALIZED (
-    SELECT looked_up.id, looked_up.run_at
+    SELECT looked_up.tid
     FROM owed
     CROSS JOIN LATERAL (
-        SELECT due.id, due.run_at
+        SELECT due.ctid AS tid
         FROM timeball.due
         WHERE due.id = owed.id
           AND due.run_at = owed.run_at
           AND due.version = owed.version
-          AND due.shard IN (SELECT owned.id FROM owned)
+          AND due.shard = ANY (ARRAY(SELECT owned.id FROM owned))
+          AND due.run_at <= coalesce(:now, now()) + :hoist_window::interval
         OFFSET 0
+        FOR UPDATE
     ) AS looked_up
 ),
 gone AS (
     DELETE FROM timeball.due
-    WHERE due.id = ANY (ARRAY(SELECT found.id FROM found))
-      AND (due.id, due.run_at) = ANY (ARRAY(SELECT (found.id, found.run_at) FROM found))
-      AND due.run_at <= coalesce(:now, now()) + :hoist_window::interval
+    WHERE due.ctid = ANY (ARRAY(SELECT found.tid FROM found))
     RETURNING due.*
 ),
 taken AS MATERIALIZED (
@@ -92,10 +107,10 @@ following AS (
     WHERE next_id IS NOT NULL
 ),
 run AS (
-    SELECT given.id AS run_id, given.scheduled_for AS run_for, given.run_at AS run_run_at, given.target, taken.*
-    FROM unnest(:run_due_ids::uuid[], :run_ids::uuid[], :run_fors::timestamptz[], :run_run_ats::timestamptz[], :run_targets::text[])
-         AS given (due_id, id, scheduled_for, run_at, target)
-    JOIN taken ON taken.id = given.due_id
+    SELECT wanted.id AS run_id, wanted.scheduled_for AS run_for, wanted.run_at AS run_run_at, wanted.target, taken.*
+    FROM given
+    CROSS JOIN unnest(run_due_ids, run_ids, run_fors, run_run_ats, run_targets) AS wanted (due_id, id, scheduled_for, run_at, target)
+    JOIN taken ON taken.id = wanted.due_id
 ),
 keyed AS (
     INSERT INTO timeball.live_key (key, execution_id)
@@ -108,64 +123,65 @@ keyed AS (
     ON CONFLICT DO NOTHING
     RETURNING execution_id
 ),
-allowed AS (
-    SELECT run.*
+judged AS MATERIALIZED (
+    SELECT run.*,
+           unique_key IS NULL OR kind <> 'occurrence' OR origin <> 'schedule' OR run_id IN (SELECT keyed.execution_id FROM keyed) AS is_allowed
     FROM run
-    LEFT JOIN keyed ON keyed.execution_id = run.run_id
-    WHERE run.unique_key IS NULL
-       OR run.kind <> 'occurrence'
-       OR run.origin <> 'schedule'
-       OR keyed.execution_id IS NOT NULL
 ),
 later AS (
     INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, tzdata, version, queue, priority, handler, limit_key, unique_key)
     SELECT run_id, job_id, 'later', origin, shard, run_run_at, run_for, :tzdata, version, queue, priority, handler, limit_key, unique_key
-    FROM allowed
-    WHERE target = 'due'
+    FROM judged
+    WHERE is_allowed
+      AND target = 'due'
 ),
 held_up AS (
     INSERT INTO timeball.blocked (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
                                   attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of)
     SELECT run_id, job_id, origin, version, queue, priority, handler, run_for, run_run_at, coalesce(queued_at, :now, now()),
            attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of
-    FROM allowed
-    WHERE target = 'blocked'
+    FROM judged
+    WHERE is_allowed
+      AND target = 'blocked'
 ),
 hoisted AS (
     INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
                                 attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of)
     SELECT run_id, job_id, origin, version, queue, priority, handler, run_for, run_run_at, coalesce(queued_at, :now, now()),
            attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of
-    FROM allowed
-    WHERE target = 'ready'
+    FROM judged
+    WHERE is_allowed
+      AND target = 'ready'
 ),
 unkeyed AS (
     DELETE FROM timeball.live_key
     USING taken
     WHERE live_key.key = taken.unique_key
       AND live_key.execution_id = taken.id
+      AND taken.unique_key IS NOT NULL
       AND taken.id = ANY (:skip_ids::uuid[])
 ),
 skipped AS (
     INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, finished_at,
                                    attempts, lost, fence, tzdata, reason)
-    SELECT given.id, taken.job_id, 'skipped', taken.origin, taken.version, taken.queue, taken.priority, taken.handler, given.scheduled_for,
-           greatest(coalesce(:now, now()), given.scheduled_for), 0, 0, 0, taken.tzdata, given.reason
-    FROM unnest(:skip_due_ids::uuid[], :skip_ids::uuid[], :skip_fors::timestamptz[], :skip_reasons::text[]) AS given (due_id, id, scheduled_for, reason)
-    JOIN taken ON taken.id = given.due_id
+    SELECT skip.id, taken.job_id, 'skipped', taken.origin, taken.version, taken.queue, taken.priority, taken.handler, skip.scheduled_for,
+           greatest(coalesce(:now, now()), skip.scheduled_for), 0, 0, 0, taken.tzdata, skip.reason
+    FROM given
+    CROSS JOIN unnest(skip_due_ids, skip_ids, skip_fors, skip_reasons) AS skip (due_id, id, scheduled_for, reason)
+    JOIN taken ON taken.id = skip.due_id
     UNION ALL
-    SELECT run.run_id, run.job_id, 'skipped', run.origin, run.version, run.queue, run.priority, run.handler, run.run_for,
-           greatest(coalesce(:now, now()), run.run_for), 0, 0, 0, run.tzdata, 'unique_key'
-    FROM run
-    LEFT JOIN allowed ON allowed.run_id = run.run_id
-    WHERE allowed.run_id IS NULL
+    SELECT run_id, job_id, 'skipped', origin, version, queue, priority, handler, run_for,
+           greatest(coalesce(:now, now()), run_for), 0, 0, 0, tzdata, 'unique_key'
+    FROM judged
+    WHERE NOT is_allowed
 ),
 ranges AS (
     INSERT INTO timeball.skip_range (id, job_id, version, tzdata, first_at, last_at, occurrences, reason, recorded_at)
-    SELECT given.id, taken.job_id, taken.version, taken.tzdata, given.first_at, given.last_at, given.occurrences, given.reason, coalesce(:now, now())
-    FROM unnest(:range_due_ids::uuid[], :range_ids::uuid[], :range_firsts::timestamptz[], :range_lasts::timestamptz[],
-                :range_counts::bigint[], :range_reasons::text[]) AS given (due_id, id, first_at, last_at, occurrences, reason)
-    JOIN taken ON taken.id = given.due_id
+    SELECT span.id, taken.job_id, taken.version, taken.tzdata, span.first_at, span.last_at, span.occurrences, span.reason, coalesce(:now, now())
+    FROM given
+    CROSS JOIN unnest(range_due_ids, range_ids, range_firsts, range_lasts, range_counts, range_reasons)
+               AS span (due_id, id, first_at, last_at, occurrences, reason)
+    JOIN taken ON taken.id = span.due_id
 )
 SELECT id FROM taken;
 
@@ -366,10 +382,20 @@ WHERE queue.name = running.queue
 -- Zero rows for an outcome means it is stale; `accepted` lists the others when that happened.
 -- The look-up by OFFSET 0 can only be done by the primary key, whatever the planner believes about the size of the room. A row's claim never
 -- changes: who takes it away from a holder deletes it. So the delete need not compare the claim again after a lock wait.
-WITH outcome AS (
-    SELECT *
-    FROM unnest(:ids::uuid[], :fences::bigint[], :claim_ids::uuid[], :started::timestamptz[], :finished::timestamptz[], :results::text[])
-         AS o (id, fence, claim_id, started_at, finished_at, result)
+-- `given` hides from the planner how many there are: it would plan the statement anew for every number, which takes as long as running it.
+WITH given AS MATERIALIZED (
+    SELECT :ids::uuid[] AS ids,
+           :fences::bigint[] AS fences,
+           :claim_ids::uuid[] AS claim_ids,
+           :started::timestamptz[] AS started,
+           :finished::timestamptz[] AS finished,
+           :results::text[] AS results
+),
+outcome AS (
+    SELECT o.*
+    FROM given
+    CROSS JOIN unnest(given.ids, given.fences, given.claim_ids, given.started, given.finished, given.results)
+               AS o (id, fence, claim_id, started_at, finished_at, result)
 ),
 found AS MATERIALIZED (
     SELECT looked_up.id
@@ -386,30 +412,28 @@ found AS MATERIALIZED (
 removed AS (
     DELETE FROM timeball.running
     WHERE running.id = ANY (ARRAY(SELECT found.id FROM found))
-    RETURNING running.*
-),
-gone AS MATERIALIZED (
-    SELECT removed.*, outcome.started_at, outcome.finished_at, outcome.result
-    FROM removed
-    JOIN outcome ON outcome.id = removed.id AND outcome.fence = removed.fence AND outcome.claim_id = removed.claim_id
+    RETURNING id, job_id, origin, version, queue, priority, handler, scheduled_for, queued_at, attempts, lost, fence, holder, claim_id, tzdata,
+              payload, retry_of, limit_key, unique_key
 ),
 unkeyed AS (
     DELETE FROM timeball.live_key
-    USING gone
-    WHERE live_key.key = gone.unique_key
-      AND live_key.execution_id = gone.id
+    USING removed
+    WHERE removed.unique_key IS NOT NULL
+      AND live_key.key = removed.unique_key
+      AND live_key.execution_id = removed.id
 ),
 kept AS (
     INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, queued_at, started_at, finished_at,
-                                   attempts, lost, fence, worker, claim_id, tzdata, result, payload, retry_of)
+                                   attempts, lost, fence, worker, claim_id, tzdata, result, payload, retry_of, recorded)
     SELECT id, job_id, 'succeeded', origin, version, queue, priority, handler, scheduled_for, queued_at, started_at, finished_at,
-           attempts, lost, fence, holder, claim_id, tzdata, result::jsonb, payload, retry_of
-    FROM gone
+           attempts, lost, fence, holder, claim_id, tzdata, result::jsonb, payload, retry_of, (SELECT pg_current_xact_id()::text::bigint)
+    FROM removed
+    JOIN outcome USING (id, fence, claim_id)
 )
 SELECT count(*) AS accepted_count,
        CASE WHEN count(*) < cardinality(:ids::uuid[]) THEN array_agg((id, claim_id)) END AS accepted,
        array_agg(DISTINCT limit_key) FILTER (WHERE limit_key IS NOT NULL) AS freed
-FROM gone;
+FROM removed;
 
 -- name: standings
 -- What `decide` must know of executions that did not succeed, while their rows still name the claim.

@@ -1,0 +1,51 @@
+"""A hot statement is planned once in a session, not each time: planning one takes as long as running it for many rows."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from tests.factories import claim_all, enqueue, found, hoist_due, make_owner, make_recurring
+from timeball.store.postgres import Store
+from timeball.store.statements import all_statements
+from timeball.testing import VirtualClock
+
+# PostgreSQL plans a statement so often for the values it is given, before it asks whether one plan would do for all.
+_TRIALS = 5
+# Several connections of the pool take turns.
+_ROUNDS = 5 * _TRIALS
+
+
+async def plans_of(store: Store) -> dict[str, tuple[int, int]]:
+    """How often each statement was planned for its values, and how often it was run by a plan for all, in this session."""
+    names = {statement.numbered(): name for name, statement in all_statements().items()}
+    async with store.database.connection() as connection:
+        rows = await connection.fetch("SELECT statement, custom_plans, generic_plans FROM pg_prepared_statements")
+    return {
+        names[row["statement"]]: (row["custom_plans"], row["generic_plans"])
+        for row in rows
+        if row["statement"] in names
+    }
+
+
+@pytest.mark.parametrize("fresh_database", ["pg15", "pg18"], indirect=True)
+@pytest.mark.parametrize("crowd", [1, 40])
+async def test_a_hot_statement_is_planned_once(store: Store, clock: VirtualClock, crowd: int) -> None:
+    """Whether it moves one row or many: how many there are is hidden from the planner, which would think of each number anew."""
+    owner = await make_owner(store)
+    for _ in range(crowd):
+        await make_recurring(store, every=1)
+    for _ in range(_ROUNDS):
+        await enqueue(store)
+        clock.advance(timedelta(seconds=1))
+        assert len(await hoist_due(store, owner)) == crowd
+        claims = await claim_all(store)
+        assert await store.rooms.finish_succeeded([found(claimed) for claimed in claims]) == []
+        assert len(claims) == crowd + 1
+
+    planned = await plans_of(store)
+    for name in ("create_jobs", "hoist", "claim", "finish_succeeded"):
+        custom, generic = planned[name]
+        assert custom <= _TRIALS, f"{name}: planned {custom} times"
+        assert generic > 0, name
