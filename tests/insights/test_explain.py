@@ -27,7 +27,8 @@ from tests.factories import (
 from timeball.commands import Actor, Commands
 from timeball.domain.execution import Failed, Snoozed
 from timeball.domain.explanation import Explanation
-from timeball.domain.gates import GATES, Verdict
+from timeball.domain.findings import Verdict
+from timeball.domain.gates import GATES
 from timeball.domain.ids import ClaimId, ExecutionId, show_execution
 from timeball.domain.node import Lease, NodeKind
 from timeball.insights import Insights

@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 
 from timeball.domain.execution import Execution, ExecutionState
 from timeball.domain.facts import Facts, Rival
-from timeball.domain.gates import Gate, Verdict, examine
+from timeball.domain.findings import Verdict
+from timeball.domain.gates import Gate, examine
 from timeball.domain.instants import shown
 from timeball.domain.wording import counted, moment_words, span_words
 
