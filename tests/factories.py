@@ -9,7 +9,7 @@ from typing import Any
 from timeball.domain.execution import Claimed, ErrorInfo, Finding, Origin, Outcome, Succeeded
 from timeball.domain.ids import ClaimId, ExecutionId, Incarnation, JobId
 from timeball.domain.job import Job, JobSpec, define
-from timeball.domain.lifecycle import decide
+from timeball.domain.lifecycle import Move, decide
 from timeball.domain.node import Lease, Node, NodeKind
 from timeball.domain.occurrences import DueRow, Hoist, LookAgain, first_occurrence, plan
 from timeball.store.new_jobs import Opening
@@ -155,15 +155,18 @@ def found(claimed: Claimed, outcome: Outcome | None = None, **times: datetime | 
 
 
 async def record(store: Store, findings: Sequence[Finding], chance: float = 0.5) -> list[Finding]:
-    """Record outcomes as a worker does: asked where they lead, then moved; returns the stale ones."""
-    standings = await store.rooms.standings([finding.claimed for finding in findings])
-    moves = [
-        (finding, decide(standings[finding.claimed.id], finding.outcome, finding.finished_at, chance))
-        for finding in findings
-        if finding.claimed.id in standings
-    ]
-    stale = [finding for finding in findings if finding.claimed.id not in standings]
+    """Record outcomes as a worker does, once: asked where they lead, then moved; returns those that did not move."""
+    moves = await moves_of(store, findings, chance)
+    moving = [move.finding for move in moves]
+    stale = [finding for finding in findings if finding not in moving]
     return stale + await store.rooms.record_transitions(moves)
+
+
+async def moves_of(store: Store, findings: Sequence[Finding], chance: float = 0.5) -> list[Move]:
+    """What a worker would make of these outcomes, of those that are not stale."""
+    standings = await store.rooms.standings([finding.claimed for finding in findings])
+    decided = [(f, standings[f.claimed.id]) for f in findings if f.claimed.id in standings]
+    return [Move(f, known, decide(known, f.outcome, f.finished_at, chance)) for f, known in decided]
 
 
 # looking

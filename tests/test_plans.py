@@ -74,7 +74,7 @@ _FILL = "".join(
 )
 
 _LEARN = "ANALYZE timeball.due, timeball.ready, timeball.running, timeball.finished"
-# What a planner knows that has not looked since the rooms were empty (RELIABILITY.md, fault 30).
+# What a planner knows that has not looked since the rooms were empty (fault 30).
 _FORGET = """
 DELETE FROM pg_statistic WHERE starelid IN (SELECT oid FROM pg_class WHERE relnamespace = 'timeball'::regnamespace);
 UPDATE pg_class SET reltuples = 1, relpages = 1 WHERE relnamespace = 'timeball'::regnamespace;
@@ -229,7 +229,7 @@ HOT: dict[str, tuple[dict[str, Any], int]] = {
     ),
     "busy_jobs": ({"job_ids": [job(number) for number in odd(_DUE)]}, 5 * BATCH),
     "finish_succeeded": (_ENDED, 3 * BATCH),
-    "standings": ({"ids": _HELD, "claim_ids": _HELD}, 2 * BATCH),
+    "standings": ({"ids": _HELD, "fences": [1] * BATCH, "claim_ids": _HELD}, 2 * BATCH),
     "already_recorded": ({"ids": _HELD, "claim_ids": _HELD}, 3 * BATCH),
     "find_execution": ({"id": id_(_FINISHED + 77)}, 10),
     # What every change of a job does.
@@ -238,6 +238,7 @@ HOT: dict[str, tuple[dict[str, Any], int]] = {
     "drop_resumption": (_JOB_COLUMNS, 5),
     "park_waiting": (_JOB_COLUMNS, 5),
     "unpark": (_JOB_COLUMNS, 5),
+    "is_queued": (_JOB_COLUMNS, 5),
     "withdraw_waiting": (_JOB_COLUMNS, 10),
     "stop_held": (_JOB_COLUMNS, 5),
     "waiting_of_job": (_JOB_COLUMNS, 10),
@@ -295,6 +296,7 @@ def check_touched(connection: psycopg.Connection[Any], name: str, given: dict[st
 
 @pytest.mark.parametrize("name", list(HOT))
 def test_a_hot_statement_touches_little(server: PostgresServer, crowded: str, belief: str, name: str) -> None:
+    """Fault 30."""
     for plan_cache_mode in ("force_custom_plan", "force_generic_plan"):
         with session(server, crowded, belief) as connection:
             connection.execute(f"SET plan_cache_mode = {plan_cache_mode}")
@@ -334,6 +336,7 @@ def test_the_latest_of_a_span_are_read_by_their_ids(server: PostgresServer, crow
 async def test_a_claim_takes_no_more_than_it_was_asked_for_whatever_the_plan(
     server: PostgresServer, crowded: str, belief: str
 ) -> None:
+    """Fault 30."""
     store = Store(server.dsn(crowded), Env(VirtualClock(NOW), Random(belief)))
     await store.open(migrates=False)
     async with store.database.connection() as connection:

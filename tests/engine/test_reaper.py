@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -23,10 +23,11 @@ from tests.engine.support import (
 )
 from tests.factories import FAILURE, enqueue, found, make_node, only_row, record, rooms_of, seconds, table
 from timeball.commands import Commands
-from timeball.domain.events import NodeBuried, OutcomeRefused, Reaped
+from timeball.domain.events import AttemptFailed, NodeBuried, OutcomeRefused, Reaped
 from timeball.domain.execution import Cancelled, Claimed, Failed, NotDropped, Outcome, Snoozed, Succeeded
-from timeball.domain.ids import ClaimId, ExecutionId
+from timeball.domain.ids import ClaimId, ExecutionId, JobId
 from timeball.domain.job import JobSpec
+from timeball.domain.lifecycle import Standing
 from timeball.engine.reaper import Reaper
 from timeball.engine.recorder import Recorder
 from timeball.env import Env
@@ -129,6 +130,32 @@ async def test_what_was_cancelled_is_not_run_again_though_its_worker_died_before
     await check_promises(store)
 
 
+@pytest.mark.parametrize(("word", "room"), [("pause", "due"), ("delete", "finished"), ("cancel", "finished")])
+async def test_what_people_say_while_the_reaper_makes_up_its_mind_is_heeded(
+    store: Store, clock: VirtualClock, doomed: Hands, make_reaper: Callable[[], Reaper], heard: Heard,
+    commands: Commands, word: str, room: str,
+) -> None:  # fmt: skip
+    """It has read how things stand, and not written yet what follows: a run that nobody wants any more must not begin."""
+    execution_id = await enqueue(store)
+    await doomed.claim()
+    clock.advance("11s")
+    original = store.rooms.standings
+
+    async def speak_behind(claims: Sequence[Claimed]) -> dict[ExecutionId, Standing]:
+        store.rooms.standings = original  # type: ignore[method-assign]
+        read = await original(claims)
+        await (commands.cancel([execution_id]) if word == "cancel" else getattr(commands, word)(JobId(execution_id)))
+        return read
+
+    store.rooms.standings = speak_behind  # type: ignore[method-assign]
+    await make_reaper().tick()
+
+    assert await rooms_of(store, execution_id) == [room]
+    assert (await only_row(store, "attempt"))["outcome"] == "lost"
+    assert (len(heard.of(AttemptFailed)), heard.of(OutcomeRefused)) == (1, [])
+    await check_promises(store)
+
+
 async def test_the_living_are_left_alone(
     store: Store, clock: VirtualClock, doomed: Hands, make_reaper: Callable[[], Reaper], heard: Heard
 ) -> None:
@@ -160,7 +187,7 @@ async def test_a_worker_that_renews_keeps_what_it_holds(
 async def test_what_is_held_by_nobody_known_is_reaped(
     store: Store, clock: VirtualClock, doomed: Hands, make_reaper: Callable[[], Reaper], heard: Heard
 ) -> None:
-    """Somebody deleted the owner's row by hand: a missing row means dead."""
+    """Fault 7. Somebody deleted the owner's row by hand: a missing row means dead."""
     await enqueue(store)
     await doomed.claim()
     async with store.database.transaction() as connection:
@@ -423,7 +450,7 @@ async def test_waking_does_not_sweep_more_often(store: Store, env: Env, clock: V
 async def test_a_housekeeper_that_dies_in_the_middle_is_made_up_for(
     store: Store, env: Env, clock: VirtualClock, doomed: Hands, make_reaper: Callable[[], Reaper]
 ) -> None:
-    """The node is buried, what it held is not reaped: the row that names it is gone for whoever comes next, too."""
+    """Fault 38. The node is buried, what it held is not reaped: the row that names it is gone for whoever comes next, too."""
     await enqueue(store)
     await doomed.claim()
     clock.advance("11s")
@@ -512,6 +539,7 @@ async def take_somewhere(store: Store, claimed: Claimed, chance: random.Random) 
 async def test_from_every_state_there_is_a_way_out_after_everybody_died(
     store: Store, clock: VirtualClock, commands: Commands, make_reaper: Callable[[], Reaper], seed: int
 ) -> None:
+    """Fault 39."""
     chance = random.Random(seed)
     await live_a_little(
         store, await start_scheduler(store, MORTAL), await start_worker(store, MORTAL), commands, chance

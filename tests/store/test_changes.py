@@ -30,10 +30,10 @@ from tests.factories import (
 from timeball.commands import Commands
 from timeball.domain import changes
 from timeball.domain.changes import JobChange
-from timeball.domain.execution import Failed, Origin
+from timeball.domain.execution import Cancelled, Failed, Origin
 from timeball.domain.ids import ExecutionId, JobId, new_id, occurrence_id
 from timeball.domain.job import Job
-from timeball.errors import InvalidInput, NotFound
+from timeball.errors import Conflict, InvalidInput, NotFound
 from timeball.store.jobs import Request
 from timeball.store.placing import AuditEntry
 from timeball.store.postgres import Store
@@ -163,6 +163,25 @@ async def test_a_last_occurrence_that_was_called_off_ahead_of_its_time_does_not_
     await edit(store, job, priority=77)
 
     assert await table(store, "due") == []
+
+
+@pytest.mark.parametrize("room", ["ready", "due", "finished"])
+async def test_a_one_off_cannot_be_moved_back_to_an_instant_that_has_its_record(
+    store: Store, clock: VirtualClock, room: str
+) -> None:
+    """Whether that has ended or is still on its way, as a retry in `due`: a second record of the occurrence would be written beside it."""
+    instant = clock.now()
+    job = await make_job(store, name="once", scheduled_at=instant)
+    if room != "ready":
+        (claimed,) = await claim_all(store)
+        await record(store, [found(claimed, Failed(FAILURE) if room == "due" else Cancelled("no"))])
+    await edit(store, job, scheduled_at=instant + seconds(3600))
+    before = [await table(store, each) for each in ("job", "due", room)]
+
+    with pytest.raises(Conflict, match="has an execution for 2026-03-02T12:00:00"):
+        await edit(store, job, scheduled_at=instant)
+
+    assert [await table(store, each) for each in ("job", "due", room)] == before
 
 
 async def test_a_paused_job_stays_paused_when_edited(store: Store, clock: VirtualClock) -> None:

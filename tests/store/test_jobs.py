@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import asyncpg
 import psycopg
 import pytest
 
@@ -432,3 +433,19 @@ async def test_a_bulk_write_is_all_or_nothing(
 
     assert await table(store, "job") == []
     assert await table(store, "ready") == []
+
+
+async def test_the_schema_itself_refuses_what_no_schedule_can_be(store: Store) -> None:
+    """Fault 27. Whoever writes past every front is stopped here."""
+    await make_recurring(store, 60)
+    impossible = [
+        *("interval_seconds = 0", "interval_seconds = -1", "interval_seconds = NULL"),
+        *("scheduled_at = '1969-12-31Z'", "scheduled_at = '2200-01-01Z'", "scheduled_at = NULL"),
+        *("kind = 'cron'", "kind = 'sometimes'", "priority = 101", "max_retries = -1", "max_lost = 0"),
+        *("timeout_ms = 0", "max_running = 0", "max_executions = 0", "jitter_seconds = -1", "name = ''"),
+    ]
+
+    for assignment in impossible:
+        with pytest.raises(asyncpg.CheckViolationError):
+            async with store.database.transaction() as connection:
+                await connection.execute(f"UPDATE timeball.job SET {assignment}")

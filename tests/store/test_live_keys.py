@@ -146,6 +146,23 @@ async def test_a_purge_gives_the_keys_back(store: Store) -> None:
     assert await keys(store) == {}
 
 
+async def test_a_named_one_off_that_is_due_at_once_takes_its_key_with_the_hoist(
+    store: Store, clock: VirtualClock
+) -> None:
+    """So it does not go straight to ready, as others do: only the hoist can skip it for a key that is held."""
+    held = await make_job(store, name="held", scheduled_at=clock.now(), unique_key="k")
+    refused = await make_job(store, name="refused", scheduled_at=clock.now(), unique_key="k")
+    assert {row["job_id"] for row in await table(store, "due")} == {held.id, refused.id}
+    owner = await make_owner(store)
+
+    await hoist(store, [await plan_row(store, await due_row(store, held.id))], owner)
+    await hoist(store, [await plan_row(store, await due_row(store, refused.id))], owner)
+
+    ready, skipped = await only_row(store, "ready"), await only_row(store, "finished")
+    assert (ready["job_id"], await keys(store)) == (held.id, {"k": ready["id"]})
+    assert (skipped["job_id"], skipped["state"], skipped["reason"]) == (refused.id, "skipped", "unique_key")
+
+
 async def test_an_occurrence_that_is_skipped_for_an_overlap_takes_no_key(store: Store, clock: VirtualClock) -> None:
     job, owner, execution = await hoisted(store, clock)
     clock.advance("60s")

@@ -39,12 +39,13 @@ from timeball.domain.execution import (
 )
 from timeball.domain.ids import ClaimId, ExecutionId, Incarnation
 from timeball.domain.job import Job
-from timeball.domain.lifecycle import Delivery, Finish, Requeue, Transition
+from timeball.domain.lifecycle import Delivery, Finish, Move, Requeue, Standing
 from timeball.domain.retry import RetryPolicy
 from timeball.store.postgres import Store
 from timeball.testing import VirtualClock
 
 ENDED = ExecutionId(UUID(int=0xEE))
+STANDING = Standing(attempts=4, lost=2, retry=RetryPolicy())
 
 
 @dataclass(frozen=True)
@@ -331,12 +332,13 @@ def with_other_fence(claimed: Claimed) -> Claimed:
 
 @pytest.mark.parametrize("stale", [with_foreign_claim, with_other_fence])
 async def test_a_stale_outcome_changes_nothing(store: Store, running: Running, stale: Any) -> None:
+    """Fault 5."""
     before = await only_row(store, "running")
     late = found(stale(running.claimed))
     ended = Finish(ExecutionState.CANCELLED, 4, 2)
 
     assert await store.rooms.finish_succeeded([late]) == [late]
-    assert await store.rooms.record_transitions([(late, ended)]) == [late]
+    assert await store.rooms.record_transitions([Move(late, STANDING, ended)]) == [late]
     await store.rooms.report_progress(late.claimed, 0.5, "half")
 
     assert await only_row(store, "running") == before
@@ -359,7 +361,10 @@ async def test_of_two_outcomes_in_one_batch_the_one_of_the_claim_counts(
 
     await put_row(store, "running", **running.row | {"id": ENDED})
     honest, late = (f._replace(claimed=f.claimed._replace(id=ENDED)) for f in (honest, late))
-    moves: list[tuple[Finding, Transition]] = [(honest, Finish(ExecutionState.CANCELLED, 4, 2)), (late, Requeue(4, 2))]
+    moves = [
+        Move(honest, STANDING, Finish(ExecutionState.CANCELLED, 4, 2)),
+        Move(late, STANDING, Requeue(4, 2)),
+    ]
 
     assert await store.rooms.record_transitions(moves[::order]) == [late]
     assert await rooms_of(store, ENDED) == ["finished"]
@@ -370,7 +375,7 @@ async def test_an_outcome_counts_once(store: Store, running: Running) -> None:
     await store.rooms.finish_succeeded([done])
 
     assert await store.rooms.finish_succeeded([done]) == [done]
-    assert await store.rooms.record_transitions([(done, Finish(ExecutionState.DEAD, 4, 2))]) == [done]
+    assert await store.rooms.record_transitions([Move(done, STANDING, Finish(ExecutionState.DEAD, 4, 2))]) == [done]
     assert len(await table(store, "finished")) == 1
 
 

@@ -28,6 +28,7 @@ from tests.factories import (
     make_node,
     make_owner,
     make_recurring,
+    moves_of,
     only_row,
     opening_of,
     plan_row,
@@ -41,17 +42,18 @@ from tests.store.ledger import check_ledger, check_rooms
 from tests.store.racing import Race, stoppable
 from timeball.domain import changes
 from timeball.domain.changes import JobChange
-from timeball.domain.execution import Cancelled, Claimed, Failed, Lost, Origin, Succeeded
+from timeball.domain.execution import Cancelled, Claimed, Failed, Lost, Origin, Outcome, Succeeded
 from timeball.domain.ids import ClaimId, ExecutionId, Incarnation, JobId
 from timeball.domain.job import Job
 from timeball.domain.node import NodeKind
-from timeball.domain.occurrences import DueRow, Hoist
+from timeball.domain.occurrences import DueRow, Hoist, NextOccurrence
 from timeball.env import Env
 from timeball.errors import Conflict, NotFound
 from timeball.store.jobs import Request
 from timeball.store.new_jobs import Created
 from timeball.store.postgres import Store
 from timeball.store.rooms import PARKED_AT, ClaimWish, Ownership
+from timeball.store.rows import pending_from
 from timeball.store.tickets import Tickets
 from timeball.testing import VirtualClock
 
@@ -130,7 +132,7 @@ async def check(store: Store, job: Job) -> None:
 async def test_a_hoist_that_comes_after_an_edit(
     race: Race, store: Store, scheduled: Scheduled, *, commits: bool
 ) -> None:
-    """The edit keeps the schedule, so the pending occurrence keeps its id and its instant: only its version tells."""
+    """Fault 28. The edit keeps the schedule, so the pending occurrence keeps its id and its instant: only its version tells."""
     job, anchor = scheduled.job, scheduled.plan.row.scheduled_for
 
     result = await race.run(
@@ -148,6 +150,7 @@ async def test_a_hoist_that_comes_after_an_edit(
 async def test_an_edit_that_comes_after_a_hoist(
     race: Race, store: Store, scheduled: Scheduled, *, commits: bool
 ) -> None:
+    """Fault 28."""
     result = await race.run(
         scheduled.hoist(race.ahead), edit(race.behind, scheduled.job, interval_seconds=45), commits=commits
     )
@@ -157,6 +160,26 @@ async def test_an_edit_that_comes_after_a_hoist(
     records = [row for room in ("ready", "finished") for row in await table(store, room)]
     assert [(row["version"], row["scheduled_for"]) for row in records] == [(1, scheduled.plan.row.scheduled_for)]
     assert len(await table(store, "ready")) == (1 if commits else 0)
+    await check(store, scheduled.job)
+
+
+async def test_an_edit_that_did_not_look_again_is_refused_by_the_index_and_begins_again(
+    race: Race, store: Store, scheduled: Scheduled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looking again after a lock wait finds the successor first; this is what stands behind it."""
+
+    async def look_once(connection: Any, job_id: JobId) -> NextOccurrence | None:
+        row = await store.database.fetch_row("take_occurrence", connection, job_id=job_id)
+        looks.append(row is not None)
+        return None if row is None else pending_from(row)
+
+    looks: list[bool] = []
+    monkeypatch.setattr(race.behind.jobs, "_take_occurrence", look_once)
+
+    await race.run(scheduled.hoist(race.ahead), edit(race.behind, scheduled.job, interval_seconds=45), commits=True)
+
+    assert looks == [False, True]
+    assert [(row["version"], row["kind"]) for row in await table(store, "due")] == [(2, "occurrence")]
     await check(store, scheduled.job)
 
 
@@ -354,7 +377,7 @@ async def test_a_retry_that_is_hoisted_while_its_job_is_deleted_is_cancelled(
 async def test_two_schedulers_hoist_the_same_occurrence(
     race: Race, store: Store, scheduled: Scheduled, *, commits: bool
 ) -> None:
-    """Both believe that they own the shard; the row decides."""
+    """Fault 1. Both believe that they own the shard; the row decides."""
     result = await race.run(scheduled.hoist(race.ahead), scheduled.hoist(race.behind), commits=commits)
 
     assert result.second_waited
@@ -716,6 +739,89 @@ async def test_two_outcomes_of_one_claim(race: Race, store: Store, *, commits: b
 
     assert result.second == ([ended] if commits else [])
     assert await rooms_of(store, execution) == ["due" if commits else "finished"]
+
+
+# what people say, and what is to be tried again
+
+
+async def given_to_a_worker(store: Store) -> tuple[Job, Claimed]:
+    job = await make_job(store)
+    await store.jobs.request([_trigger(store, job)], SOMEBODY, "job.trigger")
+    (claimed,) = await claim_all(store)
+    return job, claimed
+
+
+def say(word: str, store: Store, job: Job, claimed: Claimed) -> Awaitable[object]:
+    if word == "cancel":
+        return cancel(store, claimed.id)
+    return pause(store, job) if word == "pause" else delete(store, job)
+
+
+both_again = pytest.mark.parametrize(
+    ("word", "outcome"),
+    [("pause", Lost(FAILURE)), ("delete", Lost(FAILURE)), ("cancel", Lost(FAILURE)), ("delete", Failed(FAILURE))],
+    ids=["pause-lost", "delete-lost", "cancel-lost", "delete-failed"],
+)
+
+
+@both_again
+@both_endings
+async def test_an_outcome_that_was_decided_upon_before_somebody_spoke_waits_to_be_decided_upon_again(
+    race: Race, store: Store, *, word: str, outcome: Outcome, commits: bool
+) -> None:
+    """Else what was lost with its worker would be started again by the pause, or the cancellation, that it passed on its way."""
+    job, claimed = await given_to_a_worker(store)
+    finding = found(claimed, outcome)
+    moves = await moves_of(store, [finding])
+
+    result = await race.run(
+        say(word, race.ahead, job, claimed), race.behind.rooms.record_transitions(moves), commits=commits
+    )
+
+    assert result.second_waited
+    assert result.second == ([finding] if commits else [])
+    if commits:
+        assert await rooms_of(store, claimed.id) == ["running"]
+        assert await record(store, [finding]) == []
+        assert await rooms_of(store, claimed.id) == ["due" if word == "pause" else "finished"]
+    else:
+        assert await rooms_of(store, claimed.id) == ["ready" if isinstance(outcome, Lost) else "due"]
+
+
+@both_again
+@both_endings
+async def test_who_speaks_while_an_outcome_is_written_finds_the_execution_where_it_went(
+    race: Race, store: Store, *, word: str, outcome: Outcome, commits: bool
+) -> None:
+    job, claimed = await given_to_a_worker(store)
+
+    result = await race.run(
+        record(race.ahead, [found(claimed, outcome)]), say(word, race.behind, job, claimed), commits=commits
+    )
+
+    assert result.second_waited
+    if commits:
+        assert await rooms_of(store, claimed.id) == ["due" if word == "pause" else "finished"]
+        assert {row["run_at"] for row in await table(store, "due")} <= {PARKED_AT}
+    else:
+        assert await rooms_of(store, claimed.id) == ["running"]
+
+
+@both_endings
+async def test_a_pause_reaches_what_is_let_in_meanwhile_by_a_limit_that_its_job_no_longer_has(
+    race: Race, store: Store, *, commits: bool
+) -> None:
+    job = await make_job(store, max_running=1, limit_key="l")
+    first, second = _trigger(store, job), _trigger(store, job)
+    await store.jobs.request([first, second], SOMEBODY, "job.trigger")
+    await store.database.fetch("cancel_waiting", ids=[first.id], reason="frees its place, and nobody hands it on")
+    await edit(store, job, limit_key="other")
+    assert await rooms_of(store, second.id) == ["blocked"]
+
+    result = await race.run(race.ahead.rooms.promote(["l"]), pause(race.behind, job), commits=commits)
+
+    assert result.second_waited
+    assert (await only_row(store, "due"))["run_at"] == PARKED_AT
 
 
 # unique_key and finish

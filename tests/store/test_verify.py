@@ -353,6 +353,7 @@ async def test_a_pending_occurrence_that_is_none_is_a_phantom(history: History) 
 
 
 async def test_what_other_time_zone_data_named_is_not_judged(history: History) -> None:
+    """Fault 23."""
     await history.sql(
         """
         UPDATE timeball.due SET scheduled_for = scheduled_for + interval '1 h', tzdata = '1999z'

@@ -36,7 +36,7 @@ from timeball.domain.schedule import Cron, Every, Manual, Occurrence, Once, Sche
 
 
 class Promise(StrEnum):
-    """The promises of RELIABILITY.md that a ledger can break."""
+    """The promises that a ledger can break (docs/explanation/promises.md)."""
 
     RECORDED_ONCE = "S1"
     NO_PHANTOM = "S2"

@@ -18,13 +18,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from timeball.domain.execution import (
     Cancelled,
     ErrorInfo,
     ExecutionState,
     Failed,
+    Finding,
     Lost,
     NotDropped,
     Outcome,
@@ -90,6 +91,14 @@ class Requeue:
 
 
 Transition = Finish | Wait | Requeue
+
+
+class Move(NamedTuple):
+    """Where an execution goes after what was found, and its standing when that was decided."""
+
+    finding: Finding
+    standing: Standing
+    transition: Transition
 
 
 def decide(standing: Standing, outcome: Outcome, now: datetime, chance: float) -> Transition:

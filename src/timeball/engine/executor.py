@@ -17,17 +17,17 @@ from typing import Protocol, runtime_checkable
 
 from timeball.current import Halt, RunContext, RunSink
 from timeball.domain.execution import (
-    Cancelled,
+    SKIP_STOP,
     Claimed,
     ErrorInfo,
     Failed,
     Finding,
-    NotDropped,
     Outcome,
     Released,
     Snoozed,
     Stake,
     Succeeded,
+    called_off,
 )
 from timeball.domain.handler import Handler, HandlerSource, RunStyle
 from timeball.domain.ids import ExecutionId
@@ -38,7 +38,6 @@ from timeball.runners.interface import Runner
 # How long something that is due may wait here while no slot becomes free; and how long at all.
 _PATIENCE_SECONDS = 0.02
 _LONGEST_WAIT_SECONDS = 0.25
-_SKIP = "skip:"
 
 
 @runtime_checkable
@@ -209,7 +208,7 @@ class Executor:
             return None
         stop = self._stops.pop(claimed.id, None) if self._stops else None
         if stop is not None:
-            self._conclude(claimed, _called_off(stop), None)
+            self._conclude(claimed, called_off(stop), None)
             return None
         handler = self._handlers.find(claimed.handler)
         if handler is None:
@@ -243,7 +242,7 @@ class Executor:
             running = self._attempts.find(execution_id)
             if running is None:
                 self._stops[execution_id] = reason
-            elif not reason.startswith(_SKIP):
+            elif not reason.startswith(SKIP_STOP):
                 running.halt(Halt.CANCEL, reason)
         self._call_off_held()
 
@@ -251,7 +250,7 @@ class Executor:
         for entry in [entry for entry in self._held if entry[2].id in self._stops]:
             self._held.remove(entry)
             claimed = entry[2]
-            self._conclude(claimed, _called_off(self._stops.pop(claimed.id)), None)
+            self._conclude(claimed, called_off(self._stops.pop(claimed.id)), None)
         heapq.heapify(self._held)
         known = {claimed.id for claimed, _ in self._waiting}
         self._stops = {id_: reason for id_, reason in self._stops.items() if id_ in known}
@@ -290,13 +289,6 @@ class Executor:
             if timer is not None:
                 timer.cancel()
         self._attempts.abandon("the lease was lost")
-
-
-def _called_off(reason: str) -> Outcome:
-    """A stop that came before the drop: a cancellation, or a pause or deletion of the job."""
-    if reason.startswith(_SKIP):
-        return NotDropped(reason.removeprefix(_SKIP))
-    return Cancelled(reason)
 
 
 def _unknown_handler(claimed: Claimed) -> ErrorInfo:

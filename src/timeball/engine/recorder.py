@@ -14,7 +14,7 @@ from datetime import timedelta
 
 from timeball.domain.events import AttemptFailed, Emit, OutcomeRefused, SucceededInBatch
 from timeball.domain.execution import Finding, Released, Snoozed, Stake, Succeeded
-from timeball.domain.lifecycle import Finish, Transition, decide
+from timeball.domain.lifecycle import Finish, Move, Standing, Transition, decide
 from timeball.engine.service import AT_ONCE, LONGEST_REST, Service
 from timeball.env import Env
 from timeball.store.interface import RoomStore
@@ -101,24 +101,22 @@ class Recorder(Service):
         self._count_successes([finding for finding in succeeded if finding not in refused] if refused else succeeded)
 
     async def _record_others(self, findings: Sequence[Finding]) -> list[Finding]:
-        standings = await self._rooms.standings([finding.claimed for finding in findings])
-        moves: list[tuple[Finding, Transition]] = []
+        """Write what follows; and decide again about those of which somebody has said something between the reading and the writing."""
         refused: list[Finding] = []
-        for finding in findings:
-            standing = standings.get(finding.claimed.id)
-            if standing is None:
-                refused.append(finding)
-            else:
-                moves.append(
-                    (finding, decide(standing, finding.outcome, finding.finished_at, self.env.random.random()))
-                )
-        if moves:
-            refused += await self._rooms.record_transitions(moves)
-            self._tell([move for move in moves if move[0] not in refused])
+        while findings:
+            standings = await self._rooms.standings([finding.claimed for finding in findings])
+            refused += [finding for finding in findings if finding.claimed.id not in standings]
+            moves = [self._move(f, standings[f.claimed.id]) for f in findings if f.claimed.id in standings]
+            findings = await self._rooms.record_transitions(moves) if moves else []
+            self._tell([move for move in moves if move.finding not in findings])
         return refused
 
-    def _tell(self, moves: Sequence[tuple[Finding, Transition]]) -> None:
-        for finding, transition in moves:
+    def _move(self, finding: Finding, standing: Standing) -> Move:
+        chance = self.env.random.random()
+        return Move(finding, standing, decide(standing, finding.outcome, finding.finished_at, chance))
+
+    def _tell(self, moves: Sequence[Move]) -> None:
+        for finding, _, transition in moves:
             # What was given back, or held back before it began, is no news of a handler.
             if not isinstance(finding.outcome, Released) and not _was_held_back(finding):
                 self.emit(_failure(finding, transition))

@@ -18,6 +18,7 @@ from timeball.domain.ids import ExecutionId, Incarnation, JobId, occurrence_id, 
 from timeball.domain.job import Job
 from timeball.domain.misfire import SkippedRange
 from timeball.domain.occurrences import NextOccurrence
+from timeball.domain.schedule import Once
 from timeball.errors import Conflict, NotFound
 from timeball.store.database import Connection
 from timeball.store.new_jobs import HINT_MARGIN, NewJobs, name_taken
@@ -149,6 +150,7 @@ class Jobs(NewJobs, Queues):
     async def _write(self, connection: Connection, snapshot: JobSnapshot, change: JobChange) -> list[Any]:
         job = change.job
         run = self._database.fetch
+        await self._check_instant(connection, snapshot.job, job)
         try:
             await run("write_job", connection, job=orjson.dumps(job_columns(job), default=str).decode())
         except asyncpg.UniqueViolationError as error:
@@ -177,9 +179,11 @@ class Jobs(NewJobs, Queues):
         if change.withdraw is not None:
             reason = change.withdraw.value
             await run("park_waiting", connection, job_id=job.id, parked_at=PARKED_AT)
-            await run(
-                "withdraw_waiting", connection, job_id=job.id, reason=reason, shard=job.shard, parked_at=PARKED_AT
-            )
+            # Again and again: what was let in from `blocked` meanwhile is seen only by the next look.
+            while await self._database.fetch_value("is_queued", connection, job_id=job.id):
+                await run(
+                    "withdraw_waiting", connection, job_id=job.id, reason=reason, shard=job.shard, parked_at=PARKED_AT
+                )
             return await run("stop_held", connection, job_id=job.id, reason=f"{SKIP_STOP}{reason}")
         if change.cancel_waiting is not None:
             # Again and again: what a scheduler moved on meanwhile is seen only by the next look.
@@ -219,6 +223,19 @@ class Jobs(NewJobs, Queues):
             tzdata=tzdata,
             reason=skipped.reason.value,
         )
+
+    async def _check_instant(self, connection: Connection, old: Job, new: Job) -> None:
+        """Conflict if a one-off is moved back to an instant that has its record: no instant has two."""
+        if new.is_enqueued or not isinstance(new.rule, Once):
+            return
+        instant = new.rule.scheduled_at
+        recorded = occurrence_id(new.id, instant)
+        is_moved = not isinstance(old.rule, Once) or old.rule.scheduled_at != instant
+        if is_moved and await self._database.fetch_row("find_execution", connection, id=recorded) is not None:
+            raise Conflict(
+                f"the job has an execution for {instant.isoformat()} already: {show_execution(recorded)}",
+                hint="choose another instant, or trigger the job",
+            )
 
     async def _put_occurrence(self, connection: Connection, job: Job, pending: NextOccurrence) -> None:
         try:

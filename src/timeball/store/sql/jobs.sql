@@ -311,6 +311,12 @@ INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priori
 VALUES (:id, :job_id, CASE WHEN :reason::text = 'cancelled' THEN 'cancelled' ELSE 'skipped' END, 'schedule', :version, :queue, :priority, :handler, :scheduled_for,
         greatest(coalesce(:now, now()), :scheduled_for), 0, 0, 0, :tzdata, :reason::text);
 
+-- name: is_queued
+-- Whether anything of a job waits in ready or blocked.
+SELECT EXISTS (SELECT 1 FROM timeball.ready WHERE job_id = :job_id AND job_id <> id)
+    OR EXISTS (SELECT 1 FROM timeball.ready WHERE id = :job_id)
+    OR EXISTS (SELECT 1 FROM timeball.blocked WHERE job_id = :job_id);
+
 -- name: withdraw_waiting
 -- A pause: scheduled executions that wait and were never tried are recorded as skipped; all other waiting ones are parked in due.
 WITH from_ready AS (
@@ -355,7 +361,7 @@ parked AS (
     WHERE origin <> 'schedule'
        OR attempts > 0
 )
-SELECT array_agg(DISTINCT limit_key) FILTER (WHERE limit_key IS NOT NULL) AS freed
+SELECT id
 FROM withdrawn;
 
 -- name: park_waiting

@@ -236,6 +236,7 @@ RETURNING id;
 -- :looks of each, more than :slots if others are likely to be taking some of them just now.
 -- MATERIALIZED: otherwise the planner may run a part again and take more than its limit. By ctid: the rows are locked, and no statistics can mislead it.
 -- `is_contended` tells an empty lane from one whose head others take just now, of what is due or of what comes. Of what is due, only what has been so for :unclaimed_for.
+-- Counters stay at the ends of their ranges: one row that cannot be counted must not stop the claims of all others.
 -- `gate` finds nothing, ever; but it makes whoever limits a queue wait for this claim, and this claim for them (lock_out_claims).
 WITH gate AS MATERIALIZED (
     SELECT 1
@@ -305,7 +306,7 @@ claimed AS (
                                   attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of,
                                   holder, claim_id, claimed_at, deadline, queue_limited)
     SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
-           attempts + 1, lost, fence + 1, tzdata, limit_key, unique_key, payload, retry_of,
+           least(attempts, 2147483646) + 1, lost, least(fence, 9223372036854775806) + 1, tzdata, limit_key, unique_key, payload, retry_of,
            :incarnation, :claim_id, coalesce(:now, now()),
            greatest(coalesce(:now, now()), run_at) + timeout_ms * interval '1 millisecond' + interval '5 seconds', :is_limited::boolean
     FROM picked
@@ -315,8 +316,8 @@ SELECT (SELECT count(*) FROM chosen) < least(:slots::integer, (SELECT count(*) F
           < least(:holds::integer, :most::integer - (SELECT count(*) FROM chosen), (SELECT count(*) FROM coming_row)) AS is_contended,
        picked.id,
        picked.job_id,
-       picked.fence + 1,
-       picked.attempts + 1,
+       least(picked.fence, 9223372036854775806) + 1,
+       least(picked.attempts, 2147483646) + 1,
        picked.lost,
        picked.handler,
        coalesce(picked.payload, picked.job_payload)::text,
@@ -439,35 +440,59 @@ FROM removed;
 -- What `decide` must know of executions that did not succeed, while their rows still name the claim.
 SELECT running.id, running.attempts, running.lost, running.stop, job.max_retries, job.max_lost, job.initial_backoff_ms, job.max_backoff_ms,
        job.at_most_once, job.paused_at IS NOT NULL AS is_paused, job.deleted_at IS NOT NULL AS is_deleted
-FROM unnest(:ids::uuid[], :claim_ids::uuid[]) AS asked (id, claim_id)
-JOIN timeball.running ON running.id = asked.id AND running.claim_id = asked.claim_id
+FROM unnest(:ids::uuid[], :fences::bigint[], :claim_ids::uuid[]) AS asked (id, fence, claim_id)
+JOIN timeball.running ON running.id = asked.id AND running.fence = asked.fence AND running.claim_id = asked.claim_id
 LEFT JOIN timeball.job ON job.id = running.job_id;
 
 -- name: record_transitions
 -- Move executions to where `decide` sent them, each only while its row still names the claim; keep the attempt where there was one.
+-- Nor if somebody said anything since that `decide` did not know of: asked for a stop, paused the job, deleted it. Then the row stays.
+-- The job of what is to be tried again is locked, and seen as it is after a lock wait: whoever pauses or deletes it comes before this statement,
+-- which heeds it, or behind it, and finds the execution where it went. The row is locked when it is looked up, and looked at again after a lock
+-- wait; then it is deleted by ctid.
 WITH given AS (
     SELECT *
     FROM json_to_recordset(:transitions::text::json) AS t (
-        id uuid, fence bigint, claim_id uuid, target text, state text, due_kind text, run_at timestamptz, shard smallint,
+        id uuid, job_id uuid, fence bigint, claim_id uuid, stop text, is_paused boolean, is_deleted boolean,
+        target text, state text, due_kind text, run_at timestamptz, shard smallint,
         started_at timestamptz, finished_at timestamptz, attempts integer, lost integer, result text, reason text,
         outcome text, error_type text, error text, traceback text, top_frame text, fingerprint text
     )
 ),
-found AS MATERIALIZED (
-    SELECT looked_up.id
+looked_at AS MATERIALIZED (
+    SELECT id, paused_at IS NOT NULL AS is_paused, deleted_at IS NOT NULL AS is_deleted
+    FROM timeball.job
+    WHERE id = ANY (ARRAY(SELECT given.job_id FROM given WHERE given.target <> 'finished'))
+    ORDER BY id
+    FOR KEY SHARE
+),
+undisputed AS MATERIALIZED (
+    SELECT *
     FROM given
+    WHERE NOT EXISTS (
+        SELECT 1
+        FROM looked_at
+        WHERE looked_at.id = given.job_id
+          AND (looked_at.is_paused, looked_at.is_deleted) <> (given.is_paused, given.is_deleted)
+    )
+),
+found AS MATERIALIZED (
+    SELECT looked_up.tid
+    FROM undisputed AS given
     CROSS JOIN LATERAL (
-        SELECT running.id
+        SELECT running.ctid AS tid
         FROM timeball.running
         WHERE running.id = given.id
           AND running.fence = given.fence
           AND running.claim_id = given.claim_id
+          AND running.stop IS NOT DISTINCT FROM given.stop
         OFFSET 0
+        FOR UPDATE
     ) AS looked_up
 ),
 removed AS (
     DELETE FROM timeball.running
-    WHERE running.id = ANY (ARRAY(SELECT found.id FROM found))
+    WHERE running.ctid = ANY (ARRAY(SELECT found.tid FROM found))
     RETURNING running.*
 ),
 gone AS MATERIALIZED (

@@ -63,7 +63,7 @@ claimed AS (
                                   attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of,
                                   holder, claim_id, claimed_at, deadline, queue_limited)
     SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
-           attempts + 1, lost, fence + 1, tzdata, limit_key, unique_key, payload, retry_of,
+           least(attempts, 2147483646) + 1, lost, least(fence, 9223372036854775806) + 1, tzdata, limit_key, unique_key, payload, retry_of,
            :incarnation, :claim_id, coalesce(:now, now()),
            greatest(coalesce(:now, now()), run_at) + timeout_ms * interval '1 millisecond' + interval '5 seconds', false
     FROM picked
@@ -71,8 +71,8 @@ claimed AS (
 SELECT (SELECT array_agg(found.id) FROM found WHERE found.tid <> ALL (ARRAY(SELECT tid FROM chosen UNION ALL SELECT tid FROM held))) AS left_ids,
        picked.id,
        picked.job_id,
-       picked.fence + 1,
-       picked.attempts + 1,
+       least(picked.fence, 9223372036854775806) + 1,
+       least(picked.attempts, 2147483646) + 1,
        picked.lost,
        picked.handler,
        coalesce(picked.payload, picked.job_payload)::text,
