@@ -45,6 +45,7 @@ peers-page: dev-packages ## write the figures of the last whole `make bench-peer
 
 soak: dev-packages services ## the system tests with random faults, for long (MINUTES=60 SEEDS=1000)
 	@SWARM_SEEDS=$(or $(SEEDS),1000) $(BIN)/python -m pytest -q -n $(WORKERS) --timeout 0 tests/engine/test_swarm.py
+	@CROWD=100000 $(BIN)/python -m pytest -q --timeout 0 tests/engine/test_crowds.py
 	@SOAK_MINUTES=$(or $(MINUTES),60) $(BIN)/python -m pytest --timeout 0 tests/system $(ARGS)
 
 schema: dev-packages services ## write down the schema that the migrations make, in one file for reading

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -89,9 +90,24 @@ def test_an_old_reading_gets_worse() -> None:
 
 @pytest.mark.parametrize("step", [-3_600.0, -1.0, 1.0, 3_600.0, 178 * 365 * 86_400.0])
 def test_a_step_of_the_databases_clock_is_followed_at_once(step: float) -> None:
+    """Fault 20."""
     before, after = reading(0, 0.001), reading(5, 0.05, ahead=step)
 
     clock = clock_with(before, after)
 
     assert clock.instant_at(5.025) == after.database_time
     assert database_time(clock.earliest(after.database_time), step) >= after.database_time
+
+
+@pytest.mark.parametrize("days", [-3, 3])
+def test_a_wall_clock_that_is_days_off_has_no_effect(monkeypatch: pytest.MonkeyPatch, days: int) -> None:
+    """Fault 21. Once the database's clock has been read, that of the machine is not asked any more."""
+    wrong = time.time() + timedelta(days=days).total_seconds()
+    monkeypatch.setattr(time, "time", lambda: wrong)
+    sent = time.monotonic()
+
+    clock = clock_with(ClockReading(sent, sent, NOON))
+
+    assert NOON <= clock.now() < NOON + timedelta(minutes=1)
+    assert clock.earliest(NOON + timedelta(hours=1)) == pytest.approx(sent + 3600, abs=1)
+    assert clock.wall_clock_apart() > timedelta(days=1), "but it is told"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -69,3 +71,31 @@ def test_the_figures_of_brokers_are_those_that_were_measured_last() -> None:
     text = brokers_page.PAGE.read_text(encoding="utf-8")
 
     assert brokers_page.page(text, json.loads(brokers_page.SOURCE.read_text(encoding="utf-8"))) == text
+
+
+FAULT = re.compile(r"^\| (\d+) \|.*\| ([^|]+) \|$", re.MULTILINE)
+FAULTS = FAULT.findall((DOCS / "explanation" / "faults.md").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(("number", "tests"), FAULTS, ids=[number for number, _ in FAULTS])
+def test_every_fault_has_tests_that_say_its_number(number: str, tests: str) -> None:
+    named = [test.strip("`").split("::") for test in tests.split("<br>")]
+
+    silent = [name for path, name in named if f"Fault {number}." not in _docstring(ROOT / path, name)]
+
+    assert named
+    assert silent == []
+
+
+def test_the_faults_are_numbered_without_gaps() -> None:
+    assert [int(number) for number, _ in FAULTS] == list(range(1, len(FAULTS) + 1))
+
+
+def _docstring(path: Path, name: str) -> str:
+    functions = (node for node in ast.walk(_parsed(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return next((ast.get_docstring(function) or "" for function in functions if function.name == name), "")
+
+
+@cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))

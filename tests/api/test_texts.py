@@ -146,6 +146,7 @@ def with_examples(check: Any) -> Any:
 
 @pytest.mark.slow
 def test_any_text_in_any_field_is_kept_or_refused(fresh_database: FreshDatabase) -> None:
+    """Fault 33."""
     with asyncio.Runner() as runner:
         api = opened_api(fresh_database.dsn)
         ask = runner.run(api.__aenter__())

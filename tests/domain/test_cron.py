@@ -233,6 +233,7 @@ def test_a_long_expression_is_refused_without_being_repeated():
     ],
 )
 def test_what_never_fires_is_refused_at_once(expression: str):
+    """Fault 26."""
     started = time.process_time()
 
     with pytest.raises(NeverFires, match="never fires"):

@@ -81,6 +81,7 @@ def check_change(zone: str, change: Change, expression: str, rules: list[tuple[O
 
 
 def test_every_change_of_every_zone_is_passed_as_brute_force_passes_it():
+    """Fault 22."""
     for zone, change in oracle.distinct_changes():
         check_change(zone, change, edges(change), rules_that_matter(change))
 

@@ -291,6 +291,7 @@ def test_an_interval_is_whole_seconds_from_one(seconds, found: str):
     ],
 )
 def test_what_cannot_work_is_refused_with_its_reason(fields, kind: type[ScheduleError], message: str):
+    """Fault 27."""
     with pytest.raises(kind) as error:
         parse(**fields)
 

@@ -86,6 +86,7 @@ def test_a_description_that_cannot_be_stored_is_refused(value: object) -> None:
 @given(any_text)
 @settings(deadline=None)
 def test_cleaned_text_can_always_be_stored(text: str) -> None:
+    """Fault 33."""
     cleaned = clean(text)
 
     assert can_be_stored(cleaned)

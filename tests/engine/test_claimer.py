@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from tests.engine.manual_worker import ManualWorker, cut, start
-from tests.engine.support import settle, until
+from tests.engine.support import settle, start_worker, until
 from tests.factories import enqueue, rooms_of, seconds, table
 from timeball.commands import Commands
 from timeball.domain.execution import Cancelled
@@ -98,6 +98,24 @@ async def test_the_most_urgent_is_claimed_first_and_waiting_makes_urgent(store: 
     assert order[2:] == [high, same, low]
 
 
+async def test_an_endless_stream_of_what_is_more_urgent_does_not_starve_the_others(
+    store: Store, clock: VirtualClock
+) -> None:
+    """Fault 35. Ten points of priority are two minutes: whatever comes later than that comes behind."""
+    worker = await start_worker(store)
+    patient = await enqueue(store, priority=50)
+
+    overtaken = -1
+    claimed: set[ExecutionId] = set()
+    while patient not in claimed:
+        overtaken += 1
+        await enqueue(store, priority=60)
+        claimed = {each.id for each in await worker.claim(slots=1)}
+        clock.advance("10s")
+
+    assert 12 <= overtaken <= 13
+
+
 async def test_what_is_due_takes_the_slots_and_what_is_coming_is_held(store: Store, clock: VirtualClock) -> None:
     worker = await start(store, slots=2)
     coming = [await enqueue(store, after=0.4, priority=100) for _ in range(3)]
@@ -170,6 +188,7 @@ async def test_nobody_is_asked_about_lanes_that_are_not_known(store: Store) -> N
 
 
 async def test_a_claim_begins_where_the_last_one_ended(store: Store, clock: VirtualClock) -> None:
+    """Fault 29."""
     worker = await start(store)
     await enqueue(store)
     worker.claimer.heed(Hints(lanes={LANE: START}))

@@ -152,6 +152,7 @@ async def test_a_lease_counts_from_the_moment_it_was_asked_for(
 async def test_a_machine_that_slept_through_its_lease_is_lost_without_asking(
     store: Store, clock: VirtualClock, beating: Heartbeat, losses: list[str]
 ) -> None:
+    """Fault 21."""
     clock.advance("1h")
     await until(lambda: losses)
 

@@ -313,6 +313,7 @@ async def test_a_claim_that_never_reached_the_database_is_made_again(
 
 
 async def test_doubled_reordered_and_outdated_tickets_change_nothing(worker: TicketWorker, store: Store) -> None:
+    """Fault 36."""
     gone = await enqueue(store)
     await claim_all(store)
     one, two = await enqueue(store, priority=90), await enqueue(store, priority=10)

@@ -74,7 +74,7 @@ def the_handler(target: Callable[[str], str | None] | None = None) -> Handler:
 
 
 def test_ten_thousand_jobs_and_ten_minutes_of_outage(env: Env, clock: VirtualClock, heard: Heard) -> None:
-    """RELIABILITY.md, fault 34: every job as the engine treats it, by the same decisions, without a database."""
+    """Fault 34. Every job as the engine treats it, by the same decisions, without a database."""
     gate, handler, chance = RetryGate(env, heard, WorkerSettings()), the_handler(), random.Random(34)
     calls: Counter[int] = Counter()
     ends: list[float] = []

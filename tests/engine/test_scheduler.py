@@ -22,7 +22,7 @@ from tests.engine.support import (
     start_worker,
     states,
 )
-from tests.factories import FAILURE, due_row, due_rows, enqueue, found, record, rooms_of, seconds, table
+from tests.factories import FAILURE, due_row, due_rows, enqueue, found, only_row, record, rooms_of, seconds, table
 from timeball.commands import Commands
 from timeball.domain.civil_time import tzdata_version
 from timeball.domain.events import Hoisted, OccurrencesSkipped
@@ -256,6 +256,7 @@ async def silent_for(store: Store, span: timedelta, **fields: Any) -> tuple[Job,
 
 
 async def test_latest_runs_the_newest_and_records_the_others(store: Store, clock: VirtualClock, worker: Hands) -> None:
+    """Fault 24."""
     job, node = await silent_for(store, seconds(605))
 
     await node.tick()
@@ -332,6 +333,7 @@ async def test_what_is_too_old_is_not_caught_up(store: Store, clock: VirtualCloc
 
 
 async def test_ten_years_of_silence_cost_no_more_than_ten_minutes(store: Store, env: Env, clock: VirtualClock) -> None:
+    """Fault 24."""
     job, node = await silent_for(store, timedelta(days=3653), interval_seconds=1, misfire_grace_seconds=0)
     statements: list[str] = []
     env.fault = statements.append
@@ -653,6 +655,25 @@ async def test_an_edit_between_the_reading_of_the_row_and_of_the_definition(
     await check_promises(store)
 
 
+async def test_a_row_whose_definition_has_changed_is_read_again_at_once(
+    store: Store, clock: VirtualClock, node: ManualScheduler, commands: Commands
+) -> None:
+    """The definition that is read at the last moment is newer than the row: its own occurrence must not wait for the next poll."""
+    job = await create(store, interval_seconds=60)
+    await node.run_for(59)
+    await commands.update(job.id, {"queue": "mail"})
+    # As if none had been read ahead.
+    node.scheduler._definitions.clear()
+    clock.advance("600ms")
+
+    await node.tick()
+
+    row = await only_row(store, "ready")
+    assert (row["version"], row["queue"], row["queued_at"]) == (2, "mail", START + seconds(59.6))
+    assert node.heard.of(Hoisted) == [Hoisted(1, 0, 0)], "nothing was tried by the old definition"
+    await check_promises(store)
+
+
 async def test_a_hoist_after_the_edit_was_committed_is_refused(
     store: Store, clock: VirtualClock, node: ManualScheduler, commands: Commands
 ) -> None:
@@ -709,6 +730,7 @@ async def test_a_moved_one_off_is_not_hoisted_at_its_old_time(
 async def test_an_occurrence_that_older_time_zone_data_yielded_is_moved(
     store: Store, clock: VirtualClock, node: ManualScheduler
 ) -> None:
+    """Fault 23."""
     job = await create(store, schedule="0 15 * * *", timezone="Europe/Berlin")
     wrong = START + timedelta(hours=3)
     async with store.database.transaction() as connection:
@@ -767,6 +789,7 @@ def twin_of(node: ManualScheduler) -> ManualScheduler:
 async def test_two_schedulers_with_the_same_shards_cannot_record_anything_twice(
     store: Store, clock: VirtualClock, node: ManualScheduler, worker: Hands
 ) -> None:
+    """Fault 1."""
     twin = twin_of(node)
     jobs = [await create(store, interval_seconds=number % 7 + 1, overlap="allow") for number in range(20)]
 
@@ -803,6 +826,7 @@ async def test_what_another_has_hoisted_meanwhile_is_refused_by_the_row_alone(
 async def test_a_frozen_scheduler_changes_nothing_after_it_was_taken_over_from(
     store: Store, clock: VirtualClock, worker: Hands
 ) -> None:
+    """Fault 3."""
     frozen = await start_scheduler(store, lease_seconds=10, lease=MORTAL)
     job = await create(store, interval_seconds=32, misfire="skip")
     clock.advance("31s")
@@ -875,6 +899,7 @@ class Fault:
 async def test_a_cut_connection_loses_nothing_and_doubles_nothing(
     store: Store, env: Env, clock: VirtualClock, node: ManualScheduler, worker: Hands, point: str
 ) -> None:
+    """Fault 15."""
     job = await create(store, interval_seconds=5)
     await node.run_for(3.2)
     # As if none had been read ahead.

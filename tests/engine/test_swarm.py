@@ -27,6 +27,7 @@ _done: set[int] = set()
 async def test_once_the_trouble_is_over_everything_has_ended_once(
     seed: int, store: Store, clock: VirtualClock, open_store: Callable[..., Awaitable[Store]]
 ) -> None:
+    """Fault 2."""
     swarm, commands = Swarm(seed, clock), Commands(store, store.env)
     await swarm.gather(open_store)
     for overlap in ("allow", "skip", "queue"):

@@ -175,6 +175,7 @@ def exit_code_of_fork(act: object) -> int:
 
 
 def test_a_forked_process_is_told_that_it_may_not_use_timeball() -> None:
+    """Fault 12."""
     context = Attempt()
 
     def use() -> None:
@@ -201,6 +202,7 @@ def test_a_forked_process_may_go_on_logging(capture: LogCapture) -> None:
 
 
 def test_a_forked_process_that_comes_back_is_ended() -> None:
+    """Fault 12."""
     context = Attempt()
 
     end_forked_copy(context)

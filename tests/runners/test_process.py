@@ -188,6 +188,7 @@ async def test_exiting_in_pythons_way_is_a_failure_and_the_child_lives(runner: P
 
 
 async def test_a_child_that_has_run_out_of_memory_is_not_used_again(runner: ProcessRunner) -> None:
+    """Fault 10."""
     before = await pids(runner)
 
     outcome = await run(runner, "eat_memory")
@@ -313,6 +314,7 @@ async def test_a_handler_that_does_not_stop_when_asked_is_ended(tmp_path: Path) 
 async def test_nothing_survives_a_timeout_even_if_it_ignores_term_and_forks_twice(
     runner: ProcessRunner, tmp_path: Path
 ) -> None:
+    """Fault 11."""
     context, attempt = start(runner, "defy", folder=str(tmp_path))
     processes = [await read_pid(tmp_path / name) for name in ("handler", "daemon", "program")]
     assert all(is_alive(pid) for pid in processes)

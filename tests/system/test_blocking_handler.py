@@ -21,6 +21,7 @@ def cluster(cluster: Cluster) -> Cluster:
 
 
 async def test_a_handler_that_blocks_the_loop_does_not_cost_the_lease(cluster: Cluster, commands: Commands) -> None:
+    """Fault 8."""
     _, worker = await cluster.nodes(schedulers=1, workers=1)
 
     execution = await enqueue(commands, "block", {"seconds": 2 * LEASE_SECONDS})
@@ -35,6 +36,7 @@ async def test_a_handler_that_blocks_the_loop_does_not_cost_the_lease(cluster: C
 
 
 async def test_statements_that_all_wait_do_not_cost_the_lease(cluster: Cluster, commands: Commands) -> None:
+    """Fault 9."""
     scheduler, worker = await cluster.nodes(schedulers=1, workers=1, TIMEBALL_DATABASE_POOL="2")
 
     execution = await enqueue(commands, "hold_tables", {"seconds": 2 * LEASE_SECONDS})

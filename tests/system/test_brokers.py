@@ -104,6 +104,7 @@ async def all_done(cluster: Cluster, number: int) -> None:
 async def test_losing_every_ticket_and_every_connection_again_and_again_loses_no_work(
     cluster: Cluster, commands: Commands, broker_server: BrokerServer
 ) -> None:
+    """Fault 36."""
     nodes = await ready_nodes(cluster, 2, broker_server.url())
     faults = [broker_server.lose_everything, broker_server.cut_connections]
 

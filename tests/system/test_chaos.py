@@ -250,6 +250,7 @@ class Faults:
 async def test_nothing_is_lost_and_nothing_counts_twice_whatever_fails(
     cluster: Cluster, durable_server: DurableServer
 ) -> None:
+    """Fault 4."""
     print(f"SOAK_SEED={SEED}")
     faults = Faults(cluster, durable_server, random.Random(SEED))
     load = Load(cluster, random.Random(SEED + 1))

@@ -46,6 +46,7 @@ def through(proxy: Proxy, cluster: Cluster) -> dict[str, str]:
 async def test_a_restarted_database_finds_its_nodes_again(
     durable_server: DurableServer, make_cluster: Callable[..., Cluster]
 ) -> None:
+    """Fault 18."""
     cluster = make_cluster(durable_server.dsn(durable_server.create_database()), **SHORT_LEASES)
     nodes = await cluster.nodes(schedulers=1, workers=2)
     acknowledged: set[Any] = set()
@@ -157,6 +158,7 @@ async def test_a_hoist_whose_reply_is_lost_leaves_no_gap_and_no_double(
 
 
 async def test_every_reply_may_be_lost_once(cluster: Cluster, commands: Commands, proxy: Proxy) -> None:
+    """Fault 15."""
     await cluster.nodes(1, 2, **through(proxy, cluster))
     proxy.lose_first_replies()
 
@@ -188,6 +190,7 @@ async def test_every_reply_may_be_lost_once(cluster: Cluster, commands: Commands
 async def test_a_listener_cut_off_in_silence_is_slower_and_heals_itself(
     cluster: Cluster, commands: Commands, proxy: Proxy
 ) -> None:
+    """Fault 16."""
     (worker,) = await cluster.nodes(0, 1, **through(proxy, cluster))
     await worker.event("listener.changed", is_listening=True)
 
@@ -216,6 +219,7 @@ def _waited(cluster: Cluster, label: str) -> float:
 async def test_a_worker_cut_off_lets_go_before_others_take_over(
     cluster: Cluster, commands: Commands, proxy: Proxy
 ) -> None:
+    """Fault 14."""
     (cut_off,) = await cluster.nodes(0, 1, **through(proxy, cluster) | SHORT_LEASES)
     execution = await enqueue(commands, "wait", {"gate": "a"})
     await cluster.begins("a")
@@ -342,6 +346,7 @@ async def test_a_worker_that_falls_silent_while_it_counts_a_limit_does_not_stop_
 async def test_a_whole_life_behind_pgbouncer_in_transaction_mode(
     pgbouncer: PgBouncer, make_cluster: Callable[..., Cluster]
 ) -> None:
+    """Fault 17."""
     name = pgbouncer.server.create_database()
     cluster = make_cluster(pgbouncer.dsn(name), **LONG_LEASES, TIMEBALL_BEHIND_PGBOUNCER="true")
     try:

@@ -44,6 +44,7 @@ def kill_server(folder: Path) -> None:
 
 
 async def test_acknowledged_work_survives_the_death_of_everything(cluster: Cluster, short_folder: Path) -> None:
+    """Fault 37."""
     acknowledged: set[UUID] = set()
     for life in range(3):
         process = cluster.start("up", "app:tb")

@@ -25,6 +25,7 @@ def pair(short_folder: Path) -> Iterator[Pair]:
 async def test_after_a_failover_that_loses_the_last_seconds_everything_in_the_surviving_history_ends(
     pair: Pair, make_cluster: Callable[..., Cluster]
 ) -> None:
+    """Fault 19."""
     cluster = make_cluster(pair.dsn(pair.primary.create_database()), **SHORT_LEASES)
     nodes = await cluster.nodes(schedulers=1, workers=2)
     async with cluster.commands() as commands:

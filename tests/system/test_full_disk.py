@@ -91,6 +91,7 @@ async def enqueue_much(commands: Commands, ids: list[UUID]) -> None:
 async def test_with_a_full_disk_nothing_is_lost_and_all_is_done_when_there_is_room(
     disk: SmallDisk, make_cluster: Callable[..., Cluster]
 ) -> None:
+    """Fault 31."""
     cluster = make_cluster(disk.server.dsn(disk.server.create_database()), **LONG_LEASES)
     _, worker = await cluster.nodes(schedulers=1, workers=1)
     async with cluster.commands() as commands:

@@ -29,6 +29,7 @@ async def test_a_worker_told_to_leave_finishes_what_it_can_and_gives_back_the_re
     cluster: Cluster, commands: Commands
 ) -> None:
     # The last five seconds of the grace are for ending what would not end by itself.
+    """Fault 13."""
     _, worker = await cluster.nodes(1, 1, "--slots", "3", TIMEBALL_WORKER__GRACE_SECONDS="8")
     slow = [await enqueue(commands, "work", {"seconds": 2, "label": "slow"}) for _ in range(2)]
     endless = await enqueue(commands, "wait", {"gate": "never"})

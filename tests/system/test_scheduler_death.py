@@ -81,6 +81,7 @@ async def shared_out(cluster: Cluster, among: list[Process], seconds: float) -> 
 async def test_a_killed_scheduler_is_replaced_within_its_lease_without_gap_or_double(
     cluster: Cluster, commands: Commands
 ) -> None:
+    """Fault 2."""
     *schedulers, _ = await cluster.nodes(schedulers=3, workers=1)
     await shared_out(cluster, schedulers, 10)
     timetable = await Timetable.begin(cluster, commands, seconds=9)
@@ -119,6 +120,7 @@ async def test_a_scheduler_that_leaves_hands_over_at_once(cluster: Cluster, comm
 async def test_a_scheduler_frozen_through_its_own_death_changes_nothing_when_it_wakes(
     cluster: Cluster, commands: Commands
 ) -> None:
+    """Fault 3."""
     *schedulers, _ = await cluster.nodes(schedulers=2, workers=1)
     frozen, other = schedulers
     await shared_out(cluster, schedulers, 10)

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.slow
 
 
 async def test_what_a_killed_worker_ran_is_lost_and_run_again_elsewhere(cluster: Cluster, commands: Commands) -> None:
+    """Fault 4."""
     await cluster.nodes(schedulers=1, workers=2)
     # No retries: what is lost with a worker is not a failure of the job.
     execution = await enqueue(commands, "wait", {"gate": "a"}, max_retries=0)
@@ -68,6 +69,7 @@ async def test_a_child_process_does_not_outlive_its_worker(cluster: Cluster, com
 async def test_a_job_that_kills_its_workers_ends_dead_and_its_neighbours_do_not(
     cluster: Cluster, commands: Commands
 ) -> None:
+    """Fault 10."""
     _, worker = await cluster.nodes(schedulers=1, workers=1)
     neighbours = [await enqueue(commands, "wait", {"gate": "a"}, max_retries=0) for _ in range(3)]
     await cluster.begins("a", 3)
@@ -88,6 +90,7 @@ async def test_a_job_that_kills_its_workers_ends_dead_and_its_neighbours_do_not(
 
 
 async def test_a_frozen_worker_that_wakes_after_its_lease_changes_nothing(cluster: Cluster, commands: Commands) -> None:
+    """Fault 5."""
     await cluster.nodes(schedulers=1, workers=2)
     execution = await enqueue(commands, "wait", {"gate": "a"})
     (first,) = await cluster.begins("a")
@@ -121,6 +124,7 @@ async def _is_of_use_again(cluster: Cluster, commands: Commands, worker: Process
 async def test_a_worker_that_wakes_after_its_lease_begins_nothing_of_what_it_held(
     cluster: Cluster, commands: Commands
 ) -> None:
+    """Fault 21."""
     _, frozen = await cluster.nodes(1, 1, TIMEBALL_SCHEDULER__HOIST_WINDOW_MS="5000")
     soon = datetime.now(UTC) + timedelta(seconds=2)
     executions = [await enqueue(commands, "work", {"label": "a"}, scheduled_at=soon) for _ in range(20)]
@@ -141,6 +145,7 @@ async def test_an_outcome_that_comes_after_the_burial_is_refused_and_logged(
     cluster: Cluster, commands: Commands
 ) -> None:
     # It renews so seldom that it finishes its work before it hears of its death; its only slot is taken till then.
+    """Fault 5."""
     buried = cluster.launch_worker("--slots", "1", **LONG_LEASES | {"TIMEBALL_WORKER__RENEW_SECONDS": "20"})
     execution = await enqueue(commands, "wait", {"gate": "a"})
     await cluster.begins("a")
@@ -169,6 +174,7 @@ timeball.wiring.os = types.SimpleNamespace(getpid=lambda: 1)
 async def test_a_worker_that_restarts_under_the_same_name_is_somebody_else(
     cluster: Cluster, commands: Commands
 ) -> None:
+    """Fault 6."""
     await cluster.nodes(1, 0)
     execution = await enqueue(commands, "wait", {"gate": "a"}, max_lost=10)
     for life in (1, 2, 3):

@@ -374,6 +374,7 @@ while :; do sleep 1; done
 )
 async def test_a_command_is_killed_whole_though_it_ignores_term_and_forks_away(sh, notes, halt, kind, monkeypatch):
     # Nobody here goes when asked: there is no need to wait for long.
+    """Fault 11."""
     monkeypatch.setattr(shell_command, "_GRACE_SECONDS", 0.3)
     attempt = attempt_at(sh, script(FAMILY.format(notes=notes)))
     running = asyncio.ensure_future(run(sh, None, attempt))
