@@ -15,7 +15,7 @@ from timeball.domain.job import JobSpec
 MILLION = 1_000_000
 QUEUES, HANDLERS, FINGERPRINTS = 300, 1_000, 200
 RECURRING = 100
-_PORTION = 100_000
+_PORTION = 25_000
 
 # Execution n was due n times 80 ms ago. Few handlers have most of the work, as it is everywhere; each belongs to one queue.
 _MADE = """
@@ -59,7 +59,7 @@ async def furnish(system: System, number: int) -> None:
     ]
     await system.parts.commands.create_all(specs)
     now = system.parts.env.clock.now()
-    for day in {(now - timedelta(milliseconds=80 * n)).date() for n in range(0, number + 1, _PORTION // 10)}:
+    for day in {(now - timedelta(milliseconds=80 * n)).date() for n in range(0, number + 1, 10_000)}:
         if day not in await system.parts.store.history.days():
             await system.parts.store.history.add_day(day)
     for first in range(1, number + 1, _PORTION):

@@ -18,6 +18,7 @@ import pytest
 from psycopg import sql
 
 from tests.factories import ALWAYS, claim_all
+from tests.plans import rows_touched
 from tests.servers import PostgresServer, Servers, ServiceMissing, give_up_on
 from timeball.env import Env
 from timeball.store.database import _SESSION
@@ -263,18 +264,6 @@ HOT: dict[str, tuple[dict[str, Any], int]] = {
     "one_offs": ({"start": NOW, "until": NOW + timedelta(days=9), "queue": None, "each": 10}, 64 * 10 + 2 * 64),
     "past_of_jobs": (_PAST | {"ids": [job(number) for number in odd(_FINISHED)], "each": 5}, 2 * BATCH),
 }
-
-
-def rows_touched(plan: dict[str, Any]) -> Iterator[tuple[str, int]]:
-    """Every scan of a table in a plan that was run: how, and how many rows it looked at."""
-    if "Relation Name" in plan and plan["Node Type"] != "ModifyTable":
-        looked_at = sum(
-            plan.get(part, 0) for part in ("Actual Rows", "Rows Removed by Filter", "Rows Removed by Index Recheck")
-        )
-        name = f"{plan['Node Type']} on {plan['Relation Name']} by {plan.get('Index Name', 'no index')}"
-        yield name, round(looked_at * plan["Actual Loops"])
-    for part in plan.get("Plans", ()):
-        yield from rows_touched(part)
 
 
 def run_explained(connection: psycopg.Connection[Any], name: str, given: dict[str, Any]) -> list[tuple[str, int]]:

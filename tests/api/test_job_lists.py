@@ -17,7 +17,7 @@ from timeball.domain.job import JobStatus
 from timeball.domain.query import JOB_FIELDS, parse_query
 from timeball.domain.schedule import ScheduleKind
 from timeball.domain.search import JobFilter, JobOrder, Page, PageRequest
-from timeball.store import leads, stretches
+from timeball.store import job_search, leads, stretches
 from timeball.store.composing import Reader
 from timeball.store.job_search import JobSearch
 from timeball.store.leads import jobs_led_to
@@ -154,6 +154,20 @@ async def test_numbered_pages_and_totals_are_the_same_however_they_are_found(
     for page in pages:
         assert page.total is not None
         assert (page.total.count, page.total.is_exact) == (len(ALIVE), True)
+
+
+@pytest.mark.parametrize(("exact_up_to", "is_exact"), [(len(ALIVE), True), (len(ALIVE) - 1, False)])
+async def test_who_asks_only_about_how_many_there_are_is_told_by_a_few(
+    store: Store, parts: FrontParts, monkeypatch: pytest.MonkeyPatch, exact_up_to: int, is_exact: bool
+) -> None:
+    await furnish(store)
+    monkeypatch.setattr(job_search, "_FEW", 3)
+    request = PageRequest(limit=2, with_total=True, exact_up_to=exact_up_to)
+
+    total = (await parts.insights.jobs(JobFilter(status=JobStatus.ACTIVE), JobOrder.NEWEST, request)).total
+
+    assert total is not None
+    assert (total.count, total.is_exact) == (len(ALIVE), is_exact)
 
 
 _MANY = """

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timeball.domain.facts import Usual
-from timeball.domain.foresight import Fires, Foresight, Line, Load, even_edges
+from timeball.domain.foresight import Fires, Foresight, Line, even_edges
 from timeball.domain.ids import JobId
+from timeball.domain.load import Load
 from timeball.domain.schedule import Cron, Every, Once, Schedule
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -112,6 +113,19 @@ def test_counted_runs_bring_their_whole_work() -> None:
 
     assert load.busy(0) == 3.0
     assert load.starts == [60, 0, 0, 0]
+
+
+def test_what_was_only_counted_when_it_ended_was_done_before_that() -> None:
+    load = Load(even_edges(NOW, NOW + 4 * HOUR, 4))
+
+    # One run of two hours, and a hundred of a minute each.
+    load.add_ended(NOW + 2.5 * HOUR, 7_200.0, 7_200.0)
+    load.add_ended(NOW + 3.5 * HOUR, 6_000.0, 60.0)
+    # Half of this was done before the load begins.
+    load.add_ended(NOW + 0.25 * HOUR, 1_800.0, 1_800.0)
+
+    assert [load.busy(number) for number in range(4)] == pytest.approx([0.75, 1.0, 0.5, 6_000 / 3_600])
+    assert load.starts == [0, 0, 0, 0]
 
 
 SPANS = st.lists(st.tuples(st.integers(-100, 500), st.integers(1, 300)), max_size=12)

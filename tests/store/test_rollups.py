@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import product
 from typing import Any
 from uuid import UUID
 
+import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -26,12 +28,14 @@ from tests.factories import (
     record,
     table,
 )
+from tests.plans import rows_touched
 from timeball.domain.execution import Cancelled, Failed, Lost, Succeeded, TimedOut
-from timeball.domain.rollup import TALLIED, RollupQuery, Span
+from timeball.domain.rollup import TALLIED, RollupQuery, Span, summed
 from timeball.domain.sketch import Sketch, bucket_of
 from timeball.env import Env
 from timeball.store.postgres import Store
-from timeball.store.rollups import WHOLE, Folded
+from timeball.store.rollups import WHOLE, Folded, series_of_queue
+from timeball.store.statements import all_statements
 from timeball.testing import VirtualClock
 
 on_one_server = pytest.mark.parametrize("fresh_database", ["pg15"], indirect=True)
@@ -58,10 +62,11 @@ async def recount(store: Store) -> dict[Key, dict[str, Any]]:
         row: dict[str, Any], at: datetime, what: str, late: float | None = None, lasted: float | None = None
     ) -> None:
         own = (row["queue"], row["handler"])
-        series = [(ZERO, *own), (row["job_id"], *own), (WHOLE, "", "")]
+        of_queue = series_of_queue(row["queue"])
+        series = [(ZERO, *own), (row["job_id"], *own), (of_queue, row["queue"], ""), (WHOLE, "", "")]
         for span, start in _truncated(at):
             for job_id, queue, handler in series:
-                if job_id in {ZERO, WHOLE, *recurring} and (span != "ever" or job_id == ZERO):
+                if job_id in {ZERO, WHOLE, of_queue, *recurring} and (span != "ever" or job_id == ZERO):
                     cell = told[span, start, job_id, queue, handler]
                     cell["tally"][what] += 1
                     cell["late"] += [] if late is None else [late]
@@ -163,7 +168,8 @@ async def test_a_whole_mixed_history_is_folded_as_it_would_be_recounted(store: S
 
     await assert_rollups_are_right(store)
     spans = {(row["span"], row["job_id"]) for row in await table(store, "rollup")}
-    assert spans == {("ever", ZERO), *product(("minute", "hour"), (ZERO, WHOLE, job.id))}
+    queues = {series_of_queue(row["queue"]) for row in await table(store, "finished")}
+    assert spans == {("ever", ZERO), *product(("minute", "hour"), (ZERO, WHOLE, job.id, *queues))}
     ever = [row for row in await table(store, "rollup") if row["span"] == "ever"]
     for name in TALLIED:
         assert name == "skipped" or sum(row[name] for row in ever) > 0, f"the history has no {name} in it"
@@ -397,8 +403,8 @@ async def test_old_minutes_are_forgotten_and_their_hours_stay(store: Store, cloc
     ages = Counter(
         (row["span"], (now - row["at"]).days) for row in await table(store, "rollup") if row["span"] != "ever"
     )
-    # Each of its queue and handler, and of the whole house.
-    assert ages == {("minute", 0): 2, ("minute", 7): 2, ("hour", 0): 2, ("hour", 7): 2, ("hour", 9): 2}
+    # Each of its queue and handler, of its queue, and of the whole house.
+    assert ages == {("minute", 0): 3, ("minute", 7): 3, ("hour", 0): 3, ("hour", 7): 3, ("hour", 9): 3}
     (ever,) = [row for row in await table(store, "rollup") if row["span"] == "ever"]
     assert ever["succeeded"] == 4
 
@@ -422,6 +428,10 @@ async def test_a_series_is_cut_to_its_window_and_to_whom_it_is_about(store: Stor
     assert await counts(job_id=job.id) == [(1, 0)] * 5
     assert await counts(queue="a") == [(0, 1)] * 2
     assert await counts(handler="tests:other") == [(1, 0)] * 5
+    assert await counts(handler="tests:noop") == [(0, 1)] * 5
+    assert await counts(handler="tests:noop", queue="a") == [(0, 1)] * 2
+    assert await counts(job_id=job.id, handler="tests:noop") == []
+    assert await counts(job_id=job.id, queue="default") == [(1, 0)] * 5
     assert await counts(span=Span.HOUR, step=timedelta(hours=1)) != []
     groups = await store.rollups.groups(RollupQuery(**window))
     assert [(one.queue, one.handler, one.tally.ended, one.duration.total) for one in groups] == [
@@ -429,6 +439,91 @@ async def test_a_series_is_cut_to_its_window_and_to_whom_it_is_about(store: Stor
         ("b", "tests:noop", 3, 3),
         ("default", "tests:other", 5, 5),
     ]
+
+
+@on_one_server
+@pytest.mark.parametrize("minutes", [30, 61, 150, 24 * 60])
+async def test_whole_hours_of_a_window_say_what_their_minutes_say(
+    store: Store, clock: VirtualClock, minutes: int
+) -> None:
+    now = clock.now().replace(minute=17)
+    async with store.database.transaction() as connection:
+        for minute in range(0, 26 * 60, 7):
+            at = now - timedelta(minutes=minute, seconds=1)
+            await put_finished(connection, store, at, queue="ab"[minute % 2], started_at=at - timedelta(seconds=minute))
+    await fold_all(store)
+    window = RollupQuery(since=now - timedelta(minutes=minutes), until=now)
+
+    groups = await store.rollups.groups(window)
+
+    by_minute = [await store.rollups.series(replace(window, queue=queue), timedelta(days=2)) for queue in "ab"]
+    told = [(one.tally, one.duration, pytest.approx(one.duration_seconds)) for one in groups]
+    parts = [summed(some, window.since) for some in by_minute]
+    assert told == [(one.tally, one.duration, one.duration_seconds) for one in parts]
+
+
+@on_one_server
+async def test_tallies_are_those_of_the_series_each_up_to_an_instant_of_its_own(
+    store: Store, clock: VirtualClock
+) -> None:
+    now = clock.now()
+    job = await make_recurring(store)
+    async with store.database.transaction() as connection:
+        for minute in range(10):
+            at = now - timedelta(minutes=minute)
+            await put_finished(connection, store, at, queue="a", state="dead", error_type="E")
+            await put_finished(connection, store, at, job_id=job.id)
+    await fold_all(store)
+    since, later = now - timedelta(minutes=4), now + timedelta(minutes=1)
+    untils = {
+        WHOLE: later,
+        job.id: now - timedelta(minutes=2),
+        series_of_queue("a"): later,
+        series_of_queue("b"): later,
+    }
+
+    found = await store.rollups.tallies(untils, since, Span.MINUTE, timedelta(minutes=1))
+
+    counts = {id_: [(one.tally.succeeded, one.tally.dead) for one in own] for id_, own in found.items()}
+    assert counts == {WHOLE: [(1, 1)] * 5, job.id: [(1, 0)] * 2, series_of_queue("a"): [(0, 1)] * 5}
+    assert [one.duration_seconds for one in found[WHOLE]] == [4.0] * 5
+    together = await store.rollups.tallies({WHOLE: later}, since, Span.MINUTE, timedelta(days=1))
+    assert sum(one.tally.dead for one in together[WHOLE]) == 5
+
+
+@on_one_server
+async def test_a_chart_of_a_queue_reads_a_row_a_step_however_many_handlers_there_are(
+    store: Store, clock: VirtualClock
+) -> None:
+    now = clock.now()
+    async with store.database.connection() as connection:
+        async with connection.transaction():
+            for number in range(300):
+                at = now - timedelta(minutes=number % 10)
+                await put_finished(connection, store, at, started_at=at, handler=f"tests:noop_{number // 10}")
+        await fold_all(store)
+        await connection.execute("ANALYZE timeball.rollup")
+    since, until = now - timedelta(hours=1), now + timedelta(minutes=1)
+    given = {"span": "minute", "since": since, "until": until, "step": timedelta(minutes=1), "queue": None}
+
+    async def read(series: UUID, handler: str | None) -> int:
+        values = given | {"series": series, "handler": handler, "all_of_handler": handler}
+        return await rollups_read(store, "rollup_series", values)
+
+    assert await read(series_of_queue("default"), None) == 10
+    assert await read(WHOLE, None) == 10
+    assert await read(ZERO, "tests:noop_7") == 10
+
+
+async def rollups_read(store: Store, name: str, given: dict[str, Any]) -> int:
+    """How many rows of the rollups a statement reads."""
+    statement = all_statements()[name]
+    async with store.database.connection() as connection:
+        explained = await connection.fetchval(
+            f"EXPLAIN (ANALYZE, FORMAT JSON) {statement.numbered()}", *(given[name] for name in statement.parameters)
+        )
+    scans = list(rows_touched(orjson.loads(explained)[0]["Plan"]))
+    return sum(rows for scan, rows in scans if "on rollup" in scan)
 
 
 @on_one_server

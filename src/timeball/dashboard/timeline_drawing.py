@@ -3,61 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
-from timeball.dashboard.timeline_view import View
+from timeball.dashboard.timeline_view import Tick, View
 from timeball.dashboard.wording import counted, moment, span
 
 Document = Mapping[str, Any]
 
 ROW_HEIGHT = 28
 BAND_HEIGHT = 52
-_MARK = Markup(
-    '<rect class="mark {kind} {tone}" x="{x:.2f}%" y="{y}" width="{width:.2f}%" height="{height}" rx="2"{go}>'
-    "<title>{title}</title></rect>"
-)
-_GO = Markup(' data-go="{}"')
-_STRIPES = Markup(
+_STRIPES = (
     '<defs><pattern id="stripes" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
     '<rect class="stripe-ground" width="6" height="6"/><rect class="stripe" width="3" height="6"/></pattern></defs>'
 )
-_SVG = Markup('<svg class="{kind}" width="100%" height="{height}" role="img" aria-label="{label}">{body}</svg>')
-_GRID = Markup('<line class="grid{day}" x1="{x:.2f}%" x2="{x:.2f}%" y1="0" y2="{height}"/>')
-_TICK = Markup('<text class="tick{day}" x="{x:.2f}%" y="15"{anchor}>{text}</text>')
-_NOW = Markup('<line class="now" x1="{x:.2f}%" x2="{x:.2f}%" y1="0" y2="{height}"/>')
-_RULE = Markup('<line class="rule" x1="0" x2="100%" y1="{y}" y2="{y}"/>')
-_COUNT = Markup('<text class="times" x="{x:.2f}%" y="{y}">×{count}</text>')
 # From here on a mark stands for so many runs that their number is worth a word.
 _MANY = 12
 
 
 def axis(view: View) -> Markup:
     """The hours above."""
-    body = _join(
-        _TICK.format(
-            x=view.place(tick.at),
-            text=tick.text,
-            day=" day" if tick.is_day else "",
-            # Near the right edge a label would be cut.
-            anchor=Markup(' text-anchor="end"') if view.place(tick.at) > 95 else "",
-        )
-        for tick in view.ticks()
-    )
-    return _SVG.format(kind="axis", height=22, label=f"Hours from {view.title}", body=body)
+    return _svg("axis", 22, f"Hours from {view.title}", [_label(view.place(tick.at), tick) for tick in view.ticks()])
+
+
+def _label(x: float, tick: Tick) -> str:
+    # Near the right edge a label would be cut.
+    anchor = ' text-anchor="end"' if x > 95 else ""
+    return f'<text class="tick{_day(tick)}" x="{x:.2f}%" y="15"{anchor}>{escape(tick.text)}</text>'
 
 
 def rows(view: View, drawn: Sequence[Document]) -> Markup:
     """One line for each row."""
     height = ROW_HEIGHT * len(drawn)
     parts = [_STRIPES, *_grid(view, height)]
-    parts += [_RULE.format(y=ROW_HEIGHT * (number + 1)) for number in range(len(drawn))]
+    for number in range(1, len(drawn) + 1):
+        parts.append(f'<line class="rule" x1="0" x2="100%" y1="{ROW_HEIGHT * number}" y2="{ROW_HEIGHT * number}"/>')
     for number, row in enumerate(drawn):
         parts += [_mark(view, mark, ROW_HEIGHT * number) for mark in row["marks"]]
-    if view.has_now:
-        parts.append(_NOW.format(x=view.place(view.now), height=height))
-    return _SVG.format(kind="lines", height=height, label=summary(view, drawn), body=_join(parts))
+    return _svg("lines", height, summary(view, drawn), [*parts, *_now(view, height)])
 
 
 def band(view: View, steps: Sequence[Document], slots: int) -> Markup:
@@ -68,10 +53,8 @@ def band(view: View, steps: Sequence[Document], slots: int) -> Markup:
         parts += _step(view, step, top, slots)
     if slots:
         y = BAND_HEIGHT - slots / top * (BAND_HEIGHT - 4)
-        parts.append(Markup('<line class="limit" x1="0" x2="100%" y1="{0:.1f}" y2="{0:.1f}"/>').format(y))
-    if view.has_now:
-        parts.append(_NOW.format(x=view.place(view.now), height=BAND_HEIGHT))
-    return _SVG.format(kind="band", height=BAND_HEIGHT, label=band_summary(steps, slots), body=_join(parts))
+        parts.append(f'<line class="limit" x1="0" x2="100%" y1="{y:.1f}" y2="{y:.1f}"/>')
+    return _svg("band", BAND_HEIGHT, band_summary(steps, slots), [*parts, *_now(view, BAND_HEIGHT)])
 
 
 def summary(view: View, drawn: Sequence[Document]) -> str:
@@ -105,9 +88,10 @@ def tone_of(mark: Document) -> str:
 
 def title_of(mark: Document, view: View) -> str:
     """What a mark stands for, in words."""
-    start, end = moment(mark["start"]), moment(mark["end"])
-    assert start is not None
-    assert end is not None
+    return _title(mark, *_ends(mark), view)
+
+
+def _title(mark: Document, start: datetime, end: datetime, view: View) -> str:
     at = f"{start.astimezone(view.zone):%a %H:%M:%S}"
     if mark["count"] > 1:
         until = f"{end.astimezone(view.zone):%H:%M:%S}"
@@ -121,32 +105,26 @@ def title_of(mark: Document, view: View) -> str:
     return f"{at} {next(iter(mark['states']), 'ended')} after {lasts}"
 
 
-def _mark(view: View, mark: Document, top: int) -> Markup:
-    start, end = moment(mark["start"]), moment(mark["end"])
-    assert start is not None
-    assert end is not None
+def _mark(view: View, mark: Document, top: int) -> str:
+    start, end = _ends(mark)
     x = view.place(start)
     width = max(view.place(end) - x, 0.0)
-    drawn = _MARK.format(
-        kind=mark["kind"],
-        tone=tone_of(mark),
-        x=x,
-        # A place of its own for what was expected without any history: lower than what is known.
-        y=top + (12 if mark["is_guess"] else 6),
-        width=width,
-        height=ROW_HEIGHT - (18 if mark["is_guess"] else 12),
-        go=_GO.format(mark["execution_id"]) if mark["execution_id"] else "",
-        title=title_of(mark, view),
+    # A place of its own for what was expected without any history: lower than what is known.
+    lower = 6 if mark["is_guess"] else 0
+    drawn = _rect(
+        f"{mark['kind']} {tone_of(mark)}",
+        (x, top + 6 + lower, width, ROW_HEIGHT - 12 - lower),
+        _title(mark, start, end, view),
+        mark["execution_id"],
     )
     if mark["count"] < _MANY or width < 3:
         return drawn
-    return drawn + _COUNT.format(x=x + width / 2, y=top + ROW_HEIGHT / 2 + 4, count=mark["count"])
+    y = top + ROW_HEIGHT / 2 + 4
+    return f'{drawn}<text class="times" x="{x + width / 2:.2f}%" y="{y}">×{mark["count"]}</text>'
 
 
-def _step(view: View, step: Document, top: float, slots: int) -> list[Markup]:
-    start, end = moment(step["start"]), moment(step["end"])
-    assert start is not None
-    assert end is not None
+def _step(view: View, step: Document, top: float, slots: int) -> list[str]:
+    start, end = _ends(step)
     need = max(step["busy"], step["peak"])
     if not need:
         return []
@@ -157,24 +135,47 @@ def _step(view: View, step: Document, top: float, slots: int) -> list[Markup]:
     tall = max(need / top * (BAND_HEIGHT - 4), 1.5)
     x = view.place(start)
     return [
-        _MARK.format(
-            kind=kind,
-            tone="tone-bad" if step["note"] else "tone-live",
-            x=x,
-            y=f"{BAND_HEIGHT - tall:.1f}",
-            width=max(view.place(end) - x - 0.08, 0.05),
-            height=f"{tall:.1f}",
-            go="",
-            title=f"{title}; {step['note']}" if step["note"] else title,
+        _rect(
+            f"{kind} {'tone-bad' if step['note'] else 'tone-live'}",
+            (x, round(BAND_HEIGHT - tall, 1), max(view.place(end) - x - 0.08, 0.05), round(tall, 1)),
+            f"{title}; {step['note']}" if step["note"] else title,
         )
     ]
 
 
-def _grid(view: View, height: int) -> list[Markup]:
-    return [
-        _GRID.format(x=view.place(tick.at), height=height, day=" day" if tick.is_day else "") for tick in view.ticks()
-    ]
+def _ends(drawn: Document) -> tuple[datetime, datetime]:
+    start, end = moment(drawn["start"]), moment(drawn["end"])
+    assert start is not None
+    assert end is not None
+    return start, end
 
 
-def _join(parts: Iterable[Markup]) -> Markup:
-    return Markup("").join(parts)
+def _grid(view: View, height: int) -> list[str]:
+    places = [(view.place(tick.at), _day(tick)) for tick in view.ticks()]
+    return [f'<line class="grid{day}" x1="{x:.2f}%" x2="{x:.2f}%" y1="0" y2="{height}"/>' for x, day in places]
+
+
+def _now(view: View, height: int) -> list[str]:
+    x = view.place(view.now)
+    return [f'<line class="now" x1="{x:.2f}%" x2="{x:.2f}%" y1="0" y2="{height}"/>'] if view.has_now else []
+
+
+def _day(tick: Tick) -> str:
+    return " day" if tick.is_day else ""
+
+
+# A drawing may have two thousand marks: what is ours is put together as it is, and only words are escaped.
+def _rect(kind: str, box: tuple[float, float, float, float], title: str, go: str | None = None) -> str:
+    x, y, width, height = box
+    lead = f' data-go="{escape(go)}"' if go else ""
+    return (
+        f'<rect class="mark {kind}" x="{x:.2f}%" y="{y}" width="{width:.2f}%" height="{height}" rx="2"{lead}>'
+        f"<title>{escape(title)}</title></rect>"
+    )
+
+
+def _svg(kind: str, height: int, label: str, parts: Iterable[str]) -> Markup:
+    return Markup(
+        f'<svg class="{kind}" width="100%" height="{height}" role="img" aria-label="{escape(label)}">'
+        f"{''.join(parts)}</svg>"
+    )

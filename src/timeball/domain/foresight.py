@@ -7,7 +7,6 @@ whole view. A line for which the budget does not suffice is left out and counted
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -142,96 +141,6 @@ class Foresight:
             return False
         self.budget -= steps
         return True
-
-
-@dataclass(slots=True)
-class Load:
-    """How busy each bucket is: seconds of work in it, starts in it, and the most at once where every run is known."""
-
-    edges: Sequence[datetime]
-    seconds: list[float] = field(default_factory=list)
-    starts: list[int] = field(default_factory=list)
-    spans: list[tuple[datetime, datetime]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.seconds = [0.0] * (len(self.edges) - 1)
-        self.starts = [0] * (len(self.edges) - 1)
-
-    @property
-    def width(self) -> float:
-        """The length of a bucket in seconds, if all are alike."""
-        return (self.edges[-1] - self.edges[0]).total_seconds() / max(len(self.edges) - 1, 1)
-
-    def add(self, fires: Fires) -> None:
-        """The runs of a line."""
-        for at in fires.at:
-            self.add_span(at, at + fires.line.duration)
-        for number, count in enumerate(fires.counts):
-            if count:
-                self._add_many(number, count, fires.line.duration.total_seconds())
-
-    def add_span(self, start: datetime, end: datetime, *, is_start: bool = True) -> None:
-        """One run, spread over the buckets it touches."""
-        first, last = self.edges[0], self.edges[-1]
-        if end <= first or start >= last:
-            return
-        if is_start and start >= first:
-            self.starts[self.bucket(start)] += 1
-        self.spans.append((max(start, first), min(end, last)))
-        number = self.bucket(max(start, first))
-        while number < len(self.seconds) and self.edges[number] < end:
-            low, high = max(start, self.edges[number]), min(end, self.edges[number + 1])
-            self.seconds[number] += (high - low).total_seconds()
-            number += 1
-
-    def _add_many(self, number: int, count: int, seconds: float) -> None:
-        """Many runs of which only the bucket is known: their work begins there and goes on as long as each lasts."""
-        self.starts[number] += count
-        reach = max(1, -(-int(seconds) // max(int(self.width), 1)))
-        for later in range(number, min(number + reach, len(self.seconds))):
-            self.seconds[later] += count * seconds / reach
-
-    def bucket(self, at: datetime) -> int:
-        """The bucket an instant falls into."""
-        share = (at - self.edges[0]) / (self.edges[-1] - self.edges[0])
-        number = min(max(int(share * (len(self.edges) - 1)), 0), len(self.edges) - 2)
-        while number + 2 < len(self.edges) and at >= self.edges[number + 1]:
-            number += 1
-        while number > 0 and at < self.edges[number]:
-            number -= 1
-        return number
-
-    def busy(self, number: int) -> float:
-        """How many slots are busy in a bucket on average."""
-        span = (self.edges[number + 1] - self.edges[number]).total_seconds()
-        return self.seconds[number] / span if span else 0.0
-
-    def peaks(self) -> list[int]:
-        """The most runs at once in each bucket, of those that are known one by one."""
-        highest = [0] * len(self.seconds)
-        changes: Counter[datetime] = Counter()
-        for start, end in self.spans:
-            changes[start] += 1
-            changes[end] -= 1
-        level = at = 0
-        for moment in sorted(changes):
-            number = self.bucket(moment)
-            # A level that lasts is the level of every bucket it reaches into.
-            reached = number if moment > self.edges[number] else number - 1
-            for between in range(at, reached + 1):
-                highest[between] = max(highest[between], level)
-            level += changes[moment]
-            at = number
-            highest[at] = max(highest[at], level)
-        return highest
-
-
-def load_of(edges: Sequence[datetime], fires: Iterable[Fires]) -> Load:
-    """The load of these runs."""
-    load = Load(edges)
-    for some in fires:
-        load.add(some)
-    return load
 
 
 def even_edges(start: datetime, end: datetime, number: int) -> list[datetime]:

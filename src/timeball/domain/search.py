@@ -41,6 +41,11 @@ class JobOrder(StrEnum):
     NAME = "name"
     NAME_BACKWARDS = "-name"
 
+    @property
+    def is_by_name(self) -> bool:
+        """Whether only jobs that have a name are listed."""
+        return self in (JobOrder.NAME, JobOrder.NAME_BACKWARDS)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFilter:
@@ -98,6 +103,8 @@ class PageRequest:
     cursor: str | None = None
     page: int | None = None
     with_total: bool = False
+    # Who only wants to know about how many there are need not wait until ten thousand are counted.
+    exact_up_to: int = EXACT_UP_TO
 
     def __post_init__(self) -> None:
         if not 1 <= self.limit <= LARGEST_PAGE:
@@ -120,7 +127,7 @@ class PageRequest:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """How many there are: exact up to 10,000, then an estimate."""
+    """How many there are: exact up to 10,000, or as far as was asked for, then an estimate."""
 
     count: int
     is_exact: bool

@@ -1,67 +1,80 @@
 """The part of the past that is too much to be read run by run: what the rollups know of it, by the minute.
 
 Rollups count what ended in a minute, so the two parts meet at a whole minute: what ended before it is counted, what ended
-after it is read.
+after it is read. Beyond eight days only hours are kept, and the parts meet at a whole hour.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
-from timeball.domain.foresight import Load
-from timeball.domain.ids import JobId
-from timeball.domain.marks import Mark, MarkKind, Row
-from timeball.domain.rollup import MINUTES_KEPT, Rollup, RollupQuery, Span
+from timeball.domain.load import Load
+from timeball.domain.marks import MOST_MARKS, Mark, MarkKind, Row
+from timeball.domain.rollup import MINUTES_KEPT, Rollup, Span
 from timeball.store.interface import Store
+from timeball.store.rollups import WHOLE, series_of_queue
 
 _MINUTE, _HOUR = timedelta(minutes=1), timedelta(hours=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SHOWN = ("succeeded", "dead", "cancelled")
+# Steps of rollups that a bucket of a load is made of, if it is long enough.
+_STEPS_A_BUCKET = 4
 
 
-def whole_minute_after(moment: datetime) -> datetime:
-    """Where the two parts meet."""
-    return moment + (_EPOCH - moment) % _MINUTE
-
-
+@dataclass(frozen=True, slots=True)
 class DensePast:
-    """Completes what was cut off."""
+    """Completes what was cut off of a past that begins at *start*."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    store: Store
+    start: datetime
+    now: datetime
 
-    async def complete(
-        self, row: Row, start: datetime, apart: timedelta, *, job_id: JobId | None = None, queue: str | None = None
-    ) -> Row:
-        """A row whose older past is drawn by what was counted; nothing is cut off any more."""
-        if row.cut_before is None:
-            return row
-        edge = whole_minute_after(row.cut_before)
-        step = max(apart + (-apart) % _MINUTE, _MINUTE)
-        counted = await self._series(start, edge, step, job_id, queue)
+    @property
+    def _unit(self) -> timedelta:
+        return _HOUR if self.start < self.now - MINUTES_KEPT else _MINUTE
+
+    def edge_after(self, cut_before: datetime) -> datetime:
+        """Where the two parts meet."""
+        return cut_before + (_EPOCH - cut_before) % self._unit
+
+    async def complete(self, rows: Sequence[Row], apart: timedelta, series_of: Callable[[str], UUID]) -> list[Row]:
+        """Rows whose older past is drawn by what was counted; nothing is cut off any more."""
+        edges = {series_of(row.key): self.edge_after(row.cut_before) for row in rows if row.cut_before is not None}
+        if not edges:
+            return list(rows)
+        # All together no more marks than a view may have: reading more of them would be in vain.
+        step = self._whole(max(apart, (max(edges.values()) - self.start) * (len(edges) / MOST_MARKS)))
+        counted = await self._tallies(edges, step)
+        return [
+            row if row.cut_before is None else self._completed(row, series_of(row.key), counted, step) for row in rows
+        ]
+
+    def _completed(self, row: Row, series: UUID, counted: Mapping[UUID, Sequence[Rollup]], step: timedelta) -> Row:
+        assert row.cut_before is not None
+        edge = self.edge_after(row.cut_before)
         read = [mark for mark in row.marks if mark.kind is not MarkKind.PAST or mark.end >= edge]
-        marks = [mark for one in counted if (mark := _mark(one, step, edge)) is not None]
+        marks = [mark for one in counted.get(series, ()) if (mark := _mark(one, step, edge)) is not None]
         return replace(row, marks=[*marks, *read], cut_before=None)
 
-    async def load(self, load: Load, cut_before: datetime, queue: str | None) -> None:
-        """Add to a load what ended before the cut."""
-        edge = whole_minute_after(cut_before)
-        for one in await self._series(load.edges[0], edge, _MINUTE, None, queue):
-            number = load.bucket(one.at)
-            load.seconds[number] += one.duration_seconds
-            load.starts[number] += one.tally.starts
+    async def load(self, load: Load, until: datetime, queue: str | None) -> None:
+        """Add to a load what ended before an instant at which the parts may meet."""
+        series = WHOLE if queue is None else series_of_queue(queue)
+        step = max(timedelta(seconds=load.width / _STEPS_A_BUCKET) // self._unit * self._unit, self._unit)
+        for one in (await self._tallies({series: until}, step)).get(series, ()):
+            tally = one.tally
+            ended = tally.succeeded + tally.dead + tally.cancelled
+            load.add_ended(min(one.at + step, until), one.duration_seconds, one.duration_seconds / max(ended, 1))
+            load.starts[load.bucket(one.at)] += tally.starts
 
-    async def _series(
-        self, start: datetime, until: datetime, step: timedelta, job_id: JobId | None, queue: str | None
-    ) -> Iterable[Rollup]:
-        now = await self._store.history.moment()
-        is_old = start < now - MINUTES_KEPT
-        query = RollupQuery(
-            since=start, until=until, job_id=job_id, queue=queue, span=Span.HOUR if is_old else Span.MINUTE
-        )
-        return await self._store.rollups.series(query, max(step, _HOUR) if is_old else step)
+    async def _tallies(self, untils: Mapping[UUID, datetime], step: timedelta) -> Mapping[UUID, Sequence[Rollup]]:
+        span = Span.HOUR if self._unit == _HOUR else Span.MINUTE
+        return await self.store.rollups.tallies(untils, self.start, span, step)
+
+    def _whole(self, step: timedelta) -> timedelta:
+        return max(step + (-step) % self._unit, self._unit)
 
 
 def _mark(one: Rollup, step: timedelta, edge: datetime) -> Mark | None:

@@ -22,7 +22,6 @@ from timeball.store.listing import Listing
 from timeball.store.migrate import newest_known
 from timeball.store.outlook import Outlook
 
-_MOST_DEAD_GROUPS = 1_000
 # A wait that people ask about, and a run that has surely gone wrong.
 _LONG_WAIT = timedelta(minutes=1)
 _LEAST_OVERRUN = timedelta(minutes=1)
@@ -49,13 +48,15 @@ class Concern:
 class Doctor:
     """Looks at everything."""
 
-    def __init__(self, store: Store, listing: Listing, explainer: Explainer, settings: Settings) -> None:
+    def __init__(
+        self, store: Store, listing: Listing, explainer: Explainer, outlook: Outlook, settings: Settings
+    ) -> None:
         self._store = store
         self._listing = listing
         self._explainer = explainer
         self._settings = settings
         self._inspection = Inspection(store.database)
-        self._outlook = Outlook(store.database)
+        self._outlook = outlook
 
     async def look(self) -> list[Diagnosis]:
         """Every line; a database that does not answer is a line as well."""
@@ -100,7 +101,7 @@ class Doctor:
             ownerless=await self._listing.ownerless_shards(),
             queues=await self._queues(),
             uses=await self._inspection.uses(),
-            dead=sum(group["executions"] for group in await self._listing.dead_groups(_MOST_DEAD_GROUPS)),
+            dead=await self._listing.dead_count(),
             oldest_transaction=server["oldest_transaction"],
             oldest_program=server["oldest_program"],
             last_day=max(days, default=None),

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import date, datetime, time, timedelta
+from itertools import islice
 
 from timeball.domain.capacity import pools, slots_of
 from timeball.domain.civil_time import first_instant, load_zone
 from timeball.domain.collisions import Collision, find_collisions
-from timeball.domain.foresight import GUESS, Fires, Foresight, Line, Load, load_of
+from timeball.domain.foresight import GUESS, Fires, Foresight, Line
+from timeball.domain.load import Load, load_of
 from timeball.domain.node import NodeKind, NodeStatus
-from timeball.insights.dense_past import DensePast, whole_minute_after
+from timeball.insights.dense_past import DensePast
 from timeball.insights.explain import living
 from timeball.store.interface import Store
 from timeball.store.outlook import Outlook
 
 HOUR = timedelta(hours=1)
 # More of yesterday than this is not read run by run.
-_MOST_MEASURED = 2_000
+_MOST_MEASURED = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,66 +82,93 @@ class Forecast:
     hindsight: Hindsight
 
 
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """What lies ahead, as it was read once for all that is told about it."""
+
+    now: datetime
+    wish: ForecastWish
+    grid: _Grid
+    lines: Sequence[Line]
+    fires: Sequence[Fires]
+    left_out: int
+    workers: Sequence[NodeStatus]
+    limits: Mapping[str, int]
+
+
 class Forecasts:
     """Looks ahead."""
 
     def __init__(self, store: Store, outlook: Outlook) -> None:
         self._store = store
         self._outlook = outlook
-        self._dense = DensePast(store)
 
     async def forecast(self, wish: ForecastWish) -> Forecast:
         """Busy slots and starts of every hour."""
-        now = await self._store.history.moment()
-        zone = load_zone(wish.timezone)
-        lines, has_more = await self._outlook.lines(wish.queue)
-        grid = _Grid(wish.timezone, now.astimezone(zone).date(), wish.days)
-        foresight = Foresight(grid.edges)
-        fires = await asyncio.to_thread(foresight.of, lines)
-        load = await self._load(grid, fires, now, wish.queue)
-        limits = await self._outlook.queue_limits()
-        return Forecast(
-            now=now,
-            wish=wish,
-            slots=slots_of(await self._workers(now), wish.queue, limits),
-            days=list(grid.days(load, now)),
-            left_out=foresight.left_out + has_more,
-            without_history=sorted({some.line.label for some in fires if some.line.is_guess}),
-            hindsight=await self._hindsight(wish, lines, grid.first - timedelta(days=1)),
-        )
+        return await self._forecast(await self._look(wish))
 
     async def collisions(self, wish: ForecastWish) -> list[Collision]:
         """Where jobs want more slots than there are."""
+        return await self._collisions(await self._look(wish))
+
+    async def both(self, wish: ForecastWish) -> tuple[Forecast, list[Collision]]:
+        """The forecast and its collisions, from one look."""
+        ahead = await self._look(wish)
+        return await self._forecast(ahead), await self._collisions(ahead)
+
+    async def _look(self, wish: ForecastWish) -> _Ahead:
         now = await self._store.history.moment()
-        lines, _ = await self._outlook.lines(wish.queue)
-        end = now + wish.days * timedelta(days=1)
-        steps = wish.days * 24
-        foresight = Foresight([now + (end - now) * (number / steps) for number in range(steps)] + [end])
+        lines, has_more = await self._outlook.lines(wish.queue)
+        # A day more than is shown: collisions are told from now on, for as many whole days.
+        grid = _Grid(wish.timezone, now.astimezone(load_zone(wish.timezone)).date(), wish.days + 1)
+        foresight = Foresight(grid.edges)
         fires = await asyncio.to_thread(foresight.of, lines)
-        queues = {line.queue for line in lines}
-        limits = await self._outlook.queue_limits()
-        shared = pools(await self._workers(now), queues, limits)
-        return await asyncio.to_thread(find_collisions, fires, shared, load_zone(wish.timezone), end - now)
+        nodes = living(await self._store.nodes.list(), now)
+        return _Ahead(
+            now=now,
+            wish=wish,
+            grid=grid,
+            lines=lines,
+            fires=fires,
+            left_out=foresight.left_out + has_more,
+            workers=[node for node in nodes if node.kind is NodeKind.WORKER],
+            limits=await self._outlook.queue_limits(),
+        )
 
-    async def _workers(self, now: datetime) -> list[NodeStatus]:
-        return [node for node in living(await self._store.nodes.list(), now) if node.kind is NodeKind.WORKER]
+    async def _forecast(self, ahead: _Ahead) -> Forecast:
+        return Forecast(
+            now=ahead.now,
+            wish=ahead.wish,
+            slots=slots_of(ahead.workers, ahead.wish.queue, ahead.limits),
+            days=list(islice(ahead.grid.days(await self._load(ahead), ahead.now), ahead.wish.days)),
+            left_out=ahead.left_out,
+            without_history=sorted({some.line.label for some in ahead.fires if some.line.is_guess}),
+            hindsight=await self._hindsight(ahead),
+        )
 
-    async def _load(self, grid: _Grid, fires: Sequence[Fires], now: datetime, queue: str | None) -> Load:
-        load = await asyncio.to_thread(load_of, grid.edges, fires)
-        running, coming = await self._outlook.running(queue), await self._outlook.one_offs(now, grid.edges[-1], queue)
-        durations = await self._outlook.durations({run.job_id for run in (*running, *coming)})
-        for run in (*running, *coming):
+    async def _collisions(self, ahead: _Ahead) -> list[Collision]:
+        shared = pools(ahead.workers, {line.queue for line in ahead.lines}, ahead.limits)
+        end = ahead.now + ahead.wish.days * timedelta(days=1)
+        fires = [replace(some, at=tuple(at for at in some.at if at < end)) for some in ahead.fires]
+        span = ahead.grid.edges[-1] - ahead.now
+        return await asyncio.to_thread(find_collisions, fires, shared, load_zone(ahead.wish.timezone), span)
+
+    async def _load(self, ahead: _Ahead) -> Load:
+        now, grid, queue = ahead.now, ahead.grid, ahead.wish.queue
+        load = await asyncio.to_thread(load_of, grid.edges, ahead.fires)
+        runs = [*await self._outlook.running(queue), *await self._outlook.one_offs(now, grid.edges[-1], queue)]
+        durations = await self._outlook.durations_of(runs)
+        for run in runs:
             usual = durations.of(run.job_id, run.handler)
             length = GUESS if usual is None else usual.median
             load.add_span(max(run.started_at, now), max(run.started_at + length, now), is_start=run.started_at >= now)
         return load
 
-    async def _hindsight(self, wish: ForecastWish, lines: Sequence[Line], day: date) -> Hindsight:
-        grid = _Grid(wish.timezone, day, 1)
-        earlier = [line for one in lines if (line := one.from_the_start(grid.edges[0])) is not None]
-        fires = await asyncio.to_thread(Foresight(grid.edges).of, earlier)
-        predicted = await asyncio.to_thread(load_of, grid.edges, fires)
-        measured = await self._measured(grid, wish.queue)
+    async def _hindsight(self, ahead: _Ahead) -> Hindsight:
+        day = ahead.grid.first - timedelta(days=1)
+        grid = _Grid(ahead.wish.timezone, day, 1)
+        predicted = await asyncio.to_thread(_as_foreseen, ahead.lines, grid.edges)
+        measured = await self._measured(grid, ahead)
         return Hindsight(
             date=day,
             predicted_peak=_peak(predicted),
@@ -148,18 +177,26 @@ class Forecasts:
             measured_hours=sum(measured.seconds) / 3600,
         )
 
-    async def _measured(self, grid: _Grid, queue: str | None) -> Load:
+    async def _measured(self, grid: _Grid, ahead: _Ahead) -> Load:
         """Run by run as far as that goes, before that by what was counted."""
+        queue = ahead.wish.queue
         past = await self._outlook.past(grid.edges[0], grid.edges[-1], queue, _MOST_MEASURED)
         load = Load(grid.edges)
-        edge = None if past.cut_before is None else whole_minute_after(past.cut_before)
+        dense = DensePast(self._store, grid.edges[0], ahead.now)
+        edge = grid.edges[0] if past.cut_before is None else dense.edge_after(past.cut_before)
         for run in past.runs:
             end = run.finished_at or run.started_at
-            if edge is None or end >= edge:
+            if end >= edge:
                 load.add_span(run.started_at, end)
         if past.cut_before is not None:
-            await self._dense.load(load, past.cut_before, queue)
+            await dense.load(load, edge, queue)
         return load
+
+
+def _as_foreseen(lines: Sequence[Line], edges: Sequence[datetime]) -> Load:
+    """The load of a day as it would have been foreseen when it began."""
+    earlier = [line for one in lines if (line := one.from_the_start(edges[0])) is not None]
+    return load_of(edges, Foresight(edges).of(earlier))
 
 
 class _Grid:

@@ -55,8 +55,8 @@ class Insights:
         self._explainer = Explainer(store, Survey(store.database))
         self._inspection = Inspection(store.database)
         self._revisions = Revisions(listing, self._inspection)
-        self._doctor = Doctor(store, listing, self._explainer, settings)
         self._outlook = outlook = Outlook(store.database)
+        self._doctor = Doctor(store, listing, self._explainer, outlook, settings)
         self._timelines = Timelines(store, outlook)
         self._forecasts = Forecasts(store, outlook)
         self.meters = Meters(store, listing)
@@ -94,6 +94,10 @@ class Insights:
     async def collisions(self, wish: ForecastWish) -> list[Collision]:
         """Where jobs want more slots than there are, the worst first."""
         return await self._forecasts.collisions(wish)
+
+    async def forecast_with_collisions(self, wish: ForecastWish) -> tuple[Forecast, list[Collision]]:
+        """Both, from one look ahead."""
+        return await self._forecasts.both(wish)
 
     # jobs
 

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import pairwise
 
 from timeball.domain.capacity import slots_of
-from timeball.domain.foresight import GUESS, Fires, Foresight, Load, even_edges
-from timeball.domain.ids import JobId, show, show_execution, show_job
-from timeball.domain.marks import PIXELS_A_MARK, Mark, MarkKind, Row, fitted
-from timeball.domain.node import NodeKind, NodeStatus
-from timeball.insights.dense_past import DensePast, whole_minute_after
+from timeball.domain.foresight import GUESS, Fires, Foresight, even_edges
+from timeball.domain.ids import Incarnation, JobId, show, show_job
+from timeball.domain.load import Load
+from timeball.domain.marks import PIXELS_A_MARK, Row, fitted
+from timeball.domain.node import NodeKind
+from timeball.insights.dense_past import DensePast
 from timeball.insights.explain import living
-from timeball.store.durations import Durations
+from timeball.insights.timeline_rows import RowName, RowParts, Seen, drawn_row, sorted_parts
 from timeball.store.interface import Store
-from timeball.store.outlook import Named, Outlook, Past, Run
+from timeball.store.outlook import Outlook, Past, Run
+from timeball.store.rollups import series_of_queue
 
-# Rows that are read of the past for one view, all together.
-_MOST_PAST = 10_000
+# Runs that are read of the past of all, and of the jobs that are shown: no view has room for more marks.
 _SAMPLE = 2_000
+_MOST_PAST = 2_000
+_LEAST_PAST = 20
 _LONGEST_BAND = 200
 _PIXELS_A_STEP = 10
-_LATER = "not yet given to a worker"
+_LATER = RowName("not yet given to a worker", "", "worker")
 
 
 class RowsBy(StrEnum):
@@ -74,38 +77,19 @@ class Timeline:
     without_history: Sequence[str]
 
 
-@dataclass(slots=True)
-class _Seen:
-    """Everything that was read for one view."""
-
-    past: Sequence[Run] = ()
-    cut_before: datetime | None = None
-    running: list[Run] = field(default_factory=list)
-    one_offs: list[Run] = field(default_factory=list)
-    fires: list[Fires] = field(default_factory=list)
-    names: dict[JobId, Named] = field(default_factory=dict)
-    durations: Durations = field(default_factory=lambda: Durations({}, {}))
-    workers: list[NodeStatus] = field(default_factory=list)
-    left_out: int = 0
-
-    def usual(self, run: Run) -> timedelta | None:
-        known = self.durations.of(run.job_id, run.handler)
-        return None if known is None else known.median
-
-
 class Timelines:
     """Draws time lines."""
 
     def __init__(self, store: Store, outlook: Outlook) -> None:
         self._store = store
         self._outlook = outlook
-        self._dense = DensePast(store)
 
     async def draw(self, wish: TimelineWish) -> Timeline:
         """One view: what ran, what runs and what is to run between two instants."""
         now = await self._store.history.moment()
         seen = await self._look(wish, now)
-        rows, has_more = await self._rows(wish, seen, now)
+        dense = DensePast(self._store, wish.start, now)
+        rows, has_more = await self._rows(wish, seen, dense)
         limits = await self._outlook.queue_limits()
         slots = slots_of(seen.workers, wish.queue, limits)
         return Timeline(
@@ -114,13 +98,13 @@ class Timelines:
             rows=fitted(rows, wish.end - wish.start, wish.width),
             has_more=has_more,
             slots=slots,
-            band=await self._band(wish, seen, now, slots),
+            band=await self._band(wish, seen, dense, slots),
             left_out=seen.left_out,
             without_history=sorted({fires.line.label for fires in seen.fires if fires.line.is_guess}),
         )
 
-    async def _look(self, wish: TimelineWish, now: datetime) -> _Seen:
-        seen = _Seen()
+    async def _look(self, wish: TimelineWish, now: datetime) -> Seen:
+        seen = Seen()
         nodes = living(await self._store.nodes.list(), now)
         seen.workers = [node for node in nodes if node.kind is NodeKind.WORKER]
         if wish.start < now:
@@ -130,12 +114,10 @@ class Timelines:
             seen.running = await self._outlook.running(wish.queue)
         if wish.end > now:
             await self._look_ahead(wish, max(wish.start, now), seen)
-        ids = {run.job_id for run in (*seen.past, *seen.running, *seen.one_offs)}
-        seen.names = await self._outlook.names(ids)
-        seen.durations = await self._outlook.durations({run.job_id for run in (*seen.running, *seen.one_offs)})
+        seen.durations = await self._outlook.durations_of([*seen.running, *seen.one_offs])
         return seen
 
-    async def _look_ahead(self, wish: TimelineWish, start: datetime, seen: _Seen) -> None:
+    async def _look_ahead(self, wish: TimelineWish, start: datetime, seen: Seen) -> None:
         lines, has_more = await self._outlook.lines(wish.queue)
         buckets = max(wish.width // PIXELS_A_MARK, 1)
         foresight = Foresight(even_edges(start, wish.end, buckets))
@@ -146,183 +128,102 @@ class Timelines:
 
     # rows
 
-    async def _rows(self, wish: TimelineWish, seen: _Seen, now: datetime) -> tuple[list[Row], bool]:
-        if wish.rows_by is RowsBy.JOBS:
-            return await self._rows_of_jobs(wish, seen, now)
-        by_queue = wish.rows_by is RowsBy.QUEUES
+    async def _rows(self, wish: TimelineWish, seen: Seen, dense: DensePast) -> tuple[list[Row], bool]:
+        match wish.rows_by:
+            case RowsBy.JOBS:
+                return await self._rows_of_jobs(wish, seen, dense)
+            case RowsBy.QUEUES:
+                return await self._rows_of_queues(wish, seen, dense)
+            case RowsBy.WORKERS:
+                return self._rows_of_workers(wish, seen, dense)
+
+    async def _rows_of_queues(self, wish: TimelineWish, seen: Seen, dense: DensePast) -> tuple[list[Row], bool]:
+        def name(queue: str) -> RowName:
+            return RowName(queue, queue, "queue")
+
+        parts = sorted_parts(seen, lambda run: name(run.queue), lambda fires: name(fires.line.queue))
+        rows = [drawn_row(one, seen, wish.start, wish.end, dense.now) for one in parts[: wish.limit]]
+        return await dense.complete(rows, _apart(wish), series_of_queue), len(parts) > wish.limit
+
+    def _rows_of_workers(self, wish: TimelineWish, seen: Seen, dense: DensePast) -> tuple[list[Row], bool]:
         names = {worker.incarnation: worker.name for worker in seen.workers}
 
-        def key(run: Run) -> tuple[str, str, str]:
-            if by_queue:
-                return run.queue, run.queue, "queue"
+        def name(run: Run) -> RowName:
             if run.worker is None:
-                return "", _LATER, "worker"
+                return _LATER
             shown = show("wrk", run.worker)
-            return shown, next((name for id_, name in names.items() if id_ == run.worker), shown), "worker"
+            return RowName(names.get(Incarnation(run.worker), shown), shown, "worker")
 
-        def key_of_line(fires: Fires) -> tuple[str, str, str]:
-            return (fires.line.queue, fires.line.queue, "queue") if by_queue else ("", _LATER, "worker")
+        parts = sorted_parts(seen, name, lambda _fires: _LATER)
+        rows = [drawn_row(one, seen, wish.start, wish.end, dense.now) for one in parts[: wish.limit]]
+        return rows, len(parts) > wish.limit
 
-        rows = _grouped(wish, seen, now, key, key_of_line, lambda _key: seen.cut_before)
-        shown = rows[: wish.limit]
-        if by_queue:
-            shown = [await self._dense.complete(row, wish.start, _apart(wish), queue=row.key) for row in shown]
-        return shown, len(rows) > wish.limit
+    async def _rows_of_jobs(self, wish: TimelineWish, seen: Seen, dense: DensePast) -> tuple[list[Row], bool]:
+        names = await self._names_of_jobs(seen)
+        # What was enqueued without a name shows with its like.
+        parts = sorted_parts(
+            seen,
+            lambda run: names.get(run.job_id) or RowName(run.handler, run.handler, "enqueued"),
+            lambda fires: names[fires.line.job_id],
+        )
+        shown = parts[: wish.limit]
+        ids = {name.key: job_id for job_id, name in names.items()}
+        if seen.cut_before is not None:
+            await self._read_on(wish, dense.now, {ids[one.name.key]: one for one in shown if one.name.key in ids})
+        rows = [drawn_row(one, seen, wish.start, wish.end, dense.now) for one in shown]
+        own = [row for row in rows if row.key in ids]
+        complete = {row.key: row for row in await dense.complete(own, _apart(wish), ids.__getitem__)}
+        return [complete.get(row.key, row) for row in rows], len(parts) > wish.limit
 
-    async def _rows_of_jobs(self, wish: TimelineWish, seen: _Seen, now: datetime) -> tuple[list[Row], bool]:
-        labels = {id_: (show_job(id_), named.name, named.kind) for id_, named in seen.names.items()}
-        for fires in seen.fires:
-            labels[fires.line.job_id] = (show_job(fires.line.job_id), fires.line.label, fires.line.rule.kind.value)
-        chosen = sorted(labels, key=lambda id_: labels[id_][1])[: wish.limit]
-        own_rows = set(chosen)
-        each = max(_MOST_PAST // max(len(chosen), 1), 100)
-        own = await self._past_of(chosen, wish, now, each)
-        read = [run for past in own.values() for run in past.runs]
-        seen.past = list({run.id: run for run in (*seen.past, *read)}.values())
-        cuts = {labels[id_][0]: past.cut_before for id_, past in own.items()}
+    async def _names_of_jobs(self, seen: Seen) -> dict[JobId, RowName]:
+        named = await self._outlook.names({run.job_id for run in (*seen.past, *seen.running, *seen.one_offs)})
+        names = {id_: RowName(job.name, show_job(id_), job.kind) for id_, job in named.items()}
+        for line in (fires.line for fires in seen.fires):
+            names[line.job_id] = RowName(line.label, show_job(line.job_id), line.rule.kind.value)
+        return names
 
-        def key(run: Run) -> tuple[str, str, str]:
-            # What was enqueued without a name shows with its like.
-            return labels.get(run.job_id, (run.handler, run.handler, "enqueued"))
+    async def _read_on(self, wish: TimelineWish, now: datetime, jobs: Mapping[JobId, RowParts]) -> None:
+        """The past of the jobs that are shown, further back than that of all together."""
+        if not jobs:
+            return
+        each = max(_MOST_PAST // len(jobs), _LEAST_PAST)
+        own = await self._outlook.past_of_jobs(list(jobs), wish.start, min(wish.end, now), each)
+        for job_id, parts in jobs.items():
+            past = own.get(job_id, Past())
+            parts.past, parts.cut_before = list(past.runs), past.cut_before
 
-        def key_of_line(fires: Fires) -> tuple[str, str, str]:
-            return labels[fires.line.job_id]
+    # slots
 
-        shown_lines = replace(seen, fires=[fires for fires in seen.fires if fires.line.job_id in own_rows])
-        rows = _grouped(wish, shown_lines, now, key, key_of_line, lambda row_key: cuts.get(row_key))
-        ids = {label[0]: id_ for id_, label in labels.items()}
-        shown = [
-            await self._dense.complete(row, wish.start, _apart(wish), job_id=ids[row.key]) if row.cut_before else row
-            for row in rows[: wish.limit]
-        ]
-        return shown, max(len(rows), len(labels)) > wish.limit
-
-    async def _band(self, wish: TimelineWish, seen: _Seen, now: datetime, slots: int) -> list[BandStep]:
+    async def _band(self, wish: TimelineWish, seen: Seen, dense: DensePast, slots: int) -> list[BandStep]:
         steps = min(max(wish.width // _PIXELS_A_STEP, 10), _LONGEST_BAND)
-        middle = min(max(now, wish.start), wish.end)
+        middle = min(max(dense.now, wish.start), wish.end)
         before = round(steps * ((middle - wish.start) / (wish.end - wish.start)))
         band: list[BandStep] = []
         if middle > wish.start:
-            measured = await self._measured(wish, seen, middle, max(before, 1))
+            measured = await self._measured(wish, seen, dense, middle, max(before, 1))
             band += _steps(measured, slots, is_predicted=False)
         if wish.end > middle:
             expected = await asyncio.to_thread(_expected, wish, seen, middle, max(steps - before, 1))
             band += _steps(expected, slots, is_predicted=True)
         return band
 
-    async def _measured(self, wish: TimelineWish, seen: _Seen, middle: datetime, steps: int) -> Load:
+    async def _measured(self, wish: TimelineWish, seen: Seen, dense: DensePast, middle: datetime, steps: int) -> Load:
         load = Load(even_edges(wish.start, middle, steps))
-        edge = None if seen.cut_before is None else whole_minute_after(seen.cut_before)
+        edge = wish.start if seen.cut_before is None else dense.edge_after(seen.cut_before)
         for run in (*seen.past, *seen.running):
             end = run.finished_at or middle
-            if edge is None or end >= edge:
+            if end >= edge:
                 load.add_span(run.started_at, end)
         if seen.cut_before is not None:
-            await self._dense.load(load, seen.cut_before, wish.queue)
+            await dense.load(load, edge, wish.queue)
         return load
-
-    async def _past_of(
-        self, chosen: Sequence[JobId], wish: TimelineWish, now: datetime, each: int
-    ) -> dict[JobId, Past]:
-        if not chosen or wish.start >= now:
-            return {}
-        return await self._outlook.past_of_jobs(chosen, wish.start, min(wish.end, now), each)
 
 
 def _apart(wish: TimelineWish) -> timedelta:
     return (wish.end - wish.start) * (PIXELS_A_MARK / wish.width)
 
 
-def _grouped(
-    wish: TimelineWish,
-    seen: _Seen,
-    now: datetime,
-    key: Callable[[Run], tuple[str, str, str]],
-    key_of_line: Callable[[Fires], tuple[str, str, str]],
-    cut: Callable[[str], datetime | None],
-) -> list[Row]:
-    marks: dict[tuple[str, str, str], list[Mark]] = {}
-    for run in seen.past:
-        marks.setdefault(key(run), []).append(_past_mark(run))
-    for run in seen.running:
-        marks.setdefault(key(run), []).extend(_running_marks(run, seen, now))
-    for run in seen.one_offs:
-        marks.setdefault(key(run), []).append(_one_off_mark(run, seen))
-    for row_key, group in _by_row(seen.fires, key_of_line).items():
-        marks.setdefault(row_key, []).extend(_predicted_marks(group, wish, now))
-    rows = [
-        Row(key=k, label=label, kind=kind, marks=found, cut_before=cut(k)) for (k, label, kind), found in marks.items()
-    ]
-    return sorted(rows, key=lambda row: (row.label, row.key))
-
-
-def _past_mark(run: Run) -> Mark:
-    return Mark(
-        kind=MarkKind.PAST,
-        start=run.started_at,
-        end=run.finished_at or run.started_at,
-        states={run.state or "": 1},
-        execution_id=show_execution(run.id),
-    )
-
-
-def _running_marks(run: Run, seen: _Seen, now: datetime) -> Iterable[Mark]:
-    """What it has done, and what it usually still has to do."""
-    shown = show_execution(run.id)
-    yield Mark(kind=MarkKind.RUNNING, start=run.started_at, end=now, states={"running": 1}, execution_id=shown)
-    usual = seen.usual(run)
-    if usual is not None and run.started_at + usual > now:
-        yield Mark(kind=MarkKind.PREDICTED, start=now, end=run.started_at + usual, execution_id=shown)
-
-
-def _one_off_mark(run: Run, seen: _Seen) -> Mark:
-    usual = seen.usual(run)
-    return Mark(
-        kind=MarkKind.PREDICTED,
-        start=run.started_at,
-        end=run.started_at + (usual or GUESS),
-        execution_id=show_execution(run.id),
-        is_guess=usual is None,
-    )
-
-
-def _by_row(
-    fires: Iterable[Fires], key_of_line: Callable[[Fires], tuple[str, str, str]]
-) -> dict[tuple[str, str, str], list[Fires]]:
-    groups: dict[tuple[str, str, str], list[Fires]] = {}
-    for some in fires:
-        groups.setdefault(key_of_line(some), []).append(some)
-    return groups
-
-
-def _predicted_marks(group: Sequence[Fires], wish: TimelineWish, now: datetime) -> Iterable[Mark]:
-    for fires in group:
-        line = fires.line
-        for at in fires.at:
-            shown = (
-                show_execution(line.execution_id) if line.execution_id and at == line.pending + line.jitter else None
-            )
-            end = at + line.duration
-            yield Mark(kind=MarkKind.PREDICTED, start=at, end=end, execution_id=shown, is_guess=line.is_guess)
-    yield from _counted_marks([fires for fires in group if fires.counts], wish, now)
-
-
-def _counted_marks(dense: Sequence[Fires], wish: TimelineWish, now: datetime) -> Iterable[Mark]:
-    """Lines that were only counted, all of a row together: a queue may have thousands of them."""
-    if not dense:
-        return
-    totals = [sum(counts) for counts in zip(*(fires.counts for fires in dense), strict=True)]
-    is_guess = any(fires.line.is_guess for fires in dense)
-    edges = even_edges(max(wish.start, now), wish.end, len(totals))
-    for (low, high), count in zip(pairwise(edges), totals, strict=True):
-        if count:
-            yield Mark(kind=MarkKind.PREDICTED, start=low, end=high, count=count, is_guess=is_guess)
-
-
-# the slots
-
-
-def _expected(wish: TimelineWish, seen: _Seen, middle: datetime, steps: int) -> Load:
+def _expected(wish: TimelineWish, seen: Seen, middle: datetime, steps: int) -> Load:
     load = Load(even_edges(middle, wish.end, steps))
     for run in (*seen.running, *seen.one_offs):
         load.add_span(run.started_at, max(run.started_at + (seen.usual(run) or GUESS), middle))

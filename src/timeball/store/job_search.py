@@ -7,9 +7,11 @@ lead to are looked at; all else is searched for in stretches.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from operator import attrgetter
 from uuid import UUID
 
 from timeball.domain.execution import ExecutionState
@@ -23,6 +25,8 @@ Place = UUID | str
 _FIRST_ID = UUID(int=0)
 # An id bears the moment at which the job was put together, `created_at` that of its transaction.
 _APART = timedelta(days=1)
+# So many of very many are judged, where only about how many there are is asked for.
+_FEW = 200
 
 
 class JobSearch:
@@ -32,12 +36,13 @@ class JobSearch:
         self._reader = reader
         self._wanted = wanted
         self._order = order
-        self._by_name = order in (JobOrder.NAME, JobOrder.NAME_BACKWARDS)
+        self._by_name = order.is_by_name
         self._is_descending = order in (JobOrder.NEWEST, JobOrder.NAME_BACKWARDS)
         self._column = "name" if self._by_name else "id"
         is_filtered = replace(wanted, is_named=False) != JobFilter() or (wanted.is_named and not self._by_name)
         self._is_searched = is_filtered and only is None
-        self._only = None if only is None else sorted(only, reverse=self._is_descending)
+        by_number = attrgetter("int")
+        self._only = None if only is None else sorted(only, key=by_number, reverse=self._is_descending)
 
     async def end(self, start: Place | None, length: int) -> Place | None:
         """As far as it takes to look at so many jobs."""
@@ -72,6 +77,14 @@ class JobSearch:
         """How many there are, as the planner believes."""
         values = Values()
         return await self._reader.estimate(self._query("job.id", values, None, None), values)
+
+    async def guess(self, exact_up_to: int) -> int | None:
+        """How many of those that were led to match, if each has to be looked up in the rooms: by the share of the first few."""
+        only = self._only or []
+        if len(only) <= exact_up_to or not _asks_how_it_stands(self._wanted):
+            return None
+        few = JobSearch(self._reader, self._wanted, self._order, only[:_FEW])
+        return round(await few.count(None, None, _FEW) * len(only) / _FEW)
 
     async def explain(self, start: Place | None, end: Place | None, most: int) -> str:
         """The plan of a stretch: tests look at what it reads."""
@@ -108,14 +121,14 @@ class JobSearch:
     def _among_only(self, start: Place | None, end: Place | None) -> list[UUID]:
         """The jobs that were led to, within a stretch and in its order."""
         ids = self._only or []
-        if isinstance(start, UUID):
-            ids = [one for one in ids if self._is_behind(one, start)]
-        if isinstance(end, UUID):
-            ids = [one for one in ids if not self._is_behind(one, end)]
-        return ids
+        first = self._number_behind(start) if isinstance(start, UUID) else 0
+        last = self._number_behind(end) if isinstance(end, UUID) else len(ids)
+        return ids[first:last]
 
-    def _is_behind(self, one: UUID, place: UUID) -> bool:
-        return one < place if self._is_descending else one > place
+    def _number_behind(self, place: UUID) -> int:
+        """How many of the jobs that were led to do not lie behind a place."""
+        sign = -1 if self._is_descending else 1
+        return bisect_right(self._only or [], sign * place.int, key=lambda id_: sign * id_.int)
 
     def _bounds(self, values: Values, start: Place | None, end: Place | None) -> list[str]:
         """What the index that the list is read by knows of."""
@@ -132,6 +145,10 @@ class JobSearch:
 
     def _ordered(self) -> str:
         return f"ORDER BY job.{self._column} {'DESC' if self._is_descending else 'ASC'}"
+
+
+def _asks_how_it_stands(wanted: JobFilter) -> bool:
+    return bool(wanted.status or wanted.states) or any(term.field == "status" for term in wanted.terms)
 
 
 def _id_bounds(wanted: JobFilter, values: Values) -> list[str]:

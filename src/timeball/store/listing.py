@@ -83,7 +83,9 @@ class Listing:
 
     async def jobs(self, wanted: JobFilter, order: JobOrder, request: PageRequest) -> Page[Job]:
         """A page of jobs that are not deleted; one that was searched for in vain says how far the search has come."""
-        only = await jobs_led_to(self._reader, wanted)
+        # In the order of names, only those that have one are read anyway.
+        led = replace(wanted, is_named=False) if order.is_by_name else wanted
+        only = await jobs_led_to(self._reader, led)
         return await Walk(self._reader, JobSearch(self._reader, wanted, order, only), request).page()
 
     async def standings(self, ids: Sequence[JobId]) -> dict[JobId, Standing]:
@@ -109,6 +111,10 @@ class Listing:
         """The latest dead, by what killed them, the largest group first."""
         rows = await self._database.fetch("dead_groups", most=EXACT_UP_TO, limit=limit)
         return [dict(row) for row in rows]
+
+    async def dead_count(self) -> int:
+        """How many of the dead nobody has dealt with, counted up to 10,000."""
+        return int(await self._database.fetch_value("count_dead", most=EXACT_UP_TO))
 
     async def settle(self, ids: Sequence[ExecutionId], how: str, audit: AuditEntry) -> set[ExecutionId]:
         """Take dead executions off the dead-letter list; returns those that were on it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -13,7 +13,7 @@ from timeball.domain.ids import ExecutionId, JobId, show_job
 from timeball.domain.job import jitter_of
 from timeball.domain.search import first_id_at
 from timeball.store.database import Database
-from timeball.store.durations import Durations, usual_durations
+from timeball.store.durations import NO_DURATIONS, Durations, UsualDurations
 from timeball.store.rows import rule_from
 
 # What ended within a span may have been made for an earlier time: retries, and what waited.
@@ -60,6 +60,7 @@ class Outlook:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._usual = UsualDurations(database)
 
     async def lines(self, queue: str | None, most: int = MOST_LINES) -> tuple[list[Line], bool]:
         """The future of every job that has a schedule, with how long it usually takes; and whether there are more."""
@@ -69,8 +70,13 @@ class Outlook:
         return [_line(row, durations) for row in wanted], len(rows) > most
 
     async def durations(self, job_ids: Collection[JobId]) -> Durations:
-        """How long executions of these jobs usually take."""
-        return await usual_durations(self._database, job_ids)
+        """How long executions of these jobs usually take, at most a minute old."""
+        return await self._usual.of(job_ids)
+
+    async def durations_of(self, runs: Iterable[Run]) -> Durations:
+        """How long these runs usually take; one that bears its job's id is the first of its job, and has no history of its own."""
+        runs = list(runs)
+        return await self.durations({run.job_id for run in runs if run.job_id != run.id}) if runs else NO_DURATIONS
 
     async def one_offs(self, start: datetime, until: datetime, queue: str | None) -> list[Run]:
         """What else is due within a span; the soonest, if there is very much."""
@@ -153,5 +159,13 @@ def _run(row: Any, *, started_at: datetime) -> Run:
 
 
 def _ended(row: Any) -> Run:
-    run = _run(row, started_at=row["started_at"])
-    return replace(run, worker=row["worker"], finished_at=row["finished_at"], state=row["state"])
+    return Run(
+        id=ExecutionId(row["id"]),
+        job_id=JobId(row["job_id"]),
+        handler=row["handler"],
+        queue=row["queue"],
+        started_at=row["started_at"],
+        worker=row["worker"],
+        finished_at=row["finished_at"],
+        state=row["state"],
+    )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from hashlib import md5
+from itertools import groupby
 from typing import Any
 from uuid import UUID
 
-from timeball.domain.rollup import HOURS_KEPT, MINUTES_KEPT, TALLIED, Rollup, RollupQuery, Tally
+from timeball.domain.rollup import HOURS_KEPT, MINUTES_KEPT, TALLIED, Rollup, RollupQuery, Span, Tally
 from timeball.domain.sketch import Sketch
 from timeball.store.database import Database
 
@@ -15,7 +18,10 @@ from timeball.store.database import Database
 _MOST_TRANSACTIONS = 2_000
 _MOST_TRIMMED = 5_000
 _MOST_GROUPS = 1_000
-# Whose rollups are those of the whole house.
+_HOUR = timedelta(hours=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# Whose rollups are those of each queue and handler, and those of the whole house.
+_EACH = UUID(int=0)
 WHOLE = UUID(int=2**128 - 1)
 
 
@@ -70,27 +76,67 @@ class Rollups:
 
     async def series(self, wanted: RollupQuery, step: timedelta) -> list[Rollup]:
         """What happened in each step of a window; steps in which nothing did are left out."""
-        given = _parameters(wanted)
-        if wanted.job_id is None and wanted.queue is None and wanted.handler is None:
-            given["job_id"] = WHOLE
-        rows = await self._database.fetch("rollup_series", step=step, **given)
+        rows = await self._database.fetch(
+            "rollup_series",
+            step=step,
+            series=_series_of(wanted),
+            all_of_handler=None if wanted.job_id else wanted.handler,
+            queue=wanted.queue,
+            handler=wanted.handler,
+            **_window(wanted),
+        )
         return [_rollup_from(row) for row in rows]
 
     async def groups(self, wanted: RollupQuery, most: int = _MOST_GROUPS) -> list[Rollup]:
         """What happened in a window, by queue and handler."""
-        rows = await self._database.fetch("rollup_groups", most=most, **_parameters(wanted))
+        first_hour, last_hour = _whole_hours(wanted)
+        rows = await self._database.fetch(
+            "rollup_groups",
+            series=wanted.job_id or _EACH,
+            first_hour=first_hour,
+            last_hour=last_hour,
+            queue=wanted.queue,
+            handler=wanted.handler,
+            most=most,
+            **_window(wanted),
+        )
         return [_rollup_from(row) for row in rows]
 
+    async def tallies(
+        self, untils: Mapping[UUID, datetime], since: datetime, span: Span, step: timedelta
+    ) -> dict[UUID, list[Rollup]]:
+        """What happened to some series in each step of a window of their own: executions and work, without any sketch."""
+        rows = await self._database.fetch(
+            "rollup_tallies",
+            series=list(untils),
+            untils=list(untils.values()),
+            since=since,
+            span=span.value,
+            step=step,
+        )
+        return {id_: [_tally_from(row) for row in own] for id_, own in groupby(rows, lambda row: row["series"])}
 
-def _parameters(wanted: RollupQuery) -> dict[str, Any]:
-    return {
-        "span": wanted.span.value,
-        "job_id": wanted.job_id,
-        "since": wanted.since,
-        "until": wanted.until,
-        "queue": wanted.queue,
-        "handler": wanted.handler,
-    }
+
+def series_of_queue(name: str) -> UUID:
+    """Whose rollups are those of a queue. Migrations and `fold` make the same id in SQL."""
+    return UUID(md5(f"queue {name}".encode(), usedforsecurity=False).hexdigest())
+
+
+def _series_of(wanted: RollupQuery) -> UUID:
+    if wanted.job_id is not None:
+        return wanted.job_id
+    return WHOLE if wanted.queue is None else series_of_queue(wanted.queue)
+
+
+def _window(wanted: RollupQuery) -> dict[str, Any]:
+    return {"span": wanted.span.value, "since": wanted.since, "until": wanted.until}
+
+
+def _whole_hours(wanted: RollupQuery) -> tuple[datetime, datetime]:
+    """The hours that lie wholly within a window of minutes; none, if it is of something else."""
+    first, last = wanted.since + (_EPOCH - wanted.since) % _HOUR, wanted.until - (wanted.until - _EPOCH) % _HOUR
+    is_apart = wanted.span is not Span.MINUTE or first >= last
+    return (wanted.until, wanted.until) if is_apart else (first, last)
 
 
 def _rollup_from(row: Any) -> Rollup:
@@ -104,3 +150,8 @@ def _rollup_from(row: Any) -> Rollup:
         duration=Sketch(row["duration_buckets"], row["duration_counts"]),
         duration_seconds=row["duration_seconds"],
     )
+
+
+def _tally_from(row: Any) -> Rollup:
+    tally = Tally(starts=row["starts"], succeeded=row["succeeded"], cancelled=row["cancelled"], dead=row["dead"])
+    return Rollup(at=row["at"], tally=tally, duration_seconds=row["duration_seconds"])

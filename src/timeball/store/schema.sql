@@ -1,4 +1,4 @@
--- The schema after migration 0012, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
+-- The schema after migration 0014, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
 
 CREATE TABLE timeball.migration (
     number     integer NOT NULL,
@@ -285,6 +285,9 @@ CREATE INDEX finished_by_state ON timeball.finished (state, id) WHERE state <> '
 CREATE INDEX finished_by_fingerprint ON timeball.finished (fingerprint, id) WHERE state = 'dead';
 -- fold, changes: what was recorded since a snapshot. BRIN: a row that is added costs it nothing.
 CREATE INDEX finished_by_recorded ON timeball.finished USING brin (recorded) WITH (pages_per_range='16', autosummarize='on');
+-- Dead letters are counted, grouped by what killed them and led to their jobs without reading a row of the history.
+-- Only what dies pays for it. The error itself may be long, and is read where it is shown.
+CREATE INDEX finished_dead ON timeball.finished (id) INCLUDE (job_id, fingerprint, handler, finished_at) WHERE state = 'dead';
 
 CREATE TABLE timeball.finished_default PARTITION OF timeball.finished DEFAULT;
 
@@ -671,6 +674,8 @@ CREATE TABLE timeball.rollup (
 );
 -- trim_rollups: the oldest of a span.
 CREATE INDEX rollup_by_age ON timeball.rollup (span, at);
+-- rollup_series: the chart of one handler.
+CREATE INDEX rollup_by_handler ON timeball.rollup (span, handler, at) WHERE job_id = '00000000-0000-0000-0000-000000000000'::uuid;
 
 -- Up to where the history has been folded: everything this snapshot sees, and nothing else. One row; who folds locks it.
 CREATE TABLE timeball.fold (

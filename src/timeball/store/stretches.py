@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Generic, Protocol, TypeVar
 
-from timeball.domain.search import EXACT_UP_TO, Page, PageRequest, Total
+from timeball.domain.search import Page, PageRequest, Total
 from timeball.store.composing import Reader
 
 # How many rows are looked at in the first stretch of a search, which is all that most need, and in each further one.
@@ -40,6 +40,10 @@ class Search(Protocol[Item, Place]):
 
     async def estimate(self) -> int:
         """How many match in all, as the planner believes."""
+        ...
+
+    async def guess(self, exact_up_to: int) -> int | None:
+        """How many match, told by a few of them; None if there are not too many to be judged one by one."""
         ...
 
     def start(self, cursor: str) -> Place:
@@ -107,15 +111,19 @@ class Walk(Generic[Item, Place]):
         return None if passed > skip else passed
 
     async def _total(self) -> Total | None:
-        """How many match: exact up to 10,000, then an estimate; or as many as were found in time."""
+        """How many match: exact as far as was asked for, then an estimate; or as many as were found in time."""
         if not self._request.with_total:
             return None
+        most = self._request.exact_up_to
+        guessed = await self._search.guess(most)
+        if guessed is not None:
+            return Total(guessed, is_exact=False)
         counted, start, length = 0, None, FIRST_STRETCH
         while True:
             end = await self._search.end(start, length)
             length = STRETCH
-            counted += await self._search.count(start, end, EXACT_UP_TO + 1 - counted)
-            if counted > EXACT_UP_TO:
+            counted += await self._search.count(start, end, most + 1 - counted)
+            if counted > most:
                 return Total(max(await self._search.estimate(), counted), is_exact=False)
             if end is None or self._is_over():
                 return Total(counted, is_exact=end is None)

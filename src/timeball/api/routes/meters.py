@@ -153,8 +153,8 @@ def counts_document(rollup: Rollup) -> dict[str, Any]:
 
 
 def _percentiles(sketch: Sketch) -> dict[str, float | None]:
-    found = {f"p{share}": sketch.percentile(share / 100) for share in (50, 95, 99)}
-    return {name: None if value is None else float(f"{value:.3g}") for name, value in found.items()}
+    found = zip(("p50", "p95", "p99"), sketch.percentiles((0.5, 0.95, 0.99)), strict=True)
+    return {name: None if value is None else float(f"{value:.3g}") for name, value in found}
 
 
 def _queue_document(row: dict[str, Any]) -> dict[str, Any]:

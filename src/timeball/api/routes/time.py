@@ -150,7 +150,7 @@ async def forecast(
 async def collisions(desk: TheDesk, days: Days = 7, queue: Queue = None, timezone: Zone = "UTC") -> Response:
     """Which jobs want more slots than there are, when, for how long, and about how much delay that adds; the worst first."""
     found = await desk.insights.collisions(ForecastWish(days=days, queue=queue, timezone=timezone))
-    return answer({"data": [_collision_document(one) for one in found[:_MOST_COLLISIONS]]})
+    return answer({"data": [collision_document(one) for one in found[:_MOST_COLLISIONS]]})
 
 
 def _span(desk: Desk, start: str | None, end: str | None) -> tuple[datetime, datetime]:
@@ -175,10 +175,10 @@ def timeline_document(timeline: Timeline) -> Document:
         "start": wish.start,
         "end": wish.end,
         "rows_by": wish.rows_by,
-        "rows": [asdict(row) for row in timeline.rows],
+        "rows": timeline.rows,
         "has_more": timeline.has_more,
         "slots": timeline.slots,
-        "band": [asdict(step) for step in timeline.band],
+        "band": timeline.band,
         "left_out": timeline.left_out,
         "without_history": list(timeline.without_history),
     }
@@ -214,7 +214,8 @@ def _peak(hours: Any, measure: str, slots: int) -> Document | None:
     return {"hour": highest.hour, "value": value, "sentence": f"peak {highest.hour:02}:00, {value:g}{of}"}
 
 
-def _collision_document(one: Collision) -> Document:
+def collision_document(one: Collision) -> Document:
+    """A collision as the API shows it."""
     return {
         "queues": list(one.pool.queues),
         "start": one.start,

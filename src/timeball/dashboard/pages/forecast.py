@@ -8,14 +8,16 @@ from typing import Any
 
 from starlette.responses import Response
 
+from timeball.api.routes.time import collision_document, forecast_document
 from timeball.dashboard.routing import Pages
 from timeball.dashboard.visit import Visit
 from timeball.dashboard.zones import zone_name, zone_of
+from timeball.insights import ForecastWish
 
 pages = Pages()
 
 MEASURES = {"busy": "busy slots", "starts": "starts"}
-_SHADES = 5
+_DAYS, _SHADES = 7, 5
 _NOTES = {"gap": "does not exist (clock change)", "repeat": "comes twice (clock change)"}
 
 
@@ -25,15 +27,15 @@ async def forecast(visit: Visit) -> Response:
     zone = zone_of(visit.request)
     measure = visit.query("measure") if visit.query("measure") in MEASURES else "busy"
     queue = visit.query("queue") or None
-    wanted = {"days": 7, "queue": queue, "timezone": zone.key}
-    found = await visit.api.get("forecast", measure=measure, **wanted)
-    collisions = (await visit.api.get("forecast", "collisions", **wanted))["data"]
-    queues = sorted({row["name"] for row in (await visit.api.get("queues"))["data"]} | ({queue} if queue else set()))
+    wish = ForecastWish(days=_DAYS, queue=queue, timezone=zone.key)
+    foreseen, collisions = await visit.site.insights.forecast_with_collisions(wish)
+    found = forecast_document(foreseen, measure)
+    queues = sorted({row["name"] for row in await visit.site.insights.queues()} | ({queue} if queue else set()))
     return visit.page(
         "forecast.html",
         part="partials/forecast.html",
         found=found,
-        collisions=collisions,
+        collisions=[collision_document(one) for one in collisions],
         measure=measure,
         measures=MEASURES,
         queue=queue,

@@ -44,13 +44,14 @@ async def live(visit: Visit) -> Response:
     """The numbers of now; the first steps, as long as there is no job."""
     part = visit.query("part")
     if visit.is_partial and part in _PARTS:
-        return visit.page(f"partials/live_{part}.html", **await _loaded(visit, part))
+        return visit.page(f"partials/live_{part}.html", **await _loaded(visit, part, await _metrics(visit, part)))
     if not (await visit.api.get("jobs", limit=1))["data"]:
         return await _welcome(visit)
     if visit.is_partial:
         # The first job has come: the checklist becomes this page.
         return Response(status_code=204, headers={"HX-Refresh": "true"})
-    context = {name: value for part in _PARTS for name, value in (await _loaded(visit, part)).items()}
+    metrics = await _metrics(visit, "now")
+    context = {name: value for part in _PARTS for name, value in (await _loaded(visit, part, metrics)).items()}
     return visit.page("home.html", drops=await _drops(visit), **context)
 
 
@@ -76,12 +77,16 @@ async def _welcome(visit: Visit) -> Response:
     )
 
 
-async def _loaded(visit: Visit, part: str) -> dict[str, Any]:
+async def _metrics(visit: Visit, part: str) -> dict[str, Any]:
+    """The numbers that two of the parts show."""
+    return {} if part == "next" else await visit.api.get("metrics")
+
+
+async def _loaded(visit: Visit, part: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
     if part == "now":
-        concerns = (await visit.api.get("attention"))["data"]
-        return {"metrics": await visit.api.get("metrics"), "concerns": concerns, "page_of": page_of}
+        return {"metrics": metrics, "concerns": (await visit.api.get("attention"))["data"], "page_of": page_of}
     if part == "charts":
-        late = (await visit.api.get("metrics"))["last_hour"]["lateness_seconds"]
+        late = metrics["last_hour"]["lateness_seconds"]
         return {"late": late, **_charted(await visit.api.get("metrics", "executions", hours=1))}
     return {"coming": await _coming(visit)}
 

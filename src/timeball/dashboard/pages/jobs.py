@@ -24,6 +24,8 @@ pages = Pages()
 STATUSES = ("active", "paused", "finished", "running", "dead")
 TABS = ("overview", "executions", "schedule", "settings", "activity")
 _PAGE, _STRIP, _LONG_STRIP = 50, 20, 60
+# Beyond that the foot of the list says about how many there are.
+_MOST_COUNTED = 500
 
 
 def wanted_jobs(visit: Visit, q: str, status: str) -> JobFilter:
@@ -41,7 +43,8 @@ async def list_jobs(visit: Visit) -> Response:
     error: InvalidInput | None = None
     found: Page[JobView] = Page([])
     try:
-        request = PageRequest(limit=_PAGE, cursor=visit.query("cursor") or None, with_total=True)
+        cursor = visit.query("cursor") or None
+        request = PageRequest(limit=_PAGE, cursor=cursor, with_total=True, exact_up_to=_MOST_COUNTED)
         wanted = wanted_jobs(visit, q, status)
         # Whoever looks for nothing in particular means the jobs with a name, not every one-off that was ever enqueued.
         is_named = not (q or status or with_one_offs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import chain
+from heapq import nlargest, nsmallest
 from typing import Any
 
 from starlette.responses import Response
@@ -62,13 +62,12 @@ def _iso(at: Any) -> str:
 
 def _agenda(found: Mapping[str, Any], view: View) -> list[dict[str, Any]]:
     """The marks of all rows in the order of time, those around now."""
-    entries = sorted(
-        chain.from_iterable(
-            ({**mark, "row": row, "words": drawing.title_of(mark, view)} for mark in row["marks"])
-            for row in found["rows"]
-        ),
-        key=lambda entry: str(entry["start"]),
-    )
-    ended = [entry for entry in entries if entry["kind"] == "past"]
-    ahead = [entry for entry in entries if entry["kind"] != "past"]
-    return ended[-_PAST_ENTRIES:] + ahead[:_NEXT_ENTRIES]
+    marks = [(mark, row) for row in found["rows"] for mark in row["marks"]]
+    ended = [pair for pair in marks if pair[0]["kind"] == "past"]
+    ahead = [pair for pair in marks if pair[0]["kind"] != "past"]
+    few = nlargest(_PAST_ENTRIES, ended, key=_beginning)[::-1] + nsmallest(_NEXT_ENTRIES, ahead, key=_beginning)
+    return [{**mark, "row": row, "words": drawing.title_of(mark, view)} for mark, row in few]
+
+
+def _beginning(pair: tuple[Mapping[str, Any], Any]) -> str:
+    return str(pair[0]["start"])

@@ -65,21 +65,53 @@ WHERE id = :id
 LIMIT 1;
 
 -- name: dead_groups
--- The latest dead nobody has dealt with, by what killed them: at most :most of them are looked at.
-SELECT coalesce(fingerprint, '') AS fingerprint, count(*) AS executions, min(error_type) AS error_type,
-       (array_agg(error ORDER BY id DESC))[1] AS latest_error, (array_agg(id ORDER BY id DESC))[1] AS latest_id,
-       array_agg(DISTINCT handler) AS handlers, min(finished_at) AS first_at, max(finished_at) AS last_at
+-- The latest dead nobody has dealt with, by what killed them: at most :most of them are looked at, by their index alone,
+-- and of each group only the latest is read.
+WITH dead AS MATERIALIZED (
+    SELECT id, coalesce(fingerprint, '') AS fingerprint, handler, finished_at, row_number() OVER () AS place
+    FROM (
+        SELECT id, fingerprint, handler, finished_at
+        FROM timeball.finished
+        WHERE state = 'dead'
+          AND NOT EXISTS (SELECT 1 FROM timeball.settled WHERE settled.execution_id = finished.id)
+        ORDER BY id DESC
+        LIMIT :most
+    ) AS latest
+),
+cause AS (
+    SELECT fingerprint, sum(executions)::bigint AS executions, array_agg(handler ORDER BY handler) AS handlers,
+           min(first_at) AS first_at, max(last_at) AS last_at, min(place) AS place
+    FROM (
+        SELECT fingerprint, handler, count(*) AS executions, min(finished_at) AS first_at, max(finished_at) AS last_at, min(place) AS place
+        FROM dead
+        GROUP BY fingerprint, handler
+    ) AS part
+    GROUP BY fingerprint
+    ORDER BY executions DESC, last_at DESC
+    LIMIT :limit
+)
+SELECT cause.fingerprint, cause.executions, latest.error_type, latest.error AS latest_error, dead.id AS latest_id,
+       cause.handlers, cause.first_at, cause.last_at
+FROM cause
+JOIN dead USING (place)
+CROSS JOIN LATERAL (
+    SELECT error_type, left(error, 500) AS error
+    FROM timeball.finished
+    WHERE finished.id = dead.id
+      AND finished.finished_at = dead.finished_at
+) AS latest
+ORDER BY cause.executions DESC, cause.last_at DESC;
+
+-- name: count_dead
+-- How many of the dead nobody has dealt with, counted up to :most.
+SELECT count(*)
 FROM (
-    SELECT id, fingerprint, error_type, left(error, 500) AS error, handler, finished_at
+    SELECT 1
     FROM timeball.finished
     WHERE state = 'dead'
       AND NOT EXISTS (SELECT 1 FROM timeball.settled WHERE settled.execution_id = finished.id)
-    ORDER BY id DESC
     LIMIT :most
-) AS dead
-GROUP BY coalesce(fingerprint, '')
-ORDER BY count(*) DESC, max(finished_at) DESC
-LIMIT :limit;
+) AS few;
 
 -- name: settle
 -- Mark dead executions as dealt with; others are left alone.

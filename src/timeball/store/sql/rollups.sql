@@ -76,23 +76,39 @@ counted AS MATERIALIZED (
     FROM happened
     GROUP BY 1, 2, 3, 4, 5, 6, 7
 ),
--- Every count goes to its queue and handler, for all three spans; that of a recurring job goes to the job too, except for all time.
--- And to the whole house, under the last of all ids: charts of everything read one row a step, however many handlers there are.
-spread AS MATERIALIZED (
-    SELECT span.name AS span, span.at, series.job_id, series.queue, series.handler, counted.what, counted.late, counted.lasted,
+house AS (
+    SELECT minute, what, late, lasted, sum(number)::bigint AS number, sum(lateness) AS lateness, sum(duration) AS duration
+    FROM counted
+    GROUP BY minute, what, late, lasted
+),
+-- Every count goes to its queue and handler, and that of a recurring job to the job too.
+-- And to its queue alone, under an id made from its name, and to the whole house, under the last of all ids:
+-- charts of either read one row a step, however many handlers there are.
+told AS (
+    SELECT counted.minute, series.job_id, series.queue, series.handler, counted.what, counted.late, counted.lasted,
            counted.number, counted.lateness, counted.duration
     FROM counted
     LEFT JOIN timeball.job ON job.id = counted.job_id AND job.kind <> 'once'
     CROSS JOIN LATERAL (
-        VALUES ('minute', counted.minute), ('hour', date_trunc('hour', counted.minute, 'UTC')), ('ever', 'epoch'::timestamptz)
-    ) AS span (name, at)
-    CROSS JOIN LATERAL (
         VALUES ('00000000-0000-0000-0000-000000000000'::uuid, counted.queue, counted.handler),
                (job.id, counted.queue, counted.handler),
-               ('ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid, '', '')
+               (md5('queue ' || counted.queue)::uuid, counted.queue, '')
     ) AS series (job_id, queue, handler)
     WHERE series.job_id IS NOT NULL
-      AND (span.name <> 'ever' OR series.job_id = '00000000-0000-0000-0000-000000000000'::uuid)
+    UNION ALL
+    SELECT minute, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid, '', '', what, late, lasted, number, lateness, duration
+    FROM house
+),
+-- All of it by the minute and by the hour; only that of each queue and handler for all time.
+spread AS MATERIALIZED (
+    SELECT span.name AS span, span.at, told.job_id, told.queue, told.handler, told.what, told.late, told.lasted,
+           told.number, told.lateness, told.duration
+    FROM told
+    CROSS JOIN LATERAL (
+        VALUES ('minute', told.minute), ('hour', date_trunc('hour', told.minute, 'UTC')), ('ever', 'epoch'::timestamptz)
+    ) AS span (name, at)
+    WHERE span.name <> 'ever'
+       OR told.job_id = '00000000-0000-0000-0000-000000000000'::uuid
 ),
 known AS MATERIALIZED (
     DELETE FROM timeball.rollup
@@ -220,16 +236,26 @@ WHERE ctid = ANY (ARRAY(SELECT ctid FROM old))
 RETURNING 1;
 
 -- name: rollup_series
--- What happened in each step of a window: numbers and both sketches; of one job, one queue, one handler, or all.
+-- What happened in each step of a window: numbers and both sketches; of one series, or of one handler in one or all queues.
 WITH part AS MATERIALIZED (
     SELECT date_bin(:step::interval, at, 'epoch'::timestamptz) AS step, *
     FROM timeball.rollup
-    WHERE span = :span
-      AND job_id = coalesce(:job_id, '00000000-0000-0000-0000-000000000000'::uuid)
+    WHERE :all_of_handler::text IS NULL
+      AND span = :span
+      AND job_id = :series
       AND at >= :since
       AND at < :until
       AND (:queue::text IS NULL OR queue = :queue::text)
       AND (:handler::text IS NULL OR handler = :handler::text)
+    UNION ALL
+    SELECT date_bin(:step::interval, at, 'epoch'::timestamptz), *
+    FROM timeball.rollup
+    WHERE span = :span
+      AND job_id = '00000000-0000-0000-0000-000000000000'::uuid
+      AND handler = :all_of_handler::text
+      AND at >= :since
+      AND at < :until
+      AND (:queue::text IS NULL OR queue = :queue::text)
 ),
 late AS (
     SELECT step, array_agg(bucket ORDER BY bucket) AS buckets, array_agg(number ORDER BY bucket) AS counts
@@ -267,16 +293,21 @@ LEFT JOIN lasted ON lasted.step = number.at
 ORDER BY number.at;
 
 -- name: rollup_groups
--- What happened in a window to each (queue, handler): numbers and both sketches.
+-- What happened in a window to each (queue, handler): numbers and both sketches. Whole hours within it are read by the hour.
 WITH part AS MATERIALIZED (
-    SELECT *
-    FROM timeball.rollup
-    WHERE span = :span
-      AND job_id = coalesce(:job_id, '00000000-0000-0000-0000-000000000000'::uuid)
-      AND at >= :since
-      AND at < :until
-      AND (:queue::text IS NULL OR queue = :queue::text)
-      AND (:handler::text IS NULL OR handler = :handler::text)
+    SELECT rollup.*
+    FROM (
+        VALUES (:span::text, :since::timestamptz, :first_hour::timestamptz),
+               ('hour', :first_hour::timestamptz, :last_hour::timestamptz),
+               (:span::text, :last_hour::timestamptz, :until::timestamptz)
+    ) AS piece (span, since, until)
+    JOIN timeball.rollup
+      ON rollup.span = piece.span
+     AND rollup.job_id = :series
+     AND rollup.at >= piece.since
+     AND rollup.at < piece.until
+    WHERE (:queue::text IS NULL OR rollup.queue = :queue::text)
+      AND (:handler::text IS NULL OR rollup.handler = :handler::text)
 ),
 late AS (
     SELECT queue, handler, array_agg(bucket ORDER BY bucket) AS buckets, array_agg(number ORDER BY bucket) AS counts
@@ -314,3 +345,17 @@ FROM (
 LEFT JOIN late USING (queue, handler)
 LEFT JOIN lasted USING (queue, handler)
 ORDER BY number.queue, number.handler;
+
+-- name: rollup_tallies
+-- How much was done by each of these series in each step before its :untils, without the sketches, which are most of a rollup.
+SELECT given.series, date_bin(:step::interval, rollup.at, 'epoch'::timestamptz) AS at,
+       sum(rollup.starts)::bigint AS starts, sum(rollup.succeeded)::bigint AS succeeded, sum(rollup.cancelled)::bigint AS cancelled,
+       sum(rollup.dead)::bigint AS dead, sum(rollup.duration_seconds) AS duration_seconds
+FROM unnest(:series::uuid[], :untils::timestamptz[]) AS given (series, until)
+JOIN timeball.rollup
+  ON rollup.span = :span
+ AND rollup.job_id = given.series
+ AND rollup.at >= :since
+ AND rollup.at < given.until
+GROUP BY given.series, date_bin(:step::interval, rollup.at, 'epoch'::timestamptz)
+ORDER BY given.series, at;

@@ -1,0 +1,115 @@
+"""How busy a stretch of time is: the work of single runs, and of many that were only counted, spread over buckets.
+
+Instants are kept as seconds since 1970 here: a view adds thousands of runs, and numbers are compared far faster than instants.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import chain
+
+from timeball.domain.foresight import Fires
+
+
+@dataclass(slots=True)
+class Load:
+    """How busy each bucket is: seconds of work in it, starts in it, and the most at once where every run is known."""
+
+    edges: Sequence[datetime]
+    seconds: list[float] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    _spans: list[tuple[float, float]] = field(default_factory=list)
+    _moments: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.seconds = [0.0] * (len(self.edges) - 1)
+        self.starts = [0] * (len(self.edges) - 1)
+        self._moments = [edge.timestamp() for edge in self.edges]
+
+    @property
+    def width(self) -> float:
+        """The length of a bucket in seconds, if all are alike."""
+        return (self._moments[-1] - self._moments[0]) / max(len(self.edges) - 1, 1)
+
+    def add(self, fires: Fires) -> None:
+        """The runs of a line."""
+        for at in fires.at:
+            self.add_span(at, at + fires.line.duration)
+        for number, count in enumerate(fires.counts):
+            if count:
+                self._add_many(number, count, fires.line.duration.total_seconds())
+
+    def add_span(self, start: datetime, end: datetime, *, is_start: bool = True) -> None:
+        """One run, spread over the buckets it touches."""
+        low, high = start.timestamp(), end.timestamp()
+        first, last = self._moments[0], self._moments[-1]
+        if high <= first or low >= last:
+            return
+        if is_start and low >= first:
+            self.starts[self._bucket(low)] += 1
+        low, high = max(low, first), min(high, last)
+        self._spans.append((low, high))
+        self._spread(low, high, 1.0)
+
+    def add_ended(self, until: datetime, seconds: float, each: float) -> None:
+        """Runs of which only is known when they ended, all their work, and how long each took: it was done before that."""
+        high = until.timestamp()
+        low = high - max(each, 1e-6)
+        share = seconds / (high - low)
+        low, high = max(low, self._moments[0]), min(high, self._moments[-1])
+        if low < high:
+            self._spread(low, high, share)
+
+    def _spread(self, low: float, high: float, share: float) -> None:
+        number = self._bucket(low)
+        while number < len(self.seconds) and self._moments[number] < high:
+            begun, ended = max(low, self._moments[number]), min(high, self._moments[number + 1])
+            self.seconds[number] += (ended - begun) * share
+            number += 1
+
+    def _add_many(self, number: int, count: int, seconds: float) -> None:
+        """Many runs of which only the bucket is known: their work begins there and goes on as long as each lasts."""
+        self.starts[number] += count
+        reach = max(1, -(-int(seconds) // max(int(self.width), 1)))
+        for later in range(number, min(number + reach, len(self.seconds))):
+            self.seconds[later] += count * seconds / reach
+
+    def bucket(self, at: datetime) -> int:
+        """The bucket an instant falls into; what lies outside, into the first or the last."""
+        return self._bucket(at.timestamp())
+
+    def _bucket(self, moment: float) -> int:
+        return min(max(bisect_right(self._moments, moment) - 1, 0), len(self.seconds) - 1)
+
+    def busy(self, number: int) -> float:
+        """How many slots are busy in a bucket on average."""
+        span = self._moments[number + 1] - self._moments[number]
+        return self.seconds[number] / span if span else 0.0
+
+    def peaks(self) -> list[int]:
+        """The most runs at once in each bucket, of those that are known one by one."""
+        highest = [0] * len(self.seconds)
+        level = at = 0
+        # At one instant those that end make room before others begin.
+        changes = sorted(chain.from_iterable(((start, 1), (end, -1)) for start, end in self._spans))
+        for moment, change in changes:
+            number = self._bucket(moment)
+            # A level that lasts is the level of every bucket it reaches into.
+            reached = number if moment > self._moments[number] else number - 1
+            for between in range(at, reached + 1):
+                highest[between] = max(highest[between], level)
+            level += change
+            at = number
+            highest[at] = max(highest[at], level)
+        return highest
+
+
+def load_of(edges: Sequence[datetime], fires: Iterable[Fires]) -> Load:
+    """The load of these runs."""
+    load = Load(edges)
+    for some in fires:
+        load.add(some)
+    return load
