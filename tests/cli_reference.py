@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import typer
-
-from timeball.cli.main import app
+from tests.cli.tree import all_commands
 
 _CLI_HEAD = """# The command line
 
@@ -32,14 +30,7 @@ _EVERYWHERE = frozenset({"help", "output", "as_json", "times", "url", "install_c
 
 def cli_text() -> str:
     """The commands, by their help."""
-    return "\n".join([_CLI_HEAD, *_below((), typer.main.get_command(app))])
-
-
-def _below(path: tuple[str, ...], command: Any) -> Iterator[str]:
-    if path:
-        yield from _section(path, command)
-    for name, child in getattr(command, "commands", {}).items():
-        yield from _below((*path, name), child)
+    return "\n".join([_CLI_HEAD, *(line for path, one in all_commands() if path for line in _section(path, one))])
 
 
 def _section(path: tuple[str, ...], command: Any) -> Iterator[str]:

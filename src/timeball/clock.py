@@ -7,7 +7,6 @@ adds the uncertainty, so that a drop which waits for it is never early by the da
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -116,4 +115,7 @@ class SystemClock:
         return datetime.fromtimestamp(monotonic + self._offset, UTC)
 
     async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+        # Here and not above: `timeball next` reads the time, and has no event loop to wait for.
+        from asyncio import sleep
+
+        await sleep(seconds)

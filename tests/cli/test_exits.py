@@ -36,7 +36,15 @@ def test_1_an_error(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["jobs", "create"], ["jobs", "frobnicate"], ["run", "test.echo", "--every", "never"], ["next", "25 * *"]]
+    "words",
+    [
+        ["jobs", "create"],
+        ["jobs", "frobnicate"],
+        ["run", "test.echo", "--every", "never"],
+        ["next", "25 * *"],
+        ["next", "0 6 * * *", "--after", "rubbish"],
+        ["next", "0 6 * * *", "--count", "many"],
+    ],
 )
 def test_2_the_command_or_a_value_is_wrong(cli: Cli, words: list[str]) -> None:
     done = cli(*words)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 
@@ -221,19 +220,3 @@ def test_progress_without_a_terminal_is_one_line() -> None:
         advance(1)
 
     assert err.getvalue() == "imported: 3 done\n"
-
-
-HEAVY = ("rich", "fastapi", "starlette", "asyncpg", "httpx", "uvicorn", "aiohttp", "orjson")
-
-
-@pytest.mark.parametrize("arguments", [["--help"], ["queues", "--help"], ["--version"]])
-def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
-    program = (
-        "import sys\nfrom timeball.cli.main import app\n"
-        f"try:\n    app({arguments!r})\nexcept SystemExit:\n    pass\n"
-        f"print(sorted({{name.partition('.')[0] for name in sys.modules}} & set({HEAVY!r})), file=sys.stderr)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
-
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.strip() == "[]"

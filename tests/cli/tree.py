@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from timeball.cli.branches import Branch
 from timeball.cli.main import app
 
 
@@ -17,9 +18,16 @@ def all_commands() -> Iterator[tuple[tuple[str, ...], Any]]:
 
 
 def _below(path: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
-    yield path, command
-    for name, child in getattr(command, "commands", {}).items():
+    whole = command.load() if isinstance(command, Branch) else command
+    yield path, whole
+    for name, child in getattr(whole, "commands", {}).items():
         yield from _below((*path, name), child)
+
+
+def all_branches() -> list[Branch]:
+    """The commands of the root as its help lists them, before they are imported."""
+    root: Any = typer.main.get_command(app)
+    return list(root.commands.values())
 
 
 def examples_of(command: Any) -> list[str]:

@@ -8,16 +8,18 @@ import sys
 
 from timeball.api.server import ApiServer
 from timeball.cli.nodes import run_on_best_loop, spare_what_stays, tell_strangers
+from timeball.cli.program import load_program, settings_of
 from timeball.dashboard.app import make_front
-from timeball.settings import Settings, load_settings
+from timeball.settings import Settings
 from timeball.telemetry.logs import logging_emit
 from timeball.wiring import front_parts, opened
 
 
-def run_api(host: str | None, port: int | None) -> None:
+def run_api(reference: str | None, host: str | None, port: int | None) -> None:
     """Serve the API here until a signal ends it."""
     given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
-    run_on_best_loop(_serve(load_settings(**given)))
+    settings = settings_of(load_program(reference))
+    run_on_best_loop(_serve(settings.model_copy(update=given)))
 
 
 async def _serve(settings: Settings) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -77,6 +76,8 @@ async def _followed(client: AsyncClient, session: Session, what: str, operation:
 
 
 async def _ended(client: AsyncClient, session: Session, what: str, operation: Any) -> Any:
+    from asyncio import sleep
+
     from timeball.client.operations import is_over
 
     tried = 0
@@ -87,7 +88,7 @@ async def _ended(client: AsyncClient, session: Session, what: str, operation: An
             tried = found.done + found.failed
             if is_over(found):
                 return found
-            await asyncio.sleep(_PAUSE_SECONDS)
+            await sleep(_PAUSE_SECONDS)
 
 
 def _tell(session: Session, answer: Any, results: list[Any], *, empty: str) -> None:

@@ -7,18 +7,12 @@ from typing import Annotated
 import typer
 
 from timeball.cli.serving import AppReference
-from timeball.cli.tree import AsJson, DatabaseOf, plain
+from timeball.cli.tree import AsJson, DatabaseOf, plain, topic
+
+commands = topic()
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add these commands to the tree."""
-    examples = ('timeball next "30 2 * * *" --tz Europe/Berlin', 'timeball next "0 9 * * mon-fri" -n 3 --json')
-    plain(app, "next", *examples)(next_times)
-    plain(app, "verify", "timeball verify", "timeball verify --json")(verify)
-    plain(app, "check", "timeball check", "timeball check app:tb")(check)
-    plain(app, "alive", "timeball alive", "timeball alive worker")(alive)
-
-
+@plain(commands, "next", 'timeball next "30 2 * * *" --tz Europe/Berlin', 'timeball next "0 9 * * mon-fri" -n 3 --json')
 def next_times(
     schedule: Annotated[str, typer.Argument(help='A cron expression, such as "30 2 * * *".')],
     tz: Annotated[str, typer.Option("--tz", help="An IANA time zone.")] = "UTC",
@@ -34,6 +28,7 @@ def next_times(
     show_next(schedule, tz, count, on_gap=on_gap, on_repeat=on_repeat, after=after, as_json=as_json)
 
 
+@plain(commands, "verify", "timeball verify", "timeball verify --json")
 def verify(reference: DatabaseOf = None, as_json: AsJson = False) -> None:
     """Read the database and check every promise over its whole history; exit code 1 if one is broken."""
     from timeball.cli.database import run_verify
@@ -41,6 +36,7 @@ def verify(reference: DatabaseOf = None, as_json: AsJson = False) -> None:
     raise typer.Exit(run_verify(reference, as_json=as_json))
 
 
+@plain(commands, "check", "timeball check", "timeball check app:tb")
 def check(reference: AppReference = None) -> None:
     """Check settings, program and database without starting anything."""
     from timeball.cli.database import run_check
@@ -48,6 +44,7 @@ def check(reference: AppReference = None) -> None:
     raise typer.Exit(run_check(reference))
 
 
+@plain(commands, "alive", "timeball alive", "timeball alive worker")
 def alive(
     kind: Annotated[str | None, typer.Argument(metavar="[api|scheduler|worker]", help="What; none means any.")] = None,
 ) -> None:

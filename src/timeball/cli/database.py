@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import typer
 
 from timeball.cli.render import Column
-from timeball.cli.session import Session
+from timeball.cli.session import Session, complete
 from timeball.cli.tree import DatabaseOf, command, noun, plain
 
 database = noun("db", "The database: its schema.", ["timeball db status", "timeball db migrate"])
@@ -16,7 +14,7 @@ database = noun("db", "The database: its schema.", ["timeball db status", "timeb
 @command(database, "status", "timeball db status", "timeball db status --json")
 def show_status(session: Session, reference: DatabaseOf = None) -> None:
     """Show which database this is, its schema, and what this program expects; changes nothing."""
-    found = asyncio.run(_look(reference))
+    found = complete(_look(reference))
     session.printer.details(found, [Column(title) for title in ("server", "database", "schema", "expected", "state")])
 
 
@@ -81,7 +79,7 @@ def run_verify(reference: str | None, *, as_json: bool) -> int:
                 typer.echo(line)
         return 0 if report.holds else 1
 
-    return asyncio.run(work())
+    return complete(work())
 
 
 def run_check(reference: str | None) -> int:
@@ -104,7 +102,7 @@ def run_check(reference: str | None) -> int:
             version = await connection.fetchval("SHOW server_version")
             typer.echo(f"database    PostgreSQL {version}, schema {newest_known()}")
 
-    asyncio.run(work())
+    complete(work())
     return 0
 
 
@@ -118,4 +116,4 @@ def run_migrate(reference: str | None) -> None:
         async with opened(settings_of(load_program(reference)).model_copy(update={"migrate": True})):
             typer.echo(f"the schema is at {newest_known()}")
 
-    asyncio.run(work())
+    complete(work())

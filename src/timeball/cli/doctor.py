@@ -9,6 +9,7 @@ import typer
 
 from timeball.cli.render import Column, Kind, Printer, as_document
 from timeball.cli.session import Session
+from timeball.cli.tree import command, topic
 from timeball.errors import SettingsError, StoreError, TimeballError
 
 _SIGNS = {"ok": "✓", "warn": "!", "fail": "✗"}
@@ -23,7 +24,10 @@ _COLUMNS = [
 
 OnlyBad = Annotated[bool, typer.Option("--problems", help="Only lines that are not ok.")]
 
+commands = topic()
 
+
+@command(commands, "doctor", "timeball doctor", "timeball doctor --problems")
 def show_doctor(session: Session, problems: OnlyBad = False) -> None:
     """Look at everything, and say what to type. Exit code 1 if something fails."""
     found = _looked(session)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from typer.exceptions import TyperException
 
-from timeball.cli.render import harmless
+from timeball.cli.words import harmless
 from timeball.errors import (
     Conflict,
     ExecutionFailed,

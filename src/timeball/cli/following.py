@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +32,8 @@ def started(session: Session, start: Callable[[AsyncClient], Awaitable[Any]], *,
 
 async def watched(client: AsyncClient, session: Session, execution_id: str) -> Any:
     """Follow an execution to its end: log lines and changes of state go to stderr."""
+    from asyncio import sleep
+
     pause, state, cursor = _FIRST_PAUSE, None, None
     session.printer.say(f"{execution_id}")
     while True:
@@ -45,7 +46,7 @@ async def watched(client: AsyncClient, session: Session, execution_id: str) -> A
             return found
         pause = _FIRST_PAUSE if said or found.state != state else min(pause * 1.5, _LONGEST_PAUSE)
         state = found.state
-        await asyncio.sleep(pause)
+        await sleep(pause)
 
 
 async def _say_log(

@@ -10,6 +10,7 @@ import typer
 
 from timeball.cli.render import Column, Kind, Output, as_document
 from timeball.cli.session import Session
+from timeball.cli.tree import command, topic
 
 if TYPE_CHECKING:
     from timeball.client import AsyncClient
@@ -30,7 +31,10 @@ Queue = Annotated[str | None, typer.Option("--queue", help="Only of this queue."
 Measure = Annotated[Literal["busy", "starts"], typer.Option("--measure", help="busy (slots) or starts.")]
 Zone = Annotated[str, typer.Option("--tz", help="Whose days and hours: an IANA time zone.")]
 
+commands = topic()
 
+
+@command(commands, "forecast", "timeball forecast", "timeball forecast --queue mail --tz Europe/Berlin")
 def show_forecast(
     session: Session, days: Days = 7, queue: Queue = None, measure: Measure = "busy", tz: Zone = "UTC"
 ) -> None:

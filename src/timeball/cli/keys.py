@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from timeball.cli.render import Column, Kind
-from timeball.cli.session import Session, user_name
+from timeball.cli.session import Session, complete, user_name
 from timeball.cli.tree import DatabaseOf, command, listing, noun
 
 if TYPE_CHECKING:
@@ -100,7 +99,7 @@ def _with_keys(reference: str | None, work: Callable[[Keys], Awaitable[T]]) -> T
         async with opened(settings_of(load_program(reference))) as parts:
             return await work(Keys(parts.store.database, parts.store.jobs))
 
-    return asyncio.run(whole())
+    return complete(whole())
 
 
 def _entry() -> Any:

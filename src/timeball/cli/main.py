@@ -1,4 +1,4 @@
-"""`timeball`: the tree of commands. Everything heavy is imported by the command that needs it, so that `--help` is quick."""
+"""`timeball`: the tree of commands. A command is imported when it is asked for, and imports itself what is heavy."""
 
 from __future__ import annotations
 
@@ -10,27 +10,85 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from timeball.cli import checking, planning, running, serving
-from timeball.cli.database import database
-from timeball.cli.dead import dead
-from timeball.cli.doctor import show_doctor
+from timeball.cli.branches import Branch, Tree, with_examples
 from timeball.cli.exits import INTERRUPTED, OK, leave, leave_misused
-from timeball.cli.forecast import show_forecast
-from timeball.cli.keys import keys
-from timeball.cli.queues import queues
-from timeball.cli.syncing import jobs
-from timeball.cli.tail import tail
-from timeball.cli.templates import templates
-from timeball.cli.top import top
-from timeball.cli.transfer import runs
-from timeball.cli.tree import command, with_examples
-from timeball.cli.why import show_why
-from timeball.cli.workers import workers
 from timeball.errors import TimeballError
 from timeball.version import __version__
 
+
+class _Root(Tree):
+    """All commands, in the order of the help: what they are called, where they are, and what they do."""
+
+    branches = (
+        Branch(
+            "up",
+            "serving:commands",
+            "Run everything on this machine: API, dashboard, scheduler, worker and, without a database of your own, "
+            "the embedded PostgreSQL.",
+        ),
+        Branch("api", "serving:commands", "Run the HTTP API and the dashboard alone."),
+        Branch("scheduler", "serving:commands", "Run a scheduler."),
+        Branch("worker", "serving:commands", "Run a worker."),
+        Branch(
+            "run",
+            "running:commands",
+            "Run a handler: now, once later (--in, --at), or by a schedule (--cron, --every).",
+        ),
+        Branch("next", "checking:commands", "Show when a schedule would fire, with the clock changes marked."),
+        Branch(
+            "verify",
+            "checking:commands",
+            "Read the database and check every promise over its whole history; exit code 1 if one is broken.",
+        ),
+        Branch("check", "checking:commands", "Check settings, program and database without starting anything."),
+        Branch("alive", "checking:commands", "Ask whether what should run on this machine does; exit code 1 if not."),
+        Branch(
+            "plan",
+            "planning:commands",
+            "Show what the schedules declared in a program would change, with fire times before and after; changes nothing.",
+        ),
+        Branch(
+            "apply",
+            "planning:commands",
+            "Make the schedules declared in a program jobs, or bring those of the same names up to date.",
+        ),
+        Branch(
+            "why",
+            "why:commands",
+            "Say why something does not run: what stands in its way, and what to do about it.",
+        ),
+        Branch("doctor", "doctor:commands", "Look at everything, and say what to type."),
+        Branch(
+            "forecast",
+            "forecast:commands",
+            "Show how many slots each hour of the next days needs, which jobs collide, and how good yesterday's forecast was.",
+        ),
+        Branch(
+            "tail",
+            "tail:commands",
+            "Follow what happens: starts with their lateness, ends, failed tries, what operators do.",
+        ),
+        Branch(
+            "top",
+            "top:commands",
+            "Show what runs, waits, is late and is dead, with queues, workers and the longest running; live on a terminal.",
+        ),
+        Branch("jobs", "syncing:jobs", "Jobs: what to run and when."),
+        Branch("runs", "transfer:runs", "Runs: executions of jobs, past, present and waiting."),
+        Branch(
+            "dead", "dead:dead", "Dead letters: executions that ended dead, until somebody retries or discards them."
+        ),
+        Branch("queues", "queues:queues", "Queues: what waits, what runs, what is held back."),
+        Branch("workers", "workers:workers", "Workers and schedulers: who is alive, and with what."),
+        Branch("templates", "templates:templates", "Templates: jobs to make more of."),
+        Branch("keys", "keys:keys", "API keys: who may call."),
+        Branch("db", "database:database", "The database: its schema."),
+    )
+
+
 app = typer.Typer(
     name="timeball",
+    cls=_Root,
     help=with_examples(
         "Jobs at their exact time, on one machine or many.",
         [
@@ -61,17 +119,6 @@ def options(
     ] = False,
 ) -> None:
     """Jobs at their exact time, on one machine or many."""
-
-
-for topic in (serving, running, checking, planning):
-    topic.add_to(app)
-command(app, "why", "timeball why nightly", "timeball why RUN")(show_why)
-command(app, "doctor", "timeball doctor", "timeball doctor --problems")(show_doctor)
-command(app, "forecast", "timeball forecast", "timeball forecast --queue mail --tz Europe/Berlin")(show_forecast)
-command(app, "tail", "timeball tail --for 1s", "timeball tail --queue mail --types execution.dead --for 1s")(tail)
-command(app, "top", "timeball top --once")(top)
-for noun in (jobs, runs, dead, queues, workers, templates, keys, database):
-    app.add_typer(noun)
 
 
 def main() -> None:

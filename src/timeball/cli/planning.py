@@ -8,7 +8,7 @@ import typer
 
 from timeball.cli.render import Column, Kind
 from timeball.cli.session import Session
-from timeball.cli.tree import Reason, Yes, command
+from timeball.cli.tree import Reason, Yes, command, topic
 
 Program = Annotated[
     str, typer.Argument(metavar="APP", help="Where your schedules are: module:attribute, such as app:tb.")
@@ -25,18 +25,16 @@ _COLUMNS = [
     Column("next after", lambda step: step["next_after"][:1], Kind.TEXT),
 ]
 
-
-def add_to(app: typer.Typer) -> None:
-    """Add these commands to the tree."""
-    command(app, "plan", "timeball plan app:tb", "timeball plan app:tb --prune --json")(plan)
-    command(app, "apply", "timeball apply app:tb --yes")(apply)
+commands = topic()
 
 
+@command(commands, "plan", "timeball plan app:tb", "timeball plan app:tb --prune --json")
 def plan(session: Session, program: Program, prune: Prune = False) -> None:
     """Show what the schedules declared in a program would change, with fire times before and after; changes nothing."""
     show_plan(session, _synced(session, program, prune=prune, dry_run=True))
 
 
+@command(commands, "apply", "timeball apply app:tb --yes")
 def apply(session: Session, program: Program, prune: Prune = False, yes: Yes = False, reason: Reason = None) -> None:
     """Make the schedules declared in a program jobs, or bring those of the same names up to date."""
     if not yes:

@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import IO, TYPE_CHECKING, Any
 
-from timeball.cli.words import instant_words, plain_words, read_instant, span_words
+from timeball.cli.words import harmless, instant_words, one_line, plain_words, read_instant, span_words
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -155,7 +155,7 @@ class Printer:
                 self._table(plain, columns)
             case None:
                 for document in plain:
-                    self.line("\t".join(_one_line(self.cell(document, column)) for column in columns))
+                    self.line("\t".join(one_line(self.cell(document, column)) for column in columns))
 
     def details(self, document: Any, columns: Sequence[Column]) -> None:
         """One thing, a line for each field that has a value; for programs, the document itself."""
@@ -282,7 +282,7 @@ class Printer:
                 min_width=self._width(column, documents) if column.is_whole else None,
             )
         for document in documents:
-            cells = (_one_line(self.cell(document, column)) for column in columns)
+            cells = (one_line(self.cell(document, column)) for column in columns)
             table.add_row(
                 *(Text(cell, style=_style(cell, column)) for cell, column in zip(cells, columns, strict=True))
             )
@@ -291,7 +291,7 @@ class Printer:
     def _cards(self, documents: Sequence[Document], columns: Sequence[Column]) -> None:
         """For a terminal that is too narrow for a table: a row on two lines, what it is and what else is known."""
         for document in documents:
-            cells = [(column, _one_line(self.cell(document, column))) for column in columns]
+            cells = [(column, one_line(self.cell(document, column))) for column in columns]
             head = [(column, cell) for column, cell in cells[:2] if cell]
             self.styled("  ".join(cell for _, cell in head), next((_style(cell, c) for c, cell in reversed(head)), ""))
             if more := [f"{column.title} {cell}" for column, cell in cells[2:] if cell]:
@@ -314,7 +314,7 @@ class Printer:
         known = [(column, cell) for column, cell in shown if cell]
         if not self.is_terminal and self.output is None:
             for column, cell in known:
-                self.line(f"{column.title}\t{_one_line(cell)}")
+                self.line(f"{column.title}\t{one_line(cell)}")
             return
         width = max((len(column.title) for column, _ in known), default=0)
         for column, cell in known:
@@ -356,16 +356,6 @@ def to_json(value: Any) -> str:
 
 def _style(cell: str, column: Column) -> str:
     return STATE_STYLES.get(cell, "") if column.kind is Kind.STATE else ""
-
-
-def harmless(text: str) -> str:
-    """A text of several lines that moves no cursor: control characters of a hostile name or log do not reach the terminal."""
-    return text if text.isprintable() else "\n".join(_one_line(line) for line in text.split("\n"))
-
-
-def _one_line(cell: str) -> str:
-    """A cell on one line of a table, as harmless."""
-    return "".join(char if char.isprintable() else " " if char in "\n\t\r" else "\ufffd" for char in cell)
 
 
 def _spreadsheet_safe(cell: str) -> str:

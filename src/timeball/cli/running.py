@@ -10,7 +10,7 @@ from timeball.cli.following import show_end, watched
 from timeball.cli.job_options import Arguments, JobOptions
 from timeball.cli.render import Column, Kind
 from timeball.cli.session import Session
-from timeball.cli.tree import command
+from timeball.cli.tree import command, topic
 from timeball.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -23,11 +23,7 @@ EXAMPLES = (
     'timeball run test.log message=hello --cron "0 6 * * *" --name morning',
 )
 
-
-def add_to(app: typer.Typer) -> None:
-    """Add this command to the tree."""
-    command(app, "run", *EXAMPLES)(run_handler)
-
+commands = topic()
 
 _COLUMNS = [
     Column("job", "id"),
@@ -39,6 +35,7 @@ _COLUMNS = [
 ]
 
 
+@command(commands, "run", *EXAMPLES)
 def run_handler(
     session: Session,
     handler: Annotated[str, typer.Argument(metavar="HANDLER", help="What runs, such as test.echo or app.mail:send.")],

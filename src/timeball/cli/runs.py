@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -147,6 +146,8 @@ def show_logs(
     """Show what the handler said."""
 
     async def read(client: AsyncClient) -> None:
+        from asyncio import sleep
+
         cursor: str | None = None
         while True:
             state = (await client.executions.get(run)).state if follow else "succeeded"
@@ -157,7 +158,7 @@ def show_logs(
             if not page.has_more:
                 if state in ("succeeded", "cancelled", "dead", "skipped"):
                     return
-                await asyncio.sleep(0.5)
+                await sleep(0.5)
 
     session.talk(read)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
-import orjson
 import typer
 
 from timeball.clock import SystemClock
+from timeball.domain.civil_time import read_moment
 from timeball.domain.schedule import Occurrence, parse_schedule
 
 
@@ -18,7 +17,7 @@ def show_next(
     """Print the next times of a cron expression, local and UTC, and what clock changes do to them."""
     now = SystemClock().now()
     rule = parse_schedule(schedule=schedule, timezone=timezone, on_gap=on_gap, on_repeat=on_repeat, now=now)
-    start = now if after is None else _instant(after, timezone)
+    start = now if after is None else read_moment(after, timezone, "after")
     found: list[Occurrence] = []
     due = 0
     for occurrence in rule.occurrences(start, with_skipped=True):
@@ -27,16 +26,13 @@ def show_next(
         if due == count:
             break
     if as_json:
+        import orjson
+
         typer.echo(orjson.dumps([_document(item, timezone) for item in found], option=orjson.OPT_INDENT_2).decode())
         return
     typer.echo(rule.describe())
     for item in found:
         typer.echo(_line(item, timezone))
-
-
-def _instant(text: str, timezone: str) -> datetime:
-    moment = datetime.fromisoformat(text)
-    return (moment if moment.tzinfo else moment.replace(tzinfo=ZoneInfo(timezone))).astimezone(UTC)
 
 
 def _line(occurrence: Occurrence, timezone: str) -> str:

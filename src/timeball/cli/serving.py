@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from timeball.cli.tree import plain
+from timeball.cli.tree import DatabaseOf, plain, topic
 
 AppReference = Annotated[
     str | None, typer.Argument(metavar="[APP]", help="Where your handlers are: module:attribute, such as app:tb.")
@@ -16,15 +16,10 @@ Queues = Annotated[list[str] | None, typer.Option("--queue", help="A queue to se
 Processes = Annotated[int, typer.Option(help="How many worker processes to run.", min=1, max=256)]
 Demo = Annotated[bool, typer.Option("--demo", help="With a few jobs to look at, all called demo-...")]
 
-
-def add_to(app: typer.Typer) -> None:
-    """Add these commands to the tree."""
-    plain(app, "up", "timeball up", "timeball up app:tb", "timeball up --demo")(up)
-    plain(app, "api", "timeball api", "timeball api --port 0")(api)
-    plain(app, "scheduler", "timeball scheduler")(scheduler)
-    plain(app, "worker", "timeball worker app:tb", "timeball worker app:tb --slots 50 --queue mail")(worker)
+commands = topic()
 
 
+@plain(commands, "up", "timeball up", "timeball up app:tb", "timeball up --demo")
 def up(reference: AppReference = None, slots: Slots = None, queue: Queues = None, demo: Demo = False) -> None:
     """Run everything on this machine: API, dashboard, scheduler, worker and, without a database of your own, the embedded
     PostgreSQL."""
@@ -33,23 +28,27 @@ def up(reference: AppReference = None, slots: Slots = None, queue: Queues = None
     run_nodes(reference, slots=slots, queues=queue, with_scheduler=True, with_worker=True, is_up=True, with_demo=demo)
 
 
+@plain(commands, "api", "timeball api", "timeball api --port 0")
 def api(
+    reference: DatabaseOf = None,
     host: Annotated[str | None, typer.Option(help="The address to listen on; TIMEBALL_HOST, or 127.0.0.1.")] = None,
     port: Annotated[int | None, typer.Option(help="The port; TIMEBALL_PORT, or 8080.", min=0, max=65535)] = None,
 ) -> None:
     """Run the HTTP API and the dashboard alone. Any number may run."""
     from timeball.cli.api import run_api
 
-    run_api(host, port)
+    run_api(reference, host, port)
 
 
-def scheduler() -> None:
+@plain(commands, "scheduler", "timeball scheduler")
+def scheduler(reference: DatabaseOf = None) -> None:
     """Run a scheduler. Any number may run; they share the schedule among themselves."""
     from timeball.cli.nodes import run_nodes
 
-    run_nodes(None, with_scheduler=True)
+    run_nodes(reference, with_scheduler=True)
 
 
+@plain(commands, "worker", "timeball worker app:tb", "timeball worker app:tb --slots 50 --queue mail")
 def worker(reference: AppReference = None, slots: Slots = None, queue: Queues = None, processes: Processes = 1) -> None:
     """Run a worker. Any number may run, on any number of machines."""
     from timeball.cli.nodes import run_nodes, run_processes

@@ -8,14 +8,12 @@ is that of the user: the same rules and the same audit, with no socket in betwee
 
 from __future__ import annotations
 
-import asyncio
-import getpass
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from timeball.cli.render import Output, Printer, TimeStyle
 
@@ -46,7 +44,7 @@ class Session:
             async with self.connected(settings) as client:
                 return await work(client)
 
-        return asyncio.run(whole())
+        return complete(whole())
 
     @asynccontextmanager
     async def connected(self, settings: Settings | None = None) -> AsyncIterator[AsyncClient]:
@@ -84,8 +82,17 @@ async def _in_process(settings: Settings | None) -> AsyncIterator[AsyncClient]:
             yield client
 
 
+def complete(work: Coroutine[Any, Any, T]) -> T:
+    """What comes of a coroutine, in an event loop of its own; a command that only shows its help needs none."""
+    import asyncio
+
+    return asyncio.run(work)
+
+
 def user_name() -> str:
     """Who is at the keyboard, for the audit."""
+    import getpass
+
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container may run as a number that has no name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +9,7 @@ import typer
 
 from timeball.cli.render import STATE_STYLES, Output, to_json
 from timeball.cli.session import Session
+from timeball.cli.tree import command, topic
 from timeball.cli.words import span_words
 from timeball.domain.spans import parse_span
 
@@ -38,7 +38,10 @@ _SIGNALS = {
     "reset": "(the stream begins anew: some may have been left out)",
 }
 
+commands = topic()
 
+
+@command(commands, "tail", "timeball tail --for 1s", "timeball tail --queue mail --types execution.dead --for 1s")
 def tail(
     session: Session,
     queue: Queue = None,
@@ -53,10 +56,12 @@ def tail(
     seconds = None if span is None else parse_span(span, "for").total_seconds()
 
     async def follow(client: AsyncClient) -> None:
+        from asyncio import timeout
+
         if session.printer.is_terminal:
             session.printer.say("following what happens; Ctrl-C ends it")
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
+            async with timeout(seconds):
                 await _follow(client, session, wanted, limit)
 
     session.talk(follow)

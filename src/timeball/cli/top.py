@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from timeball.cli.render import Output, as_document, harmless
+from timeball.cli.render import Output, as_document
 from timeball.cli.session import Session
-from timeball.cli.words import read_instant, span_words
+from timeball.cli.tree import command, topic
+from timeball.cli.words import harmless, read_instant, span_words
 from timeball.domain.wording import counted
 
 if TYPE_CHECKING:
@@ -23,19 +23,24 @@ _MOST_LINES = 10
 # Home, and clear what is below: a screen that is cleared whole flickers.
 _HOME, _CLEAR_LINE, _CLEAR_REST = "\x1b[H", "\x1b[K", "\x1b[J"
 
+commands = topic()
 
+
+@command(commands, "top", "timeball top --once")
 def top(session: Session, once: Once = False, every: Every = 2.0) -> None:
     """Show what runs, waits, is late and is dead, with queues, workers and the longest running; live on a terminal."""
     session.printer.refuse_csv("top")
     is_live = session.printer.is_terminal and not once and not session.printer.is_for_programs
 
     async def watch(client: AsyncClient) -> None:
+        from asyncio import sleep
+
         while True:
             found = await _look(client)
             _show(session, found, is_live=is_live)
             if not is_live:
                 return
-            await asyncio.sleep(every)
+            await sleep(every)
 
     session.talk(watch)
 

@@ -21,6 +21,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 from typer.models import ArgumentInfo
 
+from timeball.cli.branches import Leaf, Noun, with_examples
 from timeball.cli.render import Output, TimeStyle
 from timeball.cli.session import Session
 
@@ -51,7 +52,12 @@ Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=100_000, help="H
 
 def noun(name: str, help_text: str, examples: Sequence[str] = ()) -> typer.Typer:
     """A noun of the tree; alone it lists."""
-    return typer.Typer(name=name, help=with_examples(help_text, examples), rich_markup_mode=None)
+    return typer.Typer(name=name, help=with_examples(help_text, examples), cls=Noun, rich_markup_mode=None)
+
+
+def topic() -> typer.Typer:
+    """Commands of one file that stand in the tree without a noun."""
+    return typer.Typer(cls=Noun, rich_markup_mode=None)
 
 
 def listing(group: typer.Typer, *examples: str) -> Callable[[Command], Command]:
@@ -71,11 +77,11 @@ def alone(group: typer.Typer) -> Callable[[Command], Command]:
     return decorate
 
 
-def command(group: typer.Typer, name: str, *examples: str, **options: Any) -> Callable[[Command], Command]:
+def command(group: typer.Typer, name: str, *examples: str) -> Callable[[Command], Command]:
     """A command whose first parameter is a Session; `--help` starts with the examples."""
 
     def decorate(function: Command) -> Command:
-        group.command(name, help=with_examples(function.__doc__, examples), **options)(with_session(function))
+        group.command(name, cls=Leaf, help=with_examples(function.__doc__, examples))(with_session(function))
         return function
 
     return decorate
@@ -85,20 +91,10 @@ def plain(group: typer.Typer, name: str, *examples: str) -> Callable[[Command], 
     """A command that talks to no server and prints in its own way."""
 
     def decorate(function: Command) -> Command:
-        group.command(name, help=with_examples(function.__doc__, examples))(function)
+        group.command(name, cls=Leaf, help=with_examples(function.__doc__, examples))(function)
         return function
 
     return decorate
-
-
-def with_examples(text: str | None, examples: Sequence[str]) -> str:
-    """A help text that starts with examples. `\\b` keeps the lines as they are."""
-    words = inspect.cleandoc(text or "")
-    if not examples:
-        return words
-    summary, _, rest = words.partition("\n\n")
-    shown = "\n".join(["\b", "Examples:", *(f"  {example}" for example in examples)])
-    return "\n\n".join(part for part in (summary, shown, rest) if part)
 
 
 def with_session(function: Command) -> Command:

@@ -10,6 +10,7 @@ import typer
 
 from timeball.cli.render import Column, Output, Printer, as_document
 from timeball.cli.session import Session
+from timeball.cli.tree import command, topic
 from timeball.errors import NotFound
 
 if TYPE_CHECKING:
@@ -22,7 +23,10 @@ _SIGNS = {"passed": "✓", "stopped": "✗", "not_asked": "–"}
 _STYLES = {"passed": "green", "stopped": "bold red", "not_asked": "dim"}
 _COLUMNS = [Column("verdict"), Column("gate", "name"), Column("sentence"), Column("advice"), Column("links")]
 
+commands = topic()
 
+
+@command(commands, "why", "timeball why nightly", "timeball why RUN")
 def show_why(session: Session, reference: Reference) -> None:
     """Say why something does not run: what stands in its way, and what to do about it."""
     found = session.talk(lambda client: _asked(client, reference))

@@ -1,4 +1,4 @@
-"""Values as words: instants, spans, lists."""
+"""Values as words: instants, spans, lists; and words that do no harm on a terminal."""
 
 from __future__ import annotations
 
@@ -66,6 +66,16 @@ def plain_words(value: Any) -> str:
             return ",".join(plain_words(item) for item in value)
         case _:
             return str(value)
+
+
+def harmless(text: str) -> str:
+    """A text of several lines that moves no cursor: control characters of a hostile name or log do not reach the terminal."""
+    return text if text.isprintable() else "\n".join(one_line(line) for line in text.split("\n"))
+
+
+def one_line(cell: str) -> str:
+    """A cell on one line of a table, as harmless."""
+    return "".join(char if char.isprintable() else " " if char in "\n\t\r" else "\ufffd" for char in cell)
 
 
 def _json(value: Any) -> str:
