@@ -65,7 +65,7 @@ class EnqueueOptions(JobOptions, total=False):
     limit_key: str
     """Those that share it share `max_running`; the handler's name if nothing is said."""
     connection: Any
-    """Enqueue inside the transaction of this connection or session: asyncpg, psycopg or SQLAlchemy."""
+    """Enqueue inside the transaction of this connection or session: asyncpg, psycopg, Django or SQLAlchemy."""
 
 
 class ScheduleOptions(JobOptions, total=False):

@@ -50,7 +50,7 @@ class Batch:
 
 
 def create_in(connection: Any, batch: Batch) -> list[Created]:
-    """Write jobs through a psycopg connection, or a connection or session of SQLAlchemy."""
+    """Write jobs through a connection of psycopg or Django, or a connection or session of SQLAlchemy."""
     run = _kind_of(connection, _SYNCHRONOUS, _ASYNCHRONOUS, "it is asynchronous: await aenqueue(...) instead")
     made: list[Created] = []
     for creation in _creations(batch):
@@ -154,6 +154,13 @@ async def _run_on_async_psycopg(connection: Any, name: str, values: dict[str, An
         return rows
 
 
+def _run_on_django(connection: Any, name: str, values: dict[str, Any]) -> Rows:
+    with connection.cursor() as cursor:
+        cursor.execute(all_statements()[name].pyformat(), values)
+        columns = [column[0] for column in cursor.description]
+        return [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
+
+
 def _run_on_sqlalchemy(connection: Any, name: str, values: dict[str, Any]) -> Rows:
     rows: Rows = connection.execute(_sqlalchemy_text(name), values).mappings().all()
     return rows
@@ -180,6 +187,8 @@ _AsyncRun = Callable[[Any, str, dict[str, Any]], Awaitable[Rows]]
 
 _SYNCHRONOUS: dict[tuple[str, str], _Run] = {
     ("psycopg", "Connection"): _run_on_psycopg,
+    ("django", "BaseDatabaseWrapper"): _run_on_django,
+    ("django", "ConnectionProxy"): _run_on_django,
     ("sqlalchemy", "Connection"): _run_on_sqlalchemy,
     ("sqlalchemy", "Session"): _run_on_sqlalchemy,
     ("sqlalchemy", "scoped_session"): _run_on_sqlalchemy,
@@ -208,7 +217,7 @@ def _kind_of(
         if key in others:
             raise ConnectionUnknown(f"connection is a {found}, and {why_not}", field="connection")
     raise ConnectionUnknown(
-        f"connection is a {found}, expected a connection of asyncpg or psycopg, "
+        f"connection is a {found}, expected a connection of asyncpg, psycopg or Django, "
         "or a connection or session of SQLAlchemy",
         field="connection",
         hint="a pool or an engine has no transaction of its own: give the connection you took from it",

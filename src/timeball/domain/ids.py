@@ -45,6 +45,11 @@ def occurrence_id(job_id: UUID, scheduled_for: datetime) -> ExecutionId:
     return ExecutionId(UUID(int=high << 64 | low))
 
 
+def made_at(value: UUID) -> datetime:
+    """The instant an id begins with, to the millisecond: when it was made; for an occurrence, when that is due."""
+    return _EPOCH + timedelta(milliseconds=value.int >> 80)
+
+
 def shard_of(job_id: UUID, shards: int) -> int:
     """The shard of a job. The last bits of an id are random or a hash, so they spread evenly as they are."""
     return (job_id.int & 0xFFFF_FFFF) % shards

@@ -28,7 +28,9 @@ MAX_TRACEBACK = 16_000
 _PACKAGE = os.path.join(Path(__file__).parents[1], "")
 _BUILT_IN = os.path.join(_PACKAGE, "handlers", "")
 # What stands between the worker and a handler's code.
-_MACHINERY = tuple(os.path.join(_PACKAGE, part) for part in ("engine", "runners", "handlers/binding.py"))
+_MACHINERY = tuple(
+    os.path.join(_PACKAGE, part) for part in ("engine", "runners", "handlers/binding.py", "contrib/django")
+)
 _INSTALLED = tuple(
     os.path.join(sysconfig.get_path(kind), "") for kind in ("stdlib", "platstdlib", "purelib", "platlib")
 )

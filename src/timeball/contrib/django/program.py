@@ -1,0 +1,137 @@
+"""The program of a Django project: its tasks are the handlers, and its settings say where they are kept.
+
+    $ DJANGO_SETTINGS_MODULE=project.settings timeball worker timeball.contrib.django:tb
+
+A backend takes note of every task that is defined for it (Django has it check each one), and a worker imports the module
+`tasks` of every installed app, and what OPTIONS name as `modules`, so that it knows them all. Handlers and schedules may be
+declared here as on any other `Timeball`: `@tb.cron("0 6 * * *")` in a module `tasks` is enough.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import django
+from django.apps import apps
+from django.conf import settings as django_settings
+from django.utils.module_loading import autodiscover_modules
+
+from timeball.app import Timeball
+from timeball.contrib.django.frameworks import Task, task_backends
+from timeball.contrib.django.homes import UNSAID, Home, find_home
+from timeball.contrib.django.running import task_handler, tidied
+from timeball.errors import InvalidInput
+from timeball.handlers.registry import Registry
+from timeball.settings import load_settings
+
+if TYPE_CHECKING:
+    from timeball.contrib.django.backend import Backend
+    from timeball.office import Desk
+    from timeball.settings import Settings
+
+T = TypeVar("T")
+
+_TASKS = "tasks"
+
+
+class DjangoTimeball(Timeball):
+    """A Timeball whose handlers are Django's tasks, in the database that Django's settings lead to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tasks: dict[str, Task[..., Any]] = {}
+        self._is_discovered = False
+        self._known_home: Home | None = None
+
+    # where
+
+    @property
+    def home(self) -> Home:
+        """The database of the tasks; found when first asked for."""
+        if self._known_home is None:
+            _set_up()
+            self._known_home = find_home(backend.options.get("database", UNSAID) for backend in own_backends())
+        return self._known_home
+
+    @property
+    def settings(self) -> Settings:
+        """Timeball's settings, with the database of the project if they name none."""
+        if self._known_settings is None:
+            self._known_settings = load_settings(database_url=self.home.url)
+        return self._known_settings
+
+    # which tasks
+
+    def note(self, task: Task[..., Any]) -> None:
+        """Take note of a task; a variant of one that is known (`task.using(...)`) is the same task."""
+        self._tasks.setdefault(task.module_path, task)
+
+    def find_task(self, name: str) -> Task[..., Any] | None:
+        """The task of that path, if it is one of this project's."""
+        if name not in self._tasks:
+            self._discover()
+        return self._tasks.get(name)
+
+    @property
+    def registry(self) -> Registry:
+        """All tasks of the project, and the handlers declared here; each leaves Django's connections tidy."""
+        self._discover()
+        tasks = [task_handler(task, self) for task in self._tasks.values()]
+        return Registry(tidied(handler) for handler in (*self._registry, *tasks))
+
+    def _discover(self) -> None:
+        if self._is_discovered:
+            return
+        _set_up()
+        autodiscover_modules(_TASKS)
+        for backend in own_backends():
+            for module in backend.options.get("modules", ()):
+                import_module(module)
+        # Those of other backends too: `task.using(backend=...)` brings them here.
+        for task in _tasks_of_apps():
+            self.note(task)
+        self._is_discovered = True
+
+    # the store
+
+    def ask(self, work: Callable[[Desk], Coroutine[Any, Any, T]]) -> T:
+        """Have something asked of the store, and wait for the answer."""
+        return self._office.portal.call(work)
+
+    async def aask(self, work: Callable[[Desk], Coroutine[Any, Any, T]]) -> T:
+        """Like `ask`, for coroutines."""
+        return await self._office.portal.acall(work)
+
+
+tb = DjangoTimeball()
+
+
+def own_backends() -> list[Backend]:
+    """The backends of Timeball's that TASKS names."""
+    from timeball.contrib.django.backend import Backend
+
+    return [backend for backend in task_backends.all() if isinstance(backend, Backend)]
+
+
+def _set_up() -> None:
+    """Set Django up, where nobody has: in a worker."""
+    if apps.ready:
+        return
+    if not (django_settings.configured or os.environ.get("DJANGO_SETTINGS_MODULE")):
+        raise InvalidInput(
+            "DJANGO_SETTINGS_MODULE is not set, and it says where the settings of the Django project are",
+            field="DJANGO_SETTINGS_MODULE",
+            hint="set it as manage.py does: DJANGO_SETTINGS_MODULE=project.settings timeball worker timeball.contrib.django:tb",
+        )
+    django.setup()
+
+
+def _tasks_of_apps() -> Iterator[Task[..., Any]]:
+    for app in apps.get_app_configs():
+        module = sys.modules.get(f"{app.name}.{_TASKS}")
+        if module is not None:
+            yield from (value for value in vars(module).values() if issubclass(type(value), Task))

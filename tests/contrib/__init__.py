@@ -1,0 +1,1 @@
+"""Timeball inside of other frameworks."""

@@ -1,0 +1,148 @@
+"""A Django project as the guide writes it, in a folder of its own, on the test's database."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import django
+import pytest
+from django.db import connections
+from psycopg.conninfo import conninfo_to_dict
+
+from tests.app.conftest import running_node
+from tests.conftest import FreshDatabase
+from timeball.env import Env
+from timeball.settings import load_settings
+
+GUIDE = Path(__file__).parents[2] / "docs" / "howto" / "django.md"
+_BLOCK = re.compile(r"```python\n# (?P<path>\S+)\n(?P<code>.*?)```", re.DOTALL)
+
+# What a project has besides, as `startproject` would make it.
+_SETTINGS = """
+import os
+SECRET_KEY = "for tests"
+USE_TZ = True
+INSTALLED_APPS = ["shop", "shop.nightly", *(["django_tasks"] if os.environ["TASKS_ARE"] == "django_tasks" else [])]
+EMAIL_BACKEND = "django.core.mail.backends.locmem.EmailBackend"
+LOGGING_CONFIG = None
+DATABASES = {"default": {
+    "ENGINE": "django.db.backends.postgresql",
+    **{name.removeprefix("TEST_DB_"): value for name, value in os.environ.items() if name.startswith("TEST_DB_")},
+}}
+"""
+_MODELS = """
+from django.db import models
+
+class Order(models.Model):
+    to = models.CharField(max_length=200)
+"""
+_MORE_TASKS = """
+
+from django.db import connection
+from shop.models import Order
+
+
+@task(takes_context=True)
+def fail_at_first(context, times: int):
+    if context.attempt <= times:
+        raise LookupError(f"try {context.attempt}")
+    return [context.attempt, context.task_result.id, len(context.task_result.errors), context.task_result.worker_ids]
+
+
+@task(retries=0)
+def fail_at_once():
+    raise LookupError("nothing there")
+
+
+@task
+async def count_orders() -> int:
+    return await Order.objects.acount()
+
+
+@task
+def returns_no_json():
+    return object()
+
+
+@task
+def end_of_session() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        return cursor.fetchone()[0]
+
+
+@task
+def positions(*args, **kwargs):
+    return [list(args), kwargs]
+"""
+
+
+def write_project(folder: Path) -> None:
+    """The project of the guide, with what a project has besides."""
+    written = {found["path"]: found["code"] for found in _BLOCK.finditer(GUIDE.read_text(encoding="utf-8"))}
+    written["shop/settings.py"] += _SETTINGS
+    written["shop/tasks.py"] += _MORE_TASKS
+    written |= {"shop/models.py": _MODELS, "shop/__init__.py": "", "shop/nightly/__init__.py": ""}
+    for path, code in written.items():
+        file = folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(code.replace("from django.tasks import", f"from {tasks_are()} import"), encoding="utf-8")
+
+
+def tasks_are() -> str:
+    """Where this Django has its tasks."""
+    return "django.tasks" if django.VERSION >= (6, 0) else "django_tasks"
+
+
+def environment_of(database: FreshDatabase) -> dict[str, str]:
+    """What leads the settings of the project to a database."""
+    found = conninfo_to_dict(database.dsn)
+    names = {"dbname": "NAME", "user": "USER", "password": "PASSWORD", "host": "HOST", "port": "PORT"}
+    given = {f"TEST_DB_{names[name]}": str(value) for name, value in found.items() if name in names}
+    return given | {"DJANGO_SETTINGS_MODULE": "shop.settings", "TASKS_ARE": tasks_are()}
+
+
+@pytest.fixture(scope="session")
+def project_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project, written once."""
+    folder = tmp_path_factory.mktemp("django")
+    write_project(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def django_is_set_up(project_folder: Path) -> None:
+    """Django, set up in this process: it can be only once."""
+    sys.path.insert(0, str(project_folder))
+    os.environ |= {"DJANGO_SETTINGS_MODULE": "shop.settings", "TASKS_ARE": tasks_are()}
+    django.setup()
+
+
+@pytest.fixture
+def shop(django_is_set_up: None, fresh_database: FreshDatabase) -> Iterator[Any]:
+    """The project's program, on the test's database; Django is led there as its own test runner does it."""
+    from shop.models import Order
+
+    from timeball.contrib.django import tb
+
+    given = environment_of(fresh_database)
+    connections["default"].settings_dict |= {
+        name.removeprefix("TEST_DB_"): value for name, value in given.items() if name.startswith("TEST_DB_")
+    }
+    with connections["default"].schema_editor() as editor:
+        editor.create_model(Order)
+    with tb.redirected(load_settings(database_url=fresh_database.dsn, migrate=False), Env()):
+        yield tb
+    connections.close_all()
+
+
+@pytest.fixture
+def worker(shop: Any) -> Callable[[], AbstractContextManager[None]]:
+    """Serves the project: `with worker(): ...`."""
+    return lambda: running_node(shop, shop.settings)

@@ -1,0 +1,161 @@
+"""What is read of the settings of a Django project: where its tasks are kept, and what `manage.py check` says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.conf import LazySettings
+from django.core.exceptions import ImproperlyConfigured
+from django.db.utils import ConnectionHandler
+
+from timeball.contrib.django import homes, program
+from timeball.contrib.django.homes import UNSAID, Home, find_home
+from timeball.errors import InvalidInput
+
+POSTGRES = {
+    "ENGINE": "django.db.backends.postgresql",
+    "NAME": "shop",
+    "USER": "ana",
+    "PASSWORD": "p@ss/word",
+    "HOST": "db.example.com",
+    "PORT": "5433",
+}
+URL = "postgresql://ana:p%40ss%2Fword@db.example.com:5433/shop"
+SQLITE = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
+
+
+@pytest.fixture
+def databases(django_is_set_up: None, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Has Django know these databases: `databases(default=...)`."""
+
+    def know(**given: Any) -> None:
+        monkeypatch.setattr(homes, "connections", ConnectionHandler(given))
+
+    return know
+
+
+def test_django_s_own_database_is_the_home_of_those_who_say_nothing(databases: Any) -> None:
+    databases(default=POSTGRES)
+
+    assert find_home([UNSAID]) == Home(URL, "default")
+
+
+def test_a_database_of_another_kind_is_none(databases: Any) -> None:
+    databases(default=SQLITE)
+
+    assert find_home([UNSAID]) == Home(None, None)
+
+
+@pytest.mark.parametrize(
+    ("url", "alias"),
+    [
+        ("postgresql://other@db.example.com:5433/shop", "default"),
+        ("postgresql://ana@db.example.com:5433/other", None),
+        ("postgresql://ana@db.example.com/shop", None),
+        ("postgresql://ana@elsewhere.example.com:5433/shop", None),
+    ],
+)
+def test_timeball_s_own_setting_goes_before(
+    databases: Any, monkeypatch: pytest.MonkeyPatch, url: str, alias: str | None
+) -> None:
+    databases(default=POSTGRES)
+    monkeypatch.setenv("TIMEBALL_DATABASE_URL", url)
+
+    assert find_home([UNSAID]) == Home(url, alias)
+
+
+def test_the_options_can_say_it_outright(databases: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    databases(default=SQLITE, queue=POSTGRES)
+    assert find_home(["queue", "queue"]) == Home(URL, "queue")
+    assert find_home([None]) == Home(None, None)
+
+    monkeypatch.setenv("TIMEBALL_DATABASE_URL", "postgresql://pooler:6432/shop")
+    assert find_home(["queue"]) == Home("postgresql://pooler:6432/shop", "queue")
+    assert find_home([None]) == Home("postgresql://pooler:6432/shop", None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "url"),
+    [
+        ({"HOST": "/run/pg", "PORT": "5433"}, "postgresql://ana:p%40ss%2Fword@/shop?host=%2Frun%2Fpg&port=5433"),
+        ({"HOST": "::1", "PORT": 5432, "PASSWORD": ""}, "postgresql://ana@[::1]:5432/shop"),
+        ({"HOST": "", "PORT": "", "USER": ""}, "postgresql:///shop"),
+        ({"OPTIONS": {"sslmode": "require", "pool": True}}, f"{URL}?sslmode=require"),
+    ],
+)
+def test_settings_of_django_s_become_a_url(databases: Any, changes: dict[str, Any], url: str) -> None:
+    databases(default=POSTGRES | changes)
+
+    assert find_home([UNSAID]).url == url
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (["queue", UNSAID], "several databases, expected one and the same: 'queue', nothing"),
+        (["moon"], "'moon', expected None or one of DATABASES: 'default', 'service', 'queue'"),
+        ([["queue"]], "expected None or one of DATABASES"),
+        (["default"], "'default', which is sqlite, expected a PostgreSQL"),
+        (["service"], "names a connection service"),
+    ],
+)
+def test_what_cannot_be_a_home_is_refused(databases: Any, said: list[Any], why: str) -> None:
+    service = {"ENGINE": "django.db.backends.postgresql", "OPTIONS": {"service": "shop"}}
+    databases(default=SQLITE, service=service, queue=POSTGRES)
+
+    with pytest.raises(ImproperlyConfigured, match=why):
+        find_home(said)
+
+
+@pytest.fixture
+def check(django_is_set_up: None, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What the checks say of a backend with these OPTIONS."""
+    from timeball.contrib.django import backend
+    from timeball.contrib.django.program import DjangoTimeball
+
+    def look(**options: Any) -> list[tuple[str, str]]:
+        made = backend.Backend("default", {"OPTIONS": options})
+        fresh = DjangoTimeball()
+        monkeypatch.setattr("timeball.contrib.django.program.own_backends", lambda: [made])
+        monkeypatch.setattr(backend, "tb", fresh)
+        return [(message.id, str(message.msg)) for message in made.check()]
+
+    return look
+
+
+def test_checks_are_silent_when_all_is_well(check: Any) -> None:
+    assert check() == []
+    assert check(database="default", retries=5, modules=["shop.checkout"]) == []
+    assert check(database=None) == []
+
+
+def test_checks_name_what_cannot_be(check: Any) -> None:
+    ((code, words),) = check(retry=5)
+    assert (code, "OPTIONS has no word 'retry'; known are" in words) == ("timeball.E001", True)
+
+    ((code, words),) = check(database="moon")
+    assert (code, "expected None or one of DATABASES" in words) == ("timeball.E001", True)
+
+
+def test_checks_tell_when_a_rollback_does_not_take_a_task_back(check: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIMEBALL_DATABASE_URL", "postgresql://elsewhere/shop")
+
+    ((code, words),) = check()
+
+    assert code == "timeball.I001"
+    assert "the database of TIMEBALL_DATABASE_URL, which is no database of Django's" in words
+    assert check(database=None) == []
+
+
+def test_without_settings_a_worker_is_told_what_is_missing(
+    django_is_set_up: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program.apps, "ready", False)
+    monkeypatch.setattr(program, "django_settings", LazySettings())
+    monkeypatch.delenv("DJANGO_SETTINGS_MODULE")
+
+    with pytest.raises(InvalidInput, match="DJANGO_SETTINGS_MODULE is not set") as error:
+        _ = program.DjangoTimeball().settings
+
+    assert "DJANGO_SETTINGS_MODULE=project.settings timeball worker" in str(error.value.hint)
