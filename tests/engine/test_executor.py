@@ -230,7 +230,7 @@ async def test_what_finds_no_slot_is_given_back_uncounted(real: Callable[..., Ex
     executor = real(runner)
 
     executor.accept([claim(number=number) for number in range(1, 6)])
-    await until(lambda: len(findings) == 3, seconds=2)
+    await until(lambda: len(findings) == 3)
 
     assert findings.outcomes == dict.fromkeys([3, 4, 5], Released(has_started=False))
     assert {finding.started_at for finding in findings} == {None}

@@ -443,4 +443,4 @@ async def test_a_supervisor_does_not_outlive_a_node_that_broke(store: Store, env
         raise ZeroDivisionError("a bug")
 
     with pytest.raises(ZeroDivisionError):
-        await asyncio.wait_for(Supervisor(env, heard, workers=[broken], schedulers=[]).run(), 5)
+        await asyncio.wait_for(Supervisor(env, heard, workers=[broken], schedulers=[]).run(), PATIENCE_SECONDS)

@@ -38,15 +38,22 @@ async def stopped(service: Service, task: asyncio.Task[None]) -> None:
     await asyncio.wait_for(task, PATIENCE_SECONDS)
 
 
+@pytest.fixture
+def no_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who rests does so for a day, unless it is woken: so no test has to be quicker than the next poll."""
+    monkeypatch.setattr("timeball.engine.service.LONGEST_REST", FOREVER)
+
+
 def run(service: Service) -> asyncio.Task[None]:
     return asyncio.ensure_future(service.run())
 
 
+@pytest.mark.usefixtures("no_poll")
 async def test_it_ticks_again_as_long_as_there_is_something_to_do(env: Env, heard: Heard) -> None:
     service = Scripted(env, heard, *[AT_ONCE] * 50)
     task = run(service)
 
-    await until(lambda: service.rounds == 51, seconds=0.9)
+    await until(lambda: service.rounds == 51)
 
     await stopped(service, task)
 
@@ -62,17 +69,19 @@ async def test_one_that_is_never_done_lets_the_others_have_a_turn(env: Env, hear
     await stopped(service, task)
 
 
+@pytest.mark.usefixtures("no_poll")
 async def test_waking_ends_the_rest(env: Env, heard: Heard) -> None:
     service = Scripted(env, heard)
     task = run(service)
     await until(lambda: service.rounds == 1)
 
     service.wake()
-    await until(lambda: service.rounds == 2, seconds=0.9)
+    await until(lambda: service.rounds == 2)
 
     await stopped(service, task)
 
 
+@pytest.mark.usefixtures("no_poll")
 async def test_waking_during_a_round_skips_the_next_rest(env: Env, heard: Heard) -> None:
     class Busy(Scripted):
         async def tick(self) -> timedelta:
@@ -83,7 +92,7 @@ async def test_waking_during_a_round_skips_the_next_rest(env: Env, heard: Heard)
     service = Busy(env, heard)
     task = run(service)
 
-    await until(lambda: service.rounds == 2, seconds=0.9)
+    await until(lambda: service.rounds == 2)
 
     await stopped(service, task)
 
@@ -93,7 +102,7 @@ async def test_no_rest_is_longer_than_a_second(env: Env, heard: Heard) -> None:
     service = Scripted(env, heard, FOREVER)
     task = run(service)
 
-    await until(lambda: service.rounds == 2, seconds=3)
+    await until(lambda: service.rounds == 2)
 
     await stopped(service, task)
 

@@ -233,11 +233,11 @@ async def test_topics_are_a_set_and_told_a_few_times_a_second() -> None:
     topics = TopicListener(clock)
     for number in range(50):
         topics.tell([happening(number % 2, queue="mail")], "1")
-    assert await topics.next(timeout=5) == {"executions", "queues", "queue:mail", "exe_0", "exe_1"}
     before = clock.monotonic()
+    assert await topics.next(timeout=60) == {"executions", "queues", "queue:mail", "exe_0", "exe_1"}
 
     topics.tell([happening(2, "execution.dead")], "2")
-    assert await topics.next(timeout=5) == {"executions", "dead", "exe_2"}
+    assert await topics.next(timeout=60) == {"executions", "dead", "exe_2"}
 
     assert clock.monotonic() - before >= 0.2, "not more often than four times a second"
 

@@ -75,7 +75,8 @@ async def test_a_worker_told_twice_leaves_at_once_and_gives_everything_back(
     code = await worker.exit_code()
 
     assert code == 0
-    assert time.monotonic() - asked < 5
+    # Far from the grace that the first word left it.
+    assert time.monotonic() - asked < 15
     for execution in (coroutine, thread):
         given_back = cluster.row(execution)
         assert (given_back["state"], given_back["attempts"], given_back["lost"]) == ("queued", 0, 0)

