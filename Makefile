@@ -1,8 +1,8 @@
 # `make` alone lists the verbs. All paths are relative, so that a folder with a space in its name will do.
 
 PYTHON  ?= python3
-# One more than there are cores: many tests wait for processes.
-WORKERS ?= $(shell expr $$(nproc) + 1)
+# Two more than there are cores: some tests always wait, for a lease to run out or a process to start (tests/handing_out.py).
+WORKERS ?= $(shell expr $$(nproc) + 2)
 BIN     := .venv/bin
 
 # Programs the tests start by themselves.
@@ -17,6 +17,8 @@ help: ## list the verbs
 up: run-packages ## install what is needed and run Timeball here, until Ctrl-C
 	@trap : INT; $(BIN)/timeball up $(ARGS)
 
+# Tests start hundreds of processes: none of them is to compile us anew.
+test: export PYTHONDONTWRITEBYTECODE =
 test: dev-packages services ## install what is needed and run all tests (ARGS="-k reaper" for some)
 	@$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 

@@ -9,9 +9,11 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
+from tests.handing_out import HandingOut, spread
 from tests.queues import Rabbitmq, running_rabbitmq, running_redis
 from tests.servers import PgBouncer, PostgresServer, Servers, ServiceMissing, give_up_on, running_servers
 from timeball.env import Env
@@ -28,6 +30,18 @@ def pytest_configure() -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # So a shell starts what is to run in the background; programs that tests interrupt would inherit it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> HandingOut | None:
+    """Who runs tests side by side has them handed out our way, unless another way is asked for."""
+    return HandingOut(config, log) if config.getoption("dist") == "load" else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """One after the other they keep their order; only side by side is there anything to gain."""
+    if hasattr(config, "workerinput"):
+        items[:] = spread(items)
 
 
 @pytest.fixture(scope="session")

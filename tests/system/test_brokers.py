@@ -19,6 +19,8 @@ from tests.servers import ServiceMissing, give_up_on
 from tests.system.cluster import LONG_LEASES, Cluster, Process, enqueue
 from timeball.commands import Commands
 
+pytestmark = pytest.mark.slow
+
 BROKER = "TIMEBALL_BROKER_URL"
 # How long the faults strike: long enough to meet every step, and as long as wished in a soak.
 SECONDS = 60 * float(os.environ.get("SOAK_MINUTES", "0")) / 10 or 4

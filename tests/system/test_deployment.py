@@ -261,6 +261,7 @@ def deploy(tmp_path: Path, servers: Servers) -> Iterator[Callable[..., Deploymen
     server.drop_database(name)
 
 
+@pytest.mark.slow
 def test_what_compose_says_runs_and_is_healthy_and_works(deploy: Callable[..., Deployment], redis_port: int) -> None:
     deployment = deploy(TIMEBALL_BROKER_URL=f"redis://127.0.0.1:{redis_port}/0")
     deployment.run("migrate")

@@ -12,6 +12,8 @@ from tests.system.cluster import SHORT_LEASES, Cluster, enqueue
 from tests.system.failover import Pair, running_pair
 from timeball.domain.job import JobSpec
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def pair(short_folder: Path) -> Iterator[Pair]:

@@ -17,6 +17,8 @@ from tests.system.cluster import LONG_LEASES, Cluster, DurableServer, enqueue, m
 from timeball.commands import Commands
 from timeball.errors import StoreError
 
+pytestmark = pytest.mark.slow
+
 SIZE = "160m"
 LARGE = 200_000
 
