@@ -34,6 +34,8 @@ from timeball.store.embedded.home import SHELTER, Account
 ROLE = "timeball"
 POSTGRES_PORT = 5432
 PGBOUNCER_PORT = 6432
+# The database from which others are made and dropped.
+_MAINTENANCE = "postgres"
 
 _CONFIGURATION = f"""
 listen_addresses = ''
@@ -79,6 +81,7 @@ class PostgresServer:
         self._data = folder / "data"
         self._process: _Process | None = None
         self._numbers = itertools.count(1)
+        self._maintenance: psycopg.Connection[Any] | None = None
 
     @property
     def host(self) -> str:
@@ -94,7 +97,7 @@ class PostgresServer:
     def is_running(self) -> bool:
         return self._process is not None and self._process.is_running
 
-    def dsn(self, database: str = "postgres") -> str:
+    def dsn(self, database: str = _MAINTENANCE) -> str:
         return f"postgresql://{ROLE}@/{database}?host={quote(self.host, safe='')}&port={POSTGRES_PORT}"
 
     def create_database(self, template: str | None = None) -> str:
@@ -108,11 +111,24 @@ class PostgresServer:
     def drop_database(self, name: str) -> None:
         self.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
 
-    def execute(self, statement: sql.Composed | str, database: str = "postgres") -> list[tuple[Any, ...]]:
-        """Run one statement in a connection and transaction of its own."""
+    def execute(self, statement: sql.Composed | str, database: str = _MAINTENANCE) -> list[tuple[Any, ...]]:
+        """Run one statement in a transaction of its own."""
+        if database == _MAINTENANCE:
+            return _run(self._maintaining(), statement)
         with psycopg.connect(self.dsn(database), autocommit=True) as connection:
-            cursor = connection.execute(statement)
-            return cursor.fetchall() if cursor.description else []
+            return _run(connection, statement)
+
+    def _maintaining(self) -> psycopg.Connection[Any]:
+        # Kept: every test makes a database and drops it, and a connection costs as much as either.
+        if self._maintenance is None or not _is_alive(self._maintenance):
+            self._forget_maintenance()
+            self._maintenance = psycopg.connect(self.dsn(), autocommit=True)
+        return self._maintenance
+
+    def _forget_maintenance(self) -> None:
+        if self._maintenance is not None:
+            self._maintenance.close()
+            self._maintenance = None
 
     def start(self) -> None:
         if not self._data.exists():
@@ -126,11 +142,13 @@ class PostgresServer:
 
     def stop(self) -> None:
         """Stop it the usual way: sessions are cut, everything is written."""
+        self._forget_maintenance()
         if self._process is not None:
             self._process.end(signal.SIGINT)
 
     def kill(self) -> None:
         """Kill the server outright and wait until its last child has gone; `start` then recovers."""
+        self._forget_maintenance()
         if self._process is not None:
             self._process.end(signal.SIGKILL)
 
@@ -295,6 +313,19 @@ def quickest_place() -> Path:
     memory = Path("/dev/shm")
     has_room = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 2 * 1024**3
     return memory if has_room else Path("/tmp")
+
+
+def _run(connection: psycopg.Connection[Any], statement: sql.Composed | str) -> list[tuple[Any, ...]]:
+    cursor = connection.execute(statement)
+    return cursor.fetchall() if cursor.description else []
+
+
+def _is_alive(connection: psycopg.Connection[Any]) -> bool:
+    """Whether the server still holds the other end: unasked, it says something only when it goes."""
+    if connection.closed:
+        return False
+    said, _, _ = select.select([connection], [], [], 0)
+    return not said
 
 
 class _Process:

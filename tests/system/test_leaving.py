@@ -138,7 +138,7 @@ async def test_ctrl_c_ends_everything_that_up_has_started(
     (run,) = cluster.ledger.runs("a")
     assert run.ended is not None
     # It starts the server again to look, and stops it again.
-    assert "Every promise holds" in cluster.verify()
+    assert "Every promise holds" in cluster.verify_by_command()
     assert not processes_below(short_folder)
 
 
