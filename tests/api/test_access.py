@@ -49,8 +49,8 @@ ROUTES: list[tuple[str, str, Any, str, int]] = [
     ("GET", "/jobs/{job}/explain", None, "viewer", 200),
     ("GET", "/jobs/{job}/revisions", None, "viewer", 200),
     ("POST", "/jobs/bulk", {"jobs": [NEW, NEW]}, "editor", 201),
-    ("POST", "/jobs/bulk/cancel", {"ids": ["x"]}, "operator", 200),
-    ("POST", "/jobs/bulk/retry", {"ids": ["x"]}, "operator", 200),
+    ("POST", "/jobs/bulk/{action}", {"ids": ["x"]}, "operator", 200),
+    ("POST", "/jobs/bulk/delete", {"ids": ["x"]}, "editor", 200),
     ("GET", "/executions", None, "viewer", 200),
     ("GET", "/executions/export", None, "viewer", 200),
     ("GET", "/executions/{execution}", None, "viewer", 200),
@@ -136,6 +136,7 @@ async def test_security_2_every_route_is_for_its_role(
                 queue="mail",
                 node=node,
                 handler="test.echo",
+                action="pause",
                 template=template.id,
                 operation=operation.id,
             )

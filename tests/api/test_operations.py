@@ -8,12 +8,12 @@ import httpx
 import pytest
 
 from tests.api.test_conventions import check_problem
-from tests.factories import FAILURE, claim_all, enqueue, found, record, seconds, table
+from tests.factories import FAILURE, claim_all, enqueue, found, make_job, record, seconds, table
 from timeball.api.background import OperationLoop
 from timeball.commands import Actor, Commands
 from timeball.domain.execution import Failed
 from timeball.domain.ids import ExecutionId
-from timeball.domain.operation import OperationAction, OperationItem, OperationState
+from timeball.domain.operation import OperationAction, OperationItem, OperationState, OperationSubject
 from timeball.store.postgres import Store
 from timeball.testing import VirtualClock
 
@@ -90,6 +90,102 @@ async def test_security_14_few_are_done_at_once_and_noted_in_one_row(client: htt
     assert notes == [("execution.retry", "3 executions", "mended")]
     assert (await client.post("/dead-letter/discard", json={"ids": [str(ids[0])]})).json()["failed"] == 1
     assert (await client.post("/dead-letter/discard", json={"all": True})).json()["done"] == 0
+
+
+async def test_what_is_done_to_many_jobs_goes_on_in_the_background(
+    client: httpx.AsyncClient, store: Store, loop: OperationLoop
+) -> None:
+    for number in range(7):
+        await make_job(store, name=f"report-{number}", interval_seconds=60, tags=("report",))
+    await make_job(store, name="other", interval_seconds=60)
+    wish = {"filter": {"tag": "report"}, "reason": "holidays"}
+
+    dry = (await client.post("/jobs/bulk/pause", json=wish | {"dry_run": True})).json()
+    refused = await client.post("/jobs/bulk/pause", json=wish | {"expected_count": 6})
+    begun = await client.post("/jobs/bulk/pause", json=wish | {"expected_count": 7})
+    location = begun.headers["location"].removeprefix("/api/v1")
+    assert await loop.round()
+
+    assert (dry["done"], len(dry["results"]), dry["results"][0]["id"][:4]) == (7, 5, "job_")
+    check_problem(refused, 409, "conflict")
+    assert begun.status_code == 202
+    over = (await client.get(location)).json()
+    assert (over["action"], over["subject"], over["state"], over["done"]) == ("pause", "job", "succeeded", 7)
+    paused = (await client.get("/jobs?status=paused")).json()["data"]
+    assert {job["name"] for job in paused} == {f"report-{number}" for number in range(7)}
+    assert {item["id"] for item in (await client.get(f"{location}/items")).json()["data"]} == {
+        job["id"] for job in paused
+    }
+    # Each change is in the history of its job, with who and why.
+    (change,) = (await client.get("/jobs/report-3/revisions")).json()["data"][:1]
+    assert (change["action"], change["reason"]) == ("job.pause", "holidays")
+
+
+@pytest.mark.parametrize(
+    ("action", "ended", "expected"),
+    [
+        ("resume", False, None),
+        ("trigger", False, None),
+        ("cancel", False, None),
+        ("retry", False, "no execution of this job has ended"),
+        ("retry", True, None),
+        ("delete", False, None),
+    ],
+)
+async def test_every_deed_is_done_to_each_job_or_said_why_not(
+    client: httpx.AsyncClient, store: Store, action: str, ended: bool, expected: str | None
+) -> None:
+    for name in ("a", "b"):
+        await make_job(store, name=name, max_retries=0)
+    if action == "cancel" or ended:
+        await client.post("/jobs/bulk/trigger", json={"ids": ["a", "b"]})
+    if ended:
+        await record(store, [found(claimed, Failed(FAILURE)) for claimed in await claim_all(store)])
+
+    done = (await client.post(f"/jobs/bulk/{action}", json={"ids": ["b", "nobody", "a"]})).json()
+
+    assert [item["id"] for item in done["results"]] == ["b", "nobody", "a"]
+    assert [item["error"] for item in done["results"]] == [expected, "there is no job nobody", expected]
+    touched = [item["execution_id"] for item in done["results"] if item["execution_id"]]
+    if action in ("trigger", "retry", "cancel") and expected is None:
+        states = {(await client.get(f"/executions/{one}")).json()["state"] for one in touched}
+        assert (len(set(touched)), states) == (2, {"cancelled" if action == "cancel" else "queued"})
+    if action == "delete":
+        assert (await client.get("/jobs")).json()["data"] == []
+
+
+async def test_a_trigger_that_a_dead_process_left_is_not_done_twice(
+    store: Store, commands: Commands, loop: OperationLoop, clock: VirtualClock
+) -> None:
+    ids = [(await make_job(store, name=name)).id for name in ("a", "b")]
+    dead_holder = store.env.new_id()
+    operation = await commands.start_operation(
+        OperationAction.TRIGGER, ids, SOMEBODY, subject=OperationSubject.JOB, holder=dead_holder
+    )
+    first, _ = await store.operations.left(operation.id, 2)
+    await commands._do_to_job(operation.action, first, SOMEBODY)
+
+    clock.advance(seconds(31))
+    assert await loop.round()
+
+    over = await store.operations.find(operation.id)
+    assert over is not None
+    assert (over.state, over.done, over.failed) == (OperationState.SUCCEEDED, 2, 0)
+    assert sorted(row["job_id"] for row in await table(store, "ready")) == sorted(ids)
+
+
+async def test_jobs_without_a_name_are_left_out_where_only_named_ones_are_meant(
+    client: httpx.AsyncClient, store: Store
+) -> None:
+    await make_job(store, name="named")
+    await enqueue(store)
+
+    found = [
+        (await client.post("/jobs/bulk/pause", json={"filter": wish, "dry_run": True})).json()["done"]
+        for wish in ({"named": True}, {})
+    ]
+
+    assert found == [1, 2]
 
 
 async def test_jobs_are_cancelled_in_bulk_with_one_note(client: httpx.AsyncClient, store: Store) -> None:

@@ -9,7 +9,7 @@ import httpx
 
 from tests.dashboard.conftest import Browser
 from tests.dashboard.test_pages import ids
-from tests.factories import make_job
+from tests.factories import enqueue, make_job
 from timeball.store.postgres import Store
 
 __all__ = ["ids"]
@@ -224,6 +224,43 @@ async def test_many_jobs_are_paused_at_once(browser: Browser, ids: Ids) -> None:
 
     assert toast(page) == "2 jobs paused."
     assert {job["name"] for job in (await api(browser, "/jobs?status=paused"))["data"]} >= {"cron", "every"}
+
+
+async def test_many_jobs_that_were_paused_are_resumed_by_undo(browser: Browser, ids: Ids) -> None:
+    page = await browser.submit("/jobs/bulk", action="pause", ids=[ids["cron"]], back="/jobs")
+
+    assert toast(page) == "1 job paused."
+    await undo(browser, page)
+    assert (await api(browser, f"/jobs/{ids['cron']}"))["status"] == "active"
+
+
+async def test_all_of_the_list_means_the_jobs_with_a_name_as_the_list_does(
+    browser: Browser, ids: Ids, store: Store
+) -> None:
+    await enqueue(store)
+
+    shown = await browser.submit("/jobs/bulk", action="pause", matching="yes")
+    everything = await browser.submit("/jobs/bulk", action="pause", matching="yes", all="yes")
+
+    assert "Pause 4 jobs?" in shown.text
+    assert "Pause 5 jobs?" in everything.text
+
+
+async def test_dead_letters_are_put_together_by_handler_or_queue_and_show_when_they_died(
+    browser: Browser, ids: Ids
+) -> None:
+    by_error, by_handler, by_queue = [
+        (await browser.get(path)).text for path in ("/dead", "/dead?by=handler", "/dead?by=queue")
+    ]
+
+    assert "/dead?fingerprint=f1" in by_error
+    assert "/dead?handler=tests%3Anoop" in by_handler
+    assert "/dead?queue=%3Cimg" in by_queue
+    for page in (by_error, by_handler, by_queue):
+        assert re.search(r'<svg class="chart strip"[^>]*aria-label="1 died between ', page)
+    page = await browser.submit("/dead/retry", handler="tests:noop", back="/dead")
+    assert toast(page) == "1 execution retried."
+    assert "All of it has been retried or discarded" in (await browser.get("/dead?handler=tests:noop")).text
 
 
 async def test_dead_letters_are_retried_one_first_and_then_discarded(browser: Browser, ids: Ids) -> None:

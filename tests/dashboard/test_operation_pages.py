@@ -61,6 +61,24 @@ async def test_all_that_match_are_worked_off_in_the_background_and_watched(
     assert "Cancel 7 executions" in (await browser.get("/operations")).text
 
 
+async def test_very_many_jobs_are_worked_off_in_the_background_too(
+    browser: Browser, store: Store, loop: OperationLoop
+) -> None:
+    for _ in range(6):
+        await make_recurring(store)
+    wish = {"action": "delete", "matching": "yes", "q": "kind:every", "reason": "old"}
+
+    asked = await browser.submit("/jobs/bulk", **wish)
+    assert "Delete 6 jobs?" in asked.text
+    watched = await browser.submit("/jobs/bulk", **wish, expected="6")
+    assert "<h1>Delete 6 jobs</h1>" in watched.text
+    assert await loop.round()
+
+    assert progress(await browser.get(watched.url.path)) == "100 % · 6 done, 0 failed"
+    assert "Delete 6 jobs" in (await browser.get("/operations")).text
+    assert (await api(browser, "/jobs"))["data"] == []
+
+
 async def test_a_number_that_has_changed_is_asked_about_again(browser: Browser, store: Store) -> None:
     for _ in range(6):
         await enqueue(store, queue="mail")

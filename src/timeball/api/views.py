@@ -11,6 +11,7 @@ from uuid import UUID
 import orjson
 from starlette.responses import Response
 
+from timeball.domain.dead_letters import DeadGroup, DeadGrouping
 from timeball.domain.execution import Attempt, Execution
 from timeball.domain.ids import show, show_execution, show_job
 from timeball.domain.job import spec_of
@@ -206,9 +207,21 @@ def audit_document(row: Mapping[str, Any]) -> Document:
     return dict(row) | {"id": show("aud", row["id"]), "before": before, "after": after}
 
 
-def dead_group_document(row: Mapping[str, Any]) -> Document:
-    """Dead executions with one cause."""
-    return dict(row) | {"latest_id": show_execution(row["latest_id"])}
+def dead_group_document(group: DeadGroup) -> Document:
+    """Dead executions with something in common; the field that names it is what they are retried or discarded by."""
+    return {
+        **{by.field: group.key if by is group.by else None for by in DeadGrouping},
+        "executions": group.executions,
+        "error_type": group.error_type,
+        "latest_error": group.latest_error,
+        "latest_id": show_execution(group.latest_id),
+        "top_frame": group.top_frame,
+        "handlers": group.handlers,
+        "queues": group.queues,
+        "first_at": group.first_at,
+        "last_at": group.last_at,
+        "deaths": {"since": group.since, "until": group.until, "counts": group.deaths},
+    }
 
 
 def show_worker(incarnation: UUID | None) -> str | None:

@@ -13,6 +13,7 @@ from timeball.cli.render import Column, Kind, Output, Printer
 from timeball.cli.runs import COLUMNS, RunRef, RunRefs
 from timeball.cli.session import Session
 from timeball.cli.tree import DryRun, Limit, Reason, Yes, alone, command, noun
+from timeball.domain.dead_letters import DeadGrouping
 from timeball.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ dead = noun(
 )
 
 Fingerprint = Annotated[str | None, typer.Option("--group", help="All of one cause, as `timeball dead` names it.")]
+OfHandler = Annotated[str | None, typer.Option("--handler", help="All of this handler.")]
+OfQueue = Annotated[str | None, typer.Option("--queue", help="All of this queue.")]
 All = Annotated[bool, typer.Option("--all", help="All of them.")]
 
 
@@ -46,18 +49,27 @@ def list_dead(
 
 
 @alone(dead)
-@command(dead, "groups", "timeball dead groups")
-def list_groups(session: Session) -> None:
+@command(dead, "groups", "timeball dead groups", "timeball dead groups --by handler")
+def list_groups(
+    session: Session,
+    by: Annotated[DeadGrouping, typer.Option("--by", help="What they are put together by.")] = DeadGrouping.ERROR,
+) -> None:
     """List what kills executions, the most deadly first; `dead list --group` shows those of one cause."""
+    others = [
+        Column(other.value, f"{other.value}s")
+        for other in (DeadGrouping.HANDLER, DeadGrouping.QUEUE)
+        if other is not by
+    ]
     columns = [
-        Column("group", "fingerprint"),
+        Column("group" if by is DeadGrouping.ERROR else by.value, by.field),
         Column("dead", "executions", Kind.NUMBER),
         Column("error type"),
         Column("error", "latest_error"),
-        Column("handlers"),
+        *others,
         Column("last", "last_at", Kind.INSTANT),
     ]
-    session.printer.rows(session.talk(lambda client: client.dead_letters.groups()), columns, empty="nothing is dead")
+    found = session.talk(lambda client: client.dead_letters.groups(by=by.value))
+    session.printer.rows(found, columns, empty="nothing is dead")
 
 
 @command(dead, "show", "timeball dead show RUN")
@@ -69,12 +81,18 @@ def show_dead(session: Session, run: RunRef) -> None:
 
 
 @command(
-    dead, "retry", "timeball dead retry RUN", "timeball dead retry --group 4c1a9d02", "timeball dead retry --all --yes"
+    dead,
+    "retry",
+    "timeball dead retry RUN",
+    "timeball dead retry --group 4c1a9d02",
+    "timeball dead retry --handler app.mail:send",
 )
 def retry_dead(
     session: Session,
     run: RunRefs = None,
     group: Fingerprint = None,
+    handler: OfHandler = None,
+    queue: OfQueue = None,
     all_: All = False,
     reason: Reason = None,
     yes: Yes = False,
@@ -82,7 +100,7 @@ def retry_dead(
     no_wait: NoWait = False,
 ) -> None:
     """Run dead executions again, each as a new one, and take them off the list."""
-    choice = _choice(run, group, all_)
+    choice = _choice(run, all_, fingerprint=group, handler=handler, queue=queue)
     act_on_many(
         session,
         "retry dead executions",
@@ -98,6 +116,8 @@ def discard_dead(
     session: Session,
     run: RunRefs = None,
     group: Fingerprint = None,
+    handler: OfHandler = None,
+    queue: OfQueue = None,
     all_: All = False,
     reason: Reason = None,
     yes: Yes = False,
@@ -105,7 +125,7 @@ def discard_dead(
     no_wait: NoWait = False,
 ) -> None:
     """Take dead executions off the list without running them; their history stays."""
-    choice = _choice(run, group, all_)
+    choice = _choice(run, all_, fingerprint=group, handler=handler, queue=queue)
     act_on_many(
         session,
         "discard dead executions",
@@ -137,14 +157,14 @@ def export_dead(
     session.printer.say(f"{len(found)} dead letters are in {to}")
 
 
-def _choice(ids: list[str] | None, group: str | None, all_: bool) -> dict[str, Any]:
-    given = [bool(ids), group is not None, all_]
+def _choice(ids: list[str] | None, all_: bool, **group: str | None) -> dict[str, Any]:
+    given = [bool(ids), all_, *(value is not None for value in group.values())]
     if given.count(True) != 1:
         raise InvalidInput(
-            f"{given.count(True)} choices are given, expected one: executions, --group, or --all",
+            f"{given.count(True)} choices are given, expected one: executions, --group, --handler, --queue, or --all",
             hint="timeball dead shows what there is",
         )
-    return {"ids": ids or None, "fingerprint": group, "all_of_them": all_}
+    return {"ids": ids or None, "all_of_them": all_} | group
 
 
 class _Look:
@@ -159,8 +179,7 @@ def _looking_at(choice: dict[str, Any]) -> Any:
     async def look(client: AsyncClient) -> _Look:
         if choice["ids"]:
             return _Look(choice["ids"])
-        return _Look(
-            [one.id async for one in client.dead_letters.iterate(fingerprint=choice["fingerprint"], limit=200)]
-        )
+        group: Any = {by.field: choice[by.field] for by in DeadGrouping}
+        return _Look([one.id async for one in client.dead_letters.iterate(limit=200, **group)])
 
     return look

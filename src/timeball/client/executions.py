@@ -132,39 +132,44 @@ def dead(
     return get("/dead-letter", a_page(Execution), fingerprint=fingerprint, limit=limit, cursor=cursor, **wanted)
 
 
-def groups(limit: int | None = None) -> Call[list[DeadGroup]]:
-    """The dead, grouped by what killed them, the largest group first."""
-    return get("/dead-letter/groups", many(DeadGroup), limit=limit)
+def groups(by: Literal["error", "handler", "queue"] | None = None, limit: int | None = None) -> Call[list[DeadGroup]]:
+    """The dead, grouped by what killed them, by handler or by queue, the largest group first."""
+    return get("/dead-letter/groups", many(DeadGroup), by=by, limit=limit)
 
 
 def retry_dead(
     *,
     ids: Sequence[str] | None = None,
     fingerprint: str | None = None,
+    handler: str | None = None,
+    queue: str | None = None,
     all_of_them: bool = False,
     reason: str | None = None,
 ) -> Call[BulkResult | Operation]:
-    """Run dead executions again: some by id, all of one cause, or all; an Operation if they are more than 500."""
-    return post("/dead-letter/retry", what_came_of_many(), _choice(ids, fingerprint, all_of_them, reason))
+    """Run dead executions again: some by id, all of a group, or all; an Operation if they are more than 500."""
+    group = {"fingerprint": fingerprint, "handler": handler, "queue": queue}
+    return post("/dead-letter/retry", what_came_of_many(), _choice(ids, group, all_of_them, reason))
 
 
 def discard(
     *,
     ids: Sequence[str] | None = None,
     fingerprint: str | None = None,
+    handler: str | None = None,
+    queue: str | None = None,
     all_of_them: bool = False,
     reason: str | None = None,
 ) -> Call[BulkResult | Operation]:
-    """Take dead executions off the list: some by id, all of one cause, or all; an Operation if they are more than 500."""
-    return post("/dead-letter/discard", what_came_of_many(), _choice(ids, fingerprint, all_of_them, reason))
+    """Take dead executions off the list: some by id, all of a group, or all; an Operation if they are more than 500."""
+    group = {"fingerprint": fingerprint, "handler": handler, "queue": queue}
+    return post("/dead-letter/discard", what_came_of_many(), _choice(ids, group, all_of_them, reason))
 
 
 def _choice(
-    ids: Sequence[str] | None, fingerprint: str | None, all_of_them: bool, reason: str | None
+    ids: Sequence[str] | None, group: dict[str, str | None], all_of_them: bool, reason: str | None
 ) -> dict[str, Any]:
-    return {
+    return group | {
         "ids": None if ids is None else list(ids),
-        "fingerprint": fingerprint,
         "all": all_of_them or None,
         "reason": reason,
     }

@@ -16,9 +16,11 @@ from timeball.client.models import (
     Explanation,
     FireTimes,
     Job,
+    Operation,
     Revision,
     SyncResult,
 )
+from timeball.client.operations import what_came_of_many
 from timeball.client.verbs import Download, Face, Group, Verb, Walk
 from timeball.client.wishes import ExecutionSearch, JobChanges, JobFields, JobSearch, Moment
 
@@ -134,14 +136,27 @@ def list_revisions(job: str, *, limit: int | None = None, cursor: str | None = N
     return get(at("jobs", job, "revisions"), a_page(Revision), limit=limit, cursor=cursor)
 
 
-def cancel_many(jobs: Sequence[str], reason: str | None = None) -> Call[BulkResult]:
-    """Cancel the current execution of each of up to 500 jobs."""
-    return post("/jobs/bulk/cancel", a(BulkResult), {"ids": list(jobs), "reason": reason})
+def bulk(
+    action: Literal["pause", "resume", "trigger", "cancel", "retry", "delete"],
+    *,
+    ids: Sequence[str] | None = None,
+    matching: Mapping[str, Any] | None = None,
+    reason: str | None = None,
+    dry_run: bool = False,
+    expected_count: int | None = None,
+) -> Call[BulkResult | Operation]:
+    """Do the same to many jobs, up to 500 named by *ids* or all that a filter finds.
 
-
-def retry_many(jobs: Sequence[str], reason: str | None = None) -> Call[BulkResult]:
-    """Run the last ended execution of each of up to 500 jobs again."""
-    return post("/jobs/bulk/retry", a(BulkResult), {"ids": list(jobs), "reason": reason})
+    Of up to 500 the answer tells what came of each; more become an Operation, whose end `operations.wait` awaits.
+    """
+    body = {
+        "ids": None if ids is None else list(ids),
+        "filter": matching,
+        "reason": reason,
+        "dry_run": dry_run,
+        "expected_count": expected_count,
+    }
+    return post(at("jobs", "bulk", action), what_came_of_many(), body)
 
 
 def export(format: ExportFormat = "csv", **wanted: Unpack[JobSearch]) -> Call[bytes]:
@@ -190,7 +205,6 @@ class Jobs(Group[Face]):
     explain = Verb(explain)
     revisions = Verb(list_revisions)
     iterate_revisions = Walk(list_revisions)
-    cancel_many = Verb(cancel_many)
-    retry_many = Verb(retry_many)
+    bulk = Verb(bulk)
     export = Download(export)
     sync = Verb(sync)

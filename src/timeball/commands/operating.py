@@ -1,4 +1,4 @@
-"""Operations: one thing that is done to many executions, and survives whoever does it."""
+"""Operations: one thing that is done to many executions or jobs, and survives whoever does it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from uuid import UUID
 
 from timeball.commands.actor import LOCAL, Actor
-from timeball.commands.running import Running
+from timeball.commands.many_jobs import ManyJobs
 from timeball.domain.ids import ExecutionId
 from timeball.domain.instants import shown
 from timeball.domain.operation import (
@@ -17,29 +17,33 @@ from timeball.domain.operation import (
     OperationId,
     OperationItem,
     OperationState,
+    OperationSubject,
 )
 from timeball.errors import Conflict, InvalidInput, NotFound, StoreError, TimeballError
 
 _BATCH = 50
 
 
-class Operating(Running):
-    """Cancel, retry or discard very many."""
+class Operating(ManyJobs):
+    """Do something to very many."""
 
     async def start_operation(
         self,
         action: OperationAction,
-        ids: Sequence[ExecutionId],
+        ids: Sequence[UUID],
         actor: Actor = LOCAL,
         *,
+        subject: OperationSubject = OperationSubject.EXECUTION,
         settles: bool = False,
         holder: UUID | None = None,
     ) -> Operation:
         """Write an operation down; whoever runs `work_off` does it. With a *holder*, that one is to begin at once."""
         if len(ids) > MOST_ITEMS:
-            raise InvalidInput(f"{len(ids)} executions are more than {MOST_ITEMS}", hint="do it in smaller parts")
+            raise InvalidInput(f"{len(ids)} {subject}s are more than {MOST_ITEMS}", hint="do it in smaller parts")
         unique = list(dict.fromkeys(ids))
-        return await self._store.operations.begin(action, unique, actor.entry, settles=settles, holder=holder)
+        return await self._store.operations.begin(
+            action, unique, actor.entry, subject=subject, settles=settles, holder=holder
+        )
 
     async def cancel_operation(self, operation_id: OperationId, actor: Actor = LOCAL) -> Operation:
         """Stop an operation where it is; what it has done stays done."""
@@ -81,20 +85,22 @@ class Operating(Running):
 
     async def _do(self, operation: Operation, items: Sequence[OperationItem]) -> list[OperationItem]:
         if operation.action is OperationAction.DISCARD:
-            settled = await self._store.operations.settle([item.execution_id for item in items], "discarded")
+            settled = await self._store.operations.settle([_execution_of(item) for item in items], "discarded")
             return [_discarded(item, is_done=item.execution_id in settled) for item in items]
         return [await self._do_one(operation, item) for item in items]
 
     async def _do_one(self, operation: Operation, item: OperationItem) -> OperationItem:
         actor = Actor(operation.actor, operation.reason, operation.place)
         try:
+            if operation.subject is OperationSubject.JOB:
+                return replace(await self._do_to_job(operation.action, item, actor), status="done")
             if operation.action is OperationAction.CANCEL:
-                if item.execution_id not in await self._cancel([item.execution_id], actor, audit=None):
+                if item.execution_id not in await self._cancel([_execution_of(item)], actor, audit=None):
                     raise Conflict("this execution has ended, or is being stopped already")
             else:
                 await self._retry_once(item, actor)
                 if operation.settles:
-                    await self._store.operations.settle([item.execution_id], "retried")
+                    await self._store.operations.settle([_execution_of(item)], "retried")
         except StoreError:
             raise
         except TimeballError as error:
@@ -102,10 +108,13 @@ class Operating(Running):
         return replace(item, status="done")
 
     async def _retry_once(self, item: OperationItem, actor: Actor) -> None:
-        """Whoever did this before us may have died before it was written down: then the execution is there already."""
-        assert item.made is not None
-        if await self._store.history.find(item.made) is None:
-            await self._retry(item.execution_id, None, actor, item.made, audit=None)
+        if not await self._is_made(item.made):
+            await self._retry(_execution_of(item), None, actor, item.chosen, audit=None)
+
+
+def _execution_of(item: OperationItem) -> ExecutionId:
+    assert item.execution_id is not None
+    return item.execution_id
 
 
 def _discarded(item: OperationItem, *, is_done: bool) -> OperationItem:

@@ -24,9 +24,12 @@ class Running(Changing):
 
     async def trigger(self, job_id: JobId, payload: Any = None, actor: Actor = LOCAL) -> ExecutionId:
         """Run a job now, beside its schedule; with another payload, if one is given."""
+        return await self._trigger(job_id, payload, actor, ExecutionId(self._env.new_id()))
+
+    async def _trigger(self, job_id: JobId, payload: Any, actor: Actor, new_id: ExecutionId) -> ExecutionId:
         job = await self._existing(job_id)
         request = Request(
-            id=ExecutionId(self._env.new_id()),
+            id=new_id,
             job_id=job.id,
             origin=Origin.TRIGGER,
             payload=self._own_payload(job.handler, payload, actor),

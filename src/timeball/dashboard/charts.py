@@ -61,14 +61,16 @@ def stacked_bars(
     return _svg("bars", max(length, 1) * step, height, label, "".join(parts))
 
 
-def line(values: Sequence[float], label: str, *, width: int = 240, height: int = 48) -> Markup:
-    """One line from left to right."""
+def sparkline(values: Sequence[float], label: str, *, height: int = 20, step: int = 5) -> Markup:
+    """Bars in one colour that say when, not how many: small enough for a row of a table."""
     top = max(values, default=0) or 1
-    step = width / max(len(values) - 1, 1)
-    points = " ".join(
-        f"{number * step:g},{height - value / top * (height - 2) - 1:g}" for number, value in enumerate(values)
+    # What is there at all shows at least two pixels; where nothing is, a thin ground line.
+    talls = [max(value / top * height, 2) if value else 0.5 for value in values]
+    path = "".join(
+        f"M{number * step} {height}h{step - 1}v-{tall:.3g}h-{step - 1}z" for number, tall in enumerate(talls)
     )
-    return _svg("line", width, height, label, f'<polyline class="line" points="{points}"/>')
+    body = f'<title>{escape(label)}</title><path class="tone-bad" d="{path}"/>'
+    return _svg("strip", max(len(values), 1) * step, height, label, body)
 
 
 def gauge(value: float, most: float, label: str, *, width: int = 96, height: int = 6) -> Markup:

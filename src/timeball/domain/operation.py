@@ -1,4 +1,4 @@
-"""Operations: one thing that is done to many executions, in the background if they are very many."""
+"""Operations: one thing that is done to many executions or jobs, in the background if they are very many."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import NewType
 from uuid import UUID
 
-from timeball.domain.ids import ExecutionId
+from timeball.domain.ids import ExecutionId, JobId
 
 OperationId = NewType("OperationId", UUID)
 
@@ -16,12 +16,30 @@ OperationId = NewType("OperationId", UUID)
 MOST_ITEMS = 100_000
 
 
+class OperationSubject(StrEnum):
+    """What an operation is done to."""
+
+    EXECUTION = "execution"
+    JOB = "job"
+
+
 class OperationAction(StrEnum):
-    """What is done to each; `discard` takes the dead off the dead-letter list."""
+    """What is done to each; `discard` takes the dead off the dead-letter list.
+
+    Of a job, `cancel` gives up what runs or waits, and `retry` runs what ended last. What follows here is for jobs only.
+    """
 
     CANCEL = "cancel"
     RETRY = "retry"
     DISCARD = "discard"
+    PAUSE = "pause"
+    RESUME = "resume"
+    TRIGGER = "trigger"
+    DELETE = "delete"
+
+    @property
+    def makes_executions(self) -> bool:
+        return self in (OperationAction.RETRY, OperationAction.TRIGGER)
 
 
 class OperationState(StrEnum):
@@ -40,6 +58,7 @@ class Operation:
 
     id: OperationId
     action: OperationAction
+    subject: OperationSubject
     state: OperationState
     actor: str
     place: str | None
@@ -62,13 +81,21 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationItem:
-    """One of the executions: what came of it, once it was tried.
+    """One of the executions or jobs: what came of it, once it was tried.
 
-    *made* is the id of the execution that a retry makes: it is chosen beforehand, so that a second try finds the first.
+    *made* is the id of the execution that a retry or a trigger makes: it is chosen beforehand, so that a second try
+    finds the first. Of a job whose execution was cancelled, it is that one.
     """
 
     number: int
-    execution_id: ExecutionId
+    execution_id: ExecutionId | None = None
+    job_id: JobId | None = None
     status: str | None = None
     made: ExecutionId | None = None
     error: str | None = None
+
+    @property
+    def chosen(self) -> ExecutionId:
+        """The id that was chosen for what is made."""
+        assert self.made is not None
+        return self.made

@@ -78,6 +78,7 @@ class ExecutionFilter:
     handler: str | None = None
     queue: str | None = None
     origin: Origin | None = None
+    # What killed the dead; `none` means those of which no fingerprint is known.
     fingerprint: str | None = None
     since: datetime | None = None
     until: datetime | None = None

@@ -167,7 +167,8 @@ class Attempts:
         except asyncio.CancelledError:
             if self._is_closed:
                 raise
-            outcome = Failed(ErrorInfo(type="CancelledError", message="the handler cancelled the task it ran in"))
+            message = "the handler cancelled the task it ran in"
+            outcome = Failed(ErrorInfo(type="CancelledError", message=message, fingerprint="cancelled-itself"))
         if self._is_closed:
             return
         self._wheel.remove(context)

@@ -292,4 +292,5 @@ class Executor:
 
 
 def _unknown_handler(claimed: Claimed) -> ErrorInfo:
-    return ErrorInfo(type="UnknownHandler", message=f"this worker has no handler {claimed.handler}")
+    message = f"this worker has no handler {claimed.handler}"
+    return ErrorInfo(type="UnknownHandler", message=message, fingerprint="unknown-handler")

@@ -12,8 +12,9 @@ from zoneinfo import ZoneInfo
 
 from timeball.domain.civil_time import changes_between
 from timeball.domain.collisions import Collision
+from timeball.domain.dead_letters import DeadGroup, DeadGrouping
 from timeball.domain.diagnosis import Diagnosis
-from timeball.domain.execution import Attempt, Execution, ExecutionState
+from timeball.domain.execution import Attempt, Execution
 from timeball.domain.explanation import Explanation
 from timeball.domain.ids import ExecutionId, JobId, parse_id
 from timeball.domain.instants import shown
@@ -42,8 +43,6 @@ from timeball.store.survey import Survey
 
 _HEALTH_SECONDS = 3.0
 _YEAR, _NEAR = timedelta(days=370), timedelta(hours=2)
-_UNFINISHED = (ExecutionState.RUNNING, ExecutionState.QUEUED, ExecutionState.RETRYING, ExecutionState.SCHEDULED)
-_ENDED = tuple(state for state in ExecutionState if state.is_final)
 
 
 class Insights:
@@ -221,24 +220,21 @@ class Insights:
 
     async def current_execution(self, job_id: JobId) -> Execution | None:
         """What of a job runs, or else waits: the one that is furthest on its way."""
-        for state in _UNFINISHED:
-            page = await self.executions(ExecutionFilter(states=(state,), job_id=job_id), PageRequest(limit=1))
-            if page.items:
-                return page.items[0]
-        return None
+        found = await self._store.history.current_of(job_id)
+        return None if found is None else await self._store.history.find(found)
 
     async def last_ended(self, job_id: JobId) -> Execution | None:
         """The latest execution of a job that has ended."""
-        page = await self.executions(ExecutionFilter(states=_ENDED, job_id=job_id), PageRequest(limit=1))
-        return page.items[0] if page.items else None
+        found = await self._store.history.last_ended_of(job_id)
+        return None if found is None else await self._store.history.find(found)
 
     async def next_due(self, most: int) -> list[dict[str, Any]]:
         """What falls due next, the soonest first."""
         return await self._outlook.next_due(most)
 
-    async def dead_groups(self, limit: int) -> list[dict[str, Any]]:
-        """The latest dead that nobody has dealt with, by what killed them."""
-        return await self._listing.dead_groups(limit)
+    async def dead_groups(self, limit: int, by: DeadGrouping = DeadGrouping.ERROR) -> list[DeadGroup]:
+        """The latest dead that nobody has dealt with, by what killed them or by where they ran."""
+        return await self._listing.dead_groups(limit, by)
 
     # templates
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from timeball.domain.dead_letters import NO_FINGERPRINT
 from timeball.domain.execution import Execution, ExecutionState
 from timeball.domain.search import ExecutionFilter, first_id_at, read_cursor, time_of_id, write_cursor
 from timeball.store import stretches
@@ -218,7 +219,9 @@ def _conditions(wanted: ExecutionFilter, values: Values, before: UUID | None) ->
     for column, value in (("handler", wanted.handler), ("queue", wanted.queue), ("origin", wanted.origin)):
         if value is not None:
             conditions.append(f"{column} = {values.add(str(value), 'text')}")
-    if wanted.fingerprint is not None:
+    if wanted.fingerprint == NO_FINGERPRINT:
+        conditions.append("fingerprint IS NULL")
+    elif wanted.fingerprint is not None:
         conditions.append(f"fingerprint = {values.add(wanted.fingerprint, 'text')}")
     if wanted.is_unsettled:
         conditions.append("NOT EXISTS (SELECT 1 FROM timeball.settled WHERE settled.execution_id = id)")

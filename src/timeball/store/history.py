@@ -56,6 +56,16 @@ class History:
         rows = await self._database.fetch("executions_of_job", job_id=job_id, before=before or _LAST_ID, limit=limit)
         return [execution_from(row) for row in rows]
 
+    async def current_of(self, job_id: JobId) -> ExecutionId | None:
+        """What of a job runs, or else waits: the one that is furthest on its way."""
+        found: ExecutionId | None = await self._database.fetch_value("current_execution_of_job", job_id=job_id)
+        return found
+
+    async def last_ended_of(self, job_id: JobId) -> ExecutionId | None:
+        """The latest execution of a job that has ended."""
+        found: ExecutionId | None = await self._database.fetch_value("last_ended_of_job", job_id=job_id)
+        return found
+
     async def attempts(self, execution_id: ExecutionId) -> list[Attempt]:
         """The unsuccessful tries of an execution, in order."""
         return [attempt_from(row) for row in await self._database.fetch("attempts_of", id=execution_id)]

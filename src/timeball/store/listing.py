@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from timeball.domain.dead_letters import NO_FINGERPRINT, DeadGroup, DeadGrouping
 from timeball.domain.execution import Execution, ExecutionState
 from timeball.domain.ids import ExecutionId, JobId
 from timeball.domain.job import Job
@@ -32,6 +33,8 @@ from timeball.store.searching import ids_of_job
 from timeball.store.stretches import Walk
 
 _BY_ID = "id"
+# In how many parts the time is cut in which the dead of a group died.
+_PARTS = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +110,12 @@ class Listing:
 
     # dead letters
 
-    async def dead_groups(self, limit: int) -> list[dict[str, Any]]:
-        """The latest dead, by what killed them, the largest group first."""
-        rows = await self._database.fetch("dead_groups", most=EXACT_UP_TO, limit=limit)
-        return [dict(row) for row in rows]
+    async def dead_groups(self, limit: int, by: DeadGrouping = DeadGrouping.ERROR) -> list[DeadGroup]:
+        """The latest dead in groups, the largest first."""
+        rows = await self._database.fetch(
+            "dead_groups", most=EXACT_UP_TO, limit=limit, by=by.value, no_fingerprint=NO_FINGERPRINT, parts=_PARTS
+        )
+        return [_group_from(row, by) for row in rows]
 
     async def dead_count(self) -> int:
         """How many of the dead nobody has dealt with, counted up to 10,000."""
@@ -166,6 +171,12 @@ class Listing:
         found = [dict(row) for row in await self._reader.fetch(text, values)]
         items = found[: request.limit]
         return Page(items, write_cursor(_BY_ID, items[-1]["id"]) if len(found) > request.limit else None)
+
+
+def _group_from(row: Any, by: DeadGrouping) -> DeadGroup:
+    told = dict(row)
+    counts = dict(zip(told.pop("parts"), told["deaths"], strict=True))
+    return DeadGroup(**told | {"by": by, "deaths": [counts.get(part, 0) for part in range(1, _PARTS + 1)]})
 
 
 def _standing_from(row: Any) -> Standing:

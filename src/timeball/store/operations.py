@@ -1,6 +1,6 @@
 """Operations: begun, held by lease while they are worked off, and remembered for a week.
 
-Each execution of an operation is a row that says what came of it. Whoever holds the operation works off the rows that
+Each execution or job of an operation is a row that says what came of it. Whoever holds the operation works off the rows that
 say nothing yet. If the holder dies, its lease ends and another goes on where it stopped.
 """
 
@@ -11,8 +11,15 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from timeball.domain.ids import ExecutionId
-from timeball.domain.operation import Operation, OperationAction, OperationId, OperationItem, OperationState
+from timeball.domain.ids import ExecutionId, JobId
+from timeball.domain.operation import (
+    Operation,
+    OperationAction,
+    OperationId,
+    OperationItem,
+    OperationState,
+    OperationSubject,
+)
 from timeball.domain.search import Page, read_cursor, write_cursor
 from timeball.errors import NotFound
 from timeball.store.database import Connection, Database
@@ -22,6 +29,7 @@ LEASE = timedelta(seconds=30)
 KEEP = timedelta(days=7)
 _LAST_ID = UUID(int=2**128 - 1)
 _LATEST_FIRST = "operation"
+# Other changes belong to the history of their jobs, and are noted there, one by one.
 _AUDITED_AS = {
     OperationAction.CANCEL: "execution.cancel",
     OperationAction.RETRY: "execution.retry",
@@ -39,16 +47,16 @@ class Operations:
     async def begin(
         self,
         action: OperationAction,
-        ids: Sequence[ExecutionId],
+        ids: Sequence[UUID],
         audit: AuditEntry,
         *,
+        subject: OperationSubject = OperationSubject.EXECUTION,
         settles: bool = False,
         holder: UUID | None = None,
     ) -> Operation:
         """Write an operation down, audited in one row; *holder* works it off at once, else somebody will."""
         env = self._database.env
         operation_id = env.new_id()
-        made = [env.new_id() if action is OperationAction.RETRY else None for _ in ids]
 
         async def work(connection: Connection) -> Operation:
             row = await self._database.fetch_row(
@@ -56,6 +64,7 @@ class Operations:
                 connection,
                 id=operation_id,
                 action=action.value,
+                subject=subject.value,
                 actor=audit.actor,
                 place=audit.place,
                 reason=audit.reason,
@@ -65,11 +74,21 @@ class Operations:
                 lease=LEASE,
             )
             await self._database.fetch(
-                "add_operation_items", connection, operation_id=operation_id, execution_ids=list(ids), made=made
+                "add_operation_items",
+                connection,
+                operation_id=operation_id,
+                subject=subject.value,
+                ids=list(ids),
+                made=[env.new_id() if action.makes_executions else None for _ in ids],
             )
-            facts = {"count": len(ids), "executions": [str(one) for one in ids[:100]], "operation": str(operation_id)}
-            subject = f"execution:{ids[0]}" if len(ids) == 1 else f"{len(ids)} executions"
-            await self._auditor.audit(connection, audit, _AUDITED_AS[action], subject, None, facts)
+            if action in _AUDITED_AS:
+                facts = {
+                    "count": len(ids),
+                    f"{subject}s": [str(one) for one in ids[:100]],
+                    "operation": str(operation_id),
+                }
+                touched = f"{subject}:{ids[0]}" if len(ids) == 1 else f"{len(ids)} {subject}s"
+                await self._auditor.audit(connection, audit, _AUDITED_AS[action], touched, None, facts)
             return _operation_from(row)
 
         await self._database.fetch("forget_operations", keep=KEEP)
@@ -179,6 +198,7 @@ def _operation_from(row: Any) -> Operation:
     return Operation(
         id=OperationId(row["id"]),
         action=OperationAction(row["action"]),
+        subject=OperationSubject(row["subject"]),
         state=OperationState(row["state"]),
         actor=row["actor"],
         place=row["place"],
@@ -198,7 +218,8 @@ def _operation_from(row: Any) -> Operation:
 def _item_from(row: Any) -> OperationItem:
     return OperationItem(
         number=row["number"],
-        execution_id=ExecutionId(row["execution_id"]),
+        execution_id=None if row["execution_id"] is None else ExecutionId(row["execution_id"]),
+        job_id=None if row["job_id"] is None else JobId(row["job_id"]),
         status=row["status"],
         made=None if row["made"] is None else ExecutionId(row["made"]),
         error=row["error"],

@@ -1,4 +1,4 @@
--- The schema after migration 0014, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
+-- The schema after migration 0016, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
 
 CREATE TABLE timeball.migration (
     number     integer NOT NULL,
@@ -285,9 +285,9 @@ CREATE INDEX finished_by_state ON timeball.finished (state, id) WHERE state <> '
 CREATE INDEX finished_by_fingerprint ON timeball.finished (fingerprint, id) WHERE state = 'dead';
 -- fold, changes: what was recorded since a snapshot. BRIN: a row that is added costs it nothing.
 CREATE INDEX finished_by_recorded ON timeball.finished USING brin (recorded) WITH (pages_per_range='16', autosummarize='on');
--- Dead letters are counted, grouped by what killed them and led to their jobs without reading a row of the history.
+-- Dead letters are counted, grouped by what killed them, by handler or by queue, and led to their jobs without reading a row of the history.
 -- Only what dies pays for it. The error itself may be long, and is read where it is shown.
-CREATE INDEX finished_dead ON timeball.finished (id) INCLUDE (job_id, fingerprint, handler, finished_at) WHERE state = 'dead';
+CREATE INDEX finished_dead ON timeball.finished (id) INCLUDE (job_id, fingerprint, handler, queue, finished_at) WHERE state = 'dead';
 
 CREATE TABLE timeball.finished_default PARTITION OF timeball.finished DEFAULT;
 
@@ -725,9 +725,11 @@ CREATE TABLE timeball.operation (
     created_at       timestamptz NOT NULL,
     started_at       timestamptz,
     finished_at      timestamptz,
+    subject          text NOT NULL DEFAULT 'execution',
     CONSTRAINT operation_pkey PRIMARY KEY (id),
-    CONSTRAINT operation_action_check CHECK (action = ANY (ARRAY['cancel', 'retry', 'discard'])),
+    CONSTRAINT operation_action_check CHECK (action = ANY (ARRAY['cancel', 'retry', 'discard', 'pause', 'resume', 'trigger', 'delete'])),
     CONSTRAINT operation_state_check CHECK (state = ANY (ARRAY['pending', 'running', 'succeeded', 'cancelled', 'failed'])),
+    CONSTRAINT operation_subject_check CHECK (subject = ANY (ARRAY['execution', 'job'])),
     CONSTRAINT operation_total_check CHECK (total >= 0)
 );
 -- take_operation: what is not finished, the oldest first.
@@ -737,11 +739,13 @@ CREATE INDEX operation_unfinished ON timeball.operation (id) WHERE finished_at I
 CREATE TABLE timeball.operation_item (
     operation_id uuid NOT NULL,
     number       integer NOT NULL,
-    execution_id uuid NOT NULL,
+    execution_id uuid,
     status       text,
     made         uuid,
     error        text,
+    job_id       uuid,
     CONSTRAINT operation_item_pkey PRIMARY KEY (operation_id, number),
+    CONSTRAINT operation_item_is_one CHECK (num_nonnulls(execution_id, job_id) = 1),
     CONSTRAINT operation_item_operation_id_fkey FOREIGN KEY (operation_id) REFERENCES timeball.operation(id) ON DELETE CASCADE,
     CONSTRAINT operation_item_status_check CHECK (status = ANY (ARRAY['done', 'failed']))
 );

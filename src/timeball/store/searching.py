@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from timeball.domain.dead_letters import NO_FINGERPRINT
 from timeball.domain.execution import ExecutionState
 from timeball.domain.ids import parse_id
 from timeball.domain.job import JobStatus
@@ -55,7 +56,8 @@ def _in_room(term: Term, room: str, place: Place, now: str, moment: datetime, na
         case "error":
             return _any(_texts(column, term, place) for column in _ERRORS.get(room, (_NOTHING,)))
         case "fingerprint":
-            return _texts("fingerprint" if room == "finished" else _NOTHING, term, place)
+            own = f"coalesce(fingerprint, '{NO_FINGERPRINT}')"
+            return _texts(own if room == "finished" else _NOTHING, term, place)
         case "settled":
             is_settled = "EXISTS (SELECT 1 FROM timeball.settled WHERE settled.execution_id = id)"
             return _any(is_settled if value == "yes" else f"NOT {is_settled}" for value in term.values)

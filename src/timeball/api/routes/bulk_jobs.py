@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Path, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.responses import Response
 
-from timeball.api.auth import Role, TheCaller
+from timeball.api.auth import Caller, Role, TheCaller
 from timeball.api.described import EXECUTION_ID, JOB_ID, NEW_JOB_EXAMPLE, described
 from timeball.api.desk import Desk, TheDesk
-from timeball.api.many import described_many, each_of, summed_up
+from timeball.api.many import (
+    all_jobs_matching,
+    check_count,
+    described_many,
+    done_to_many,
+    each_of,
+    item_document,
+    summed_up,
+)
+from timeball.api.problems import Refusal
 from timeball.api.routes.jobs import IdempotencyKey
-from timeball.api.schemas.bulk import BulkCreated, BulkJobs, BulkOut, JobRefs
+from timeball.api.schemas.bulk import BulkCreated, BulkJobs, BulkOut, JobBulkIn
 from timeball.api.schemas.jobs import JobIn
 from timeball.api.views import Document, answer
-from timeball.api.wishes import spec_from
+from timeball.api.wishes import check_search, job_filter, spec_from
 from timeball.commands import Actor
-from timeball.domain.ids import ExecutionId, show_execution, show_job
-from timeball.domain.job import Job
-from timeball.domain.operation import OperationAction, OperationItem
+from timeball.domain.ids import JobId, show_execution, show_job
+from timeball.domain.instants import shown
+from timeball.domain.operation import OperationAction, OperationSubject
 from timeball.domain.redaction import REDACTED, refuse_redacted
 from timeball.domain.text import to_json
 from timeball.errors import Conflict, InvalidInput, NotAllowed, NotFound
@@ -168,61 +179,79 @@ def _created(results: list[Document]) -> Response:
     return answer({"created": created, "failed": failed, "results": results}, 201)
 
 
-_MANY: dict[str, Any] = described_many({"ids": ["daily-report", JOB_ID], "reason": "a bad release"})
+_EXAMPLE = {"ids": ["daily-report", JOB_ID], "reason": "a bad release"}
+_DELETE: dict[str, Any] = described_many(_EXAMPLE, Role.EDITOR)
+_MANY: dict[str, Any] = described_many(_EXAMPLE)
 
 
-@router.post("/cancel", response_model=BulkOut, **_MANY)
-async def cancel_jobs(
-    body: JobRefs, desk: TheDesk, caller: TheCaller, idempotency_key: IdempotencyKey = None
+@router.post("/delete", response_model=BulkOut, **_DELETE)
+async def delete_jobs(
+    body: JobBulkIn, desk: TheDesk, caller: TheCaller, idempotency_key: IdempotencyKey = None
 ) -> Response:
-    """Cancel the current execution of each of up to 500 jobs."""
+    """Take many jobs out of service, named or found by a filter; what waits of them is cancelled, their history stays.
 
-    async def current(job: Job) -> ExecutionId:
-        found = await desk.insights.current_execution(job.id)
-        if found is None:
-            raise Conflict("nothing of this job waits or runs")
-        return found.id
-
-    return await _each(desk, caller.acting(body.reason), OperationAction.CANCEL, body.ids, current)
+    Up to 500 are done at once; more become an operation (202).
+    """
+    return await _change(OperationAction.DELETE, body, desk, caller)
 
 
-@router.post("/retry", response_model=BulkOut, **_MANY)
-async def retry_jobs(
-    body: JobRefs, desk: TheDesk, caller: TheCaller, idempotency_key: IdempotencyKey = None
+@router.post("/{action}", response_model=BulkOut, **_MANY)
+async def change_jobs(
+    action: Annotated[Literal["pause", "resume", "trigger", "cancel", "retry"], Path()],
+    body: JobBulkIn,
+    desk: TheDesk,
+    caller: TheCaller,
+    idempotency_key: IdempotencyKey = None,
 ) -> Response:
-    """Run the last ended execution of each of up to 500 jobs again."""
+    """Do the same to many jobs, named or found by a filter.
 
-    async def last(job: Job) -> ExecutionId:
-        found = await desk.insights.last_ended(job.id)
-        if found is None:
-            raise Conflict("no execution of this job has ended")
-        return found.id
+    `cancel` gives up what runs or waits of each, `retry` runs again what ended last.
+    Up to 500 are done at once, and the answer tells of each; more become an operation (202) that is asked about at
+    `/operations/{id}`. With `dry_run` the first 500 that would be touched are shown.
+    """
+    return await _change(OperationAction(action), body, desk, caller)
 
-    return await _each(desk, caller.acting(body.reason), OperationAction.RETRY, body.ids, last)
+
+async def _change(action: OperationAction, body: JobBulkIn, desk: Desk, caller: Caller) -> Response:
+    if (body.ids is None) == (body.filter is None):
+        raise Refusal(422, "invalid_input", "give either ids or a filter", hint="a filter may be empty: {}")
+    actor = caller.acting(body.reason)
+    if body.ids is not None and not body.dry_run:
+        return await _each(desk, actor, action, body.ids, body.expected_count)
+    return await done_to_many(
+        desk,
+        actor,
+        action,
+        await _chosen(desk, caller, body),
+        subject=OperationSubject.JOB,
+        dry_run=body.dry_run,
+        expected_count=body.expected_count,
+    )
+
+
+async def _chosen(desk: Desk, caller: Caller, body: JobBulkIn) -> list[JobId]:
+    if body.filter is None:
+        return [(await desk.insights.find_job(one)).id for one in body.ids or ()]
+    chosen = body.filter
+    wanted = job_filter(chosen.status, handler=chosen.handler, queue=chosen.queue, tag=chosen.tag, q=chosen.q)
+    check_search(wanted, caller)
+    return await all_jobs_matching(desk, replace(wanted, is_named=chosen.named))
 
 
 async def _each(
-    desk: Desk,
-    actor: Actor,
-    action: OperationAction,
-    references: list[str],
-    execution_of: Callable[[Job], Awaitable[ExecutionId]],
+    desk: Desk, actor: Actor, action: OperationAction, references: list[str], expected_count: int | None
 ) -> Response:
-    """Find the execution that is meant for each job, do it to those, and tell what came of each job."""
-    meant: dict[str, ExecutionId] = {}
-    errors: dict[str, str] = {}
+    """Tells of each job under the name it was given by; one that is not there does not hold back the others."""
+    meant: dict[str, JobId] = {}
     for reference in references:
-        try:
-            meant[reference] = await execution_of(await desk.insights.find_job(reference))
-        except (NotFound, Conflict) as error:
-            errors[reference] = str(error)
-    done = await each_of(desk, actor, action, list(dict.fromkeys(meant.values())))
-    return answer(summed_up([_job_result(one, done.get(meant.get(one)), errors.get(one)) for one in references]))
+        with suppress(NotFound):
+            meant[reference] = (await desk.insights.find_job(reference)).id
+    ids = list(dict.fromkeys(meant.values()))
+    check_count(len(ids), expected_count, OperationSubject.JOB)
+    items = await each_of(desk, actor, action, ids, subject=OperationSubject.JOB)
+    done = {item.job_id: item_document(item) for item in items}
+    return answer(summed_up([done.get(meant.get(one), _missing(one)) | {"id": one} for one in references]))
 
 
-def _job_result(reference: str, item: OperationItem | None, error: str | None) -> Document:
-    if item is None or item.status != "done":
-        said = error if item is None else item.error
-        return {"id": reference, "status": "failed", "execution_id": None, "error": said}
-    made = show_execution(item.made or item.execution_id)
-    return {"id": reference, "status": "done", "execution_id": made, "error": None}
+def _missing(reference: str) -> Document:
+    return {"status": "failed", "execution_id": None, "error": str(NotFound("job", shown(reference)))}

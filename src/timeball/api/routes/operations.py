@@ -1,4 +1,4 @@
-"""Operations: what is done to very many executions, in the background."""
+"""Operations: what is done to very many executions or jobs, in the background."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def list_items(
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     cursor: Annotated[str | None, Query(max_length=1_000)] = None,
 ) -> Response:
-    """What came of each execution, in order."""
+    """What came of each execution or job, in order."""
     found = await desk.insights.find_operation(operation)
     items = await desk.insights.operation_items(found.id, status, _position(cursor), limit + 1)
     shown = items[:limit]

@@ -9,6 +9,10 @@ from pydantic import BaseModel, Field
 from timeball.api.schemas.common import In, Label, Moment, Reason, Words
 from timeball.api.schemas.jobs import JobIn
 
+ExpectedCount = Annotated[
+    Annotated[int, Field(ge=0)] | None, Field(description="Refuse with 409 if another number would be touched.")
+]
+
 
 class BulkJobs(In):
     """Many jobs at once."""
@@ -17,10 +21,24 @@ class BulkJobs(In):
     mode: Literal["all_or_nothing", "per_item"] = "all_or_nothing"
 
 
-class JobRefs(Reason):
-    """Jobs, by id or name."""
+class JobChoice(In):
+    """Which jobs: a filter like the one of the list."""
 
-    ids: list[Annotated[str, Field(min_length=1, max_length=200)]] = Field(min_length=1, max_length=500)
+    status: list[Label] = Field(default_factory=list, max_length=12)
+    handler: Words | None = None
+    queue: Words | None = None
+    tag: Words | None = None
+    named: bool = Field(False, description="Only those with a name: no one-offs that were enqueued without one.")
+    q: Annotated[str, Field(max_length=1_000)] | None = None
+
+
+class JobBulkIn(Reason):
+    """Many jobs, by id or name, or found by a filter."""
+
+    ids: list[Label] | None = Field(None, min_length=1, max_length=500)
+    filter: JobChoice | None = None
+    dry_run: bool = False
+    expected_count: ExpectedCount = None
 
 
 class ExecutionChoice(In):
@@ -41,16 +59,16 @@ class ExecutionBulkIn(Reason):
     ids: list[Label] | None = Field(None, min_length=1, max_length=10_000)
     filter: ExecutionChoice | None = None
     dry_run: bool = False
-    expected_count: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="Refuse with 409 if another number would be touched."
-    )
+    expected_count: ExpectedCount = None
 
 
 class DeadChoice(Reason):
-    """Dead executions: named, all of one fingerprint, or all."""
+    """Dead executions: named, all of one fingerprint (`none`: those without), of one handler or one queue, or all."""
 
     ids: list[Label] | None = Field(None, min_length=1, max_length=10_000)
     fingerprint: Words | None = None
+    handler: Words | None = None
+    queue: Words | None = None
     all: bool = False
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 
 class ExecutionOut(BaseModel):
@@ -93,14 +93,27 @@ class LogLineOut(BaseModel):
     message: str
 
 
-class DeadGroup(BaseModel):
-    """Dead executions with one cause."""
+class Deaths(BaseModel):
+    """How many died in each of equal parts of a time, which is the same for all groups."""
 
-    fingerprint: str
+    since: datetime
+    until: datetime
+    counts: list[int]
+
+
+class DeadGroup(BaseModel):
+    """Dead executions with one cause, one handler or one queue: the field of these three that is set."""
+
+    fingerprint: str | None = Field(description="`none`: those whose error bears no fingerprint.")
+    handler: str | None
+    queue: str | None
     executions: int
-    error_type: str | None
+    error_type: str | None = Field(description="Of the latest, as are `latest_error` and `top_frame`.")
     latest_error: str | None
     latest_id: str
+    top_frame: str | None
     handlers: list[str]
+    queues: list[str]
     first_at: datetime
     last_at: datetime
+    deaths: Deaths

@@ -9,10 +9,11 @@ from pydantic import BaseModel, Field
 
 
 class OperationOut(BaseModel):
-    """Something that is done to many executions, and how far it has come."""
+    """Something that is done to many executions or jobs, and how far it has come."""
 
     id: str
-    action: Literal["cancel", "retry", "discard"]
+    action: Literal["cancel", "retry", "discard", "pause", "resume", "trigger", "delete"]
+    subject: Literal["execution", "job"]
     state: Literal["pending", "running", "succeeded", "cancelled", "failed"] = Field(
         description="`succeeded`: every item was tried; `failed` counts those that could not be done."
     )

@@ -1,4 +1,4 @@
-"""Dead letters: by what killed them; retry one, look, then all."""
+"""Dead letters: by what killed them or by where they ran; retry one, look, then all."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from timeball.dashboard.pages.many import sum_up
 from timeball.dashboard.pages.operations import is_operation, watch
 from timeball.dashboard.routing import Pages
 from timeball.dashboard.visit import Visit
+from timeball.domain.dead_letters import DeadGrouping
 from timeball.domain.execution import ExecutionState
-from timeball.domain.search import ExecutionFilter, PageRequest
+from timeball.domain.search import EXACT_UP_TO, ExecutionFilter, PageRequest
 
 pages = Pages()
 _GROUPS, _PAGE = 100, 50
@@ -24,27 +25,40 @@ _GROUPS, _PAGE = 100, 50
 @pages.get("/dead")
 async def groups(visit: Visit) -> Response:
     """The dead that nobody has dealt with, in groups; or those of one group."""
-    fingerprint = visit.request.query_params.get("fingerprint")
-    found = [dead_group_document(row) for row in await visit.site.insights.dead_groups(_GROUPS)]
-    rows: list[dict[str, Any]] = []
-    page = None
-    if fingerprint is not None:
-        wanted = ExecutionFilter(states=(ExecutionState.DEAD,), fingerprint=fingerprint or None, is_unsettled=True)
-        page = await visit.site.insights.executions(
-            wanted, PageRequest(limit=_PAGE, cursor=visit.query("cursor") or None)
-        )
-        rows = await named(visit, page.items)
-    group = next((one for one in found if one["fingerprint"] == fingerprint), None)
+    chosen = next((by for by in DeadGrouping if by.field in visit.request.query_params), None)
+    if chosen is not None:
+        return await _one_group(visit, chosen, visit.query(chosen.field))
+    by = DeadGrouping(visit.query("by")) if visit.query("by") in list(DeadGrouping) else DeadGrouping.ERROR
+    found = await _groups(visit, by)
     return visit.page(
         "dead.html",
         part="partials/dead_list.html",
         groups=found,
-        group=group,
-        fingerprint=fingerprint,
-        rows=rows,
-        page=page,
+        by=by,
+        groupings=list(DeadGrouping),
         total=sum(one["executions"] for one in found),
+        most=EXACT_UP_TO,
     )
+
+
+async def _one_group(visit: Visit, by: DeadGrouping, key: str) -> Response:
+    chosen: dict[str, Any] = {by.field: key}
+    wanted = ExecutionFilter(states=(ExecutionState.DEAD,), is_unsettled=True, **chosen)
+    request = PageRequest(limit=_PAGE, cursor=visit.query("cursor") or None)
+    page = await visit.site.insights.executions(wanted, request)
+    return visit.page(
+        "dead_group.html",
+        part="partials/dead_group.html",
+        group=next((one for one in await _groups(visit, by) if one[by.field] == key), None),
+        by=by,
+        key=key,
+        rows=await named(visit, page.items),
+        page=page,
+    )
+
+
+async def _groups(visit: Visit, by: DeadGrouping) -> list[dict[str, Any]]:
+    return [dead_group_document(group) for group in await visit.site.insights.dead_groups(_GROUPS, by)]
 
 
 @pages.post("/dead/retry", Role.OPERATOR)
@@ -76,6 +90,5 @@ def _choice(visit: Visit) -> dict[str, Any]:
     ids = visit.form_list("ids") or ([visit.form["one"]] if visit.form.get("one") else [])
     if ids:
         return body | {"ids": ids[:500]}
-    if visit.form.get("fingerprint"):
-        return body | {"fingerprint": visit.form["fingerprint"]}
-    return body | {"all": True}
+    group: dict[str, Any] = {by.field: visit.form[by.field] for by in DeadGrouping if visit.form.get(by.field)}
+    return body | (group or {"all": True})

@@ -7,17 +7,17 @@ from typing import Any
 from starlette.responses import Response
 
 from timeball.api.auth import Role
-from timeball.dashboard.inner_api import ApiProblem
 from timeball.dashboard.pages.executions import so_far
-from timeball.dashboard.pages.many import Many, confirm_many, sum_up
+from timeball.dashboard.pages.many import Many, as_agreed, confirm_many, sum_up
 from timeball.dashboard.pages.operations import is_operation, watch
 from timeball.dashboard.routing import Pages
 from timeball.dashboard.visit import Undo, Visit
 
 pages = Pages()
 _VERBS = {"cancel": "cancelled", "retry": "retried"}
+_ADDRESS = ("executions", "bulk")
 # A cookie carries the way back, and holds no more than this many ids.
-_MOST_UNDONE = 40
+MOST_UNDONE = 40
 
 
 @pages.post("/executions/bulk", Role.OPERATOR)
@@ -28,19 +28,13 @@ async def many(visit: Visit) -> Response:
         return visit.go(visit.back("/executions"), "Nothing was chosen.", kind="bad")
     body: dict[str, Any] = {"action": wish.action, "reason": wish.reason}
     if not wish.is_matching:
-        return _told(visit, wish.action, await visit.api.post("executions", "bulk", body=body | {"ids": wish.ids}))
+        return _told(visit, wish.action, await visit.api.post(*_ADDRESS, body=body | {"ids": wish.ids}))
     until = wish.until or ("" if wish.q or wish.status else so_far(visit).isoformat())
     body["filter"] = {"q": wish.q or None, "status": [wish.status] if wish.status else [], "end_date": until or None}
-    if wish.expected is not None:
-        try:
-            result = await visit.api.post("executions", "bulk", body=body | {"expected_count": wish.expected})
-            return _told(visit, wish.action, result)
-        except ApiProblem as problem:
-            # Another number than the one agreed to: ask again.
-            if problem.status != 409:
-                raise
-    would = await visit.api.post("executions", "bulk", body=body | {"dry_run": True})
-    return confirm_many(visit, wish, would["done"], noun="execution", path="/executions/bulk", until=until)
+    result = await as_agreed(visit, wish, _ADDRESS, body)
+    if result is not None:
+        return _told(visit, wish.action, result)
+    return await confirm_many(visit, wish, _ADDRESS, body, noun="execution", path="/executions/bulk", until=until)
 
 
 def _told(visit: Visit, action: str, result: dict[str, Any]) -> Response:
@@ -54,7 +48,7 @@ def _told(visit: Visit, action: str, result: dict[str, Any]) -> Response:
 
 def undo_of(visit: Visit, made: list[str]) -> Undo | None:
     """The way back from a retry: cancel what it made."""
-    if not 0 < len(made) <= _MOST_UNDONE:
+    if not 0 < len(made) <= MOST_UNDONE:
         return None
     return Undo(visit.site_url("/executions/undo"), {"ids": " ".join(made)})
 
@@ -63,5 +57,5 @@ def undo_of(visit: Visit, made: list[str]) -> Undo | None:
 async def undo_retries(visit: Visit) -> Response:
     """Cancel the executions that a bulk retry made."""
     body = {"action": "cancel", "ids": visit.form.get("ids", "").split(), "reason": "retried by mistake"}
-    results = await visit.api.post("executions", "bulk", body=body)
+    results = await visit.api.post(*_ADDRESS, body=body)
     return visit.go(visit.back("/executions"), sum_up(results["done"], "execution", "cancelled", []))

@@ -7,17 +7,23 @@ from typing import Any
 from starlette.responses import Response
 
 from timeball.api.auth import Role
-from timeball.dashboard.inner_api import ApiProblem
-from timeball.dashboard.pages.jobs import wanted_jobs
-from timeball.dashboard.pages.many import Many, confirm_many, ids_of_matching, sum_up
+from timeball.dashboard.pages.execution_actions import MOST_UNDONE, undo_of
+from timeball.dashboard.pages.many import Many, as_agreed, confirm_many, sum_up
+from timeball.dashboard.pages.operations import is_operation, watch
 from timeball.dashboard.routing import Pages
 from timeball.dashboard.visit import Undo, Visit
-from timeball.domain.ids import show_job
-from timeball.domain.search import JobOrder
 
 pages = Pages()
 # What is done to each of many jobs: the last step of its path in the API, and how it is told afterwards.
-_VERBS = {"pause": "paused", "resume": "resumed", "trigger": "triggered", "cancel": "cancelled", "retry": "retried"}
+_VERBS = {
+    "pause": "paused",
+    "resume": "resumed",
+    "trigger": "triggered",
+    "cancel": "cancelled",
+    "retry": "retried",
+    "delete": "deleted",
+}
+_OPPOSITES = {"pause": "resume", "resume": "pause"}
 
 
 @pages.post("/jobs/{job}/pause", Role.OPERATOR)
@@ -67,32 +73,50 @@ async def duplicate(visit: Visit) -> Response:
 async def many(visit: Visit) -> Response:
     """The same for all selected jobs, or for all that match; those are counted first, and asked about."""
     wish = Many.of(visit)
-    if wish.action not in _VERBS and wish.action != "delete":
+    if wish.action not in _VERBS or not (wish.ids or wish.is_matching):
         return visit.go(visit.back("/jobs"), "Nothing was chosen.", kind="bad")
-    ids = wish.ids
-    if wish.is_matching:
-        wanted = wanted_jobs(visit, wish.q, wish.status)
-        insights = visit.site.insights
-        found = await ids_of_matching(lambda request: insights.jobs(wanted, JobOrder.NEWEST, request))
-        ids = [show_job(view.job.id) for view in found.items]
-        if wish.expected != len(ids):
-            return confirm_many(visit, wish, len(ids), has_more=found.has_more, noun="job", path="/jobs/bulk")
-    done: list[dict[str, Any]] = []
-    failed: list[str] = []
-    for job in ids:
-        try:
-            done.append(await _do(visit, wish, job))
-        except ApiProblem as problem:
-            failed.append(problem.detail)
-    verb = _VERBS.get(wish.action, "deleted")
-    return visit.go(visit.back("/jobs"), sum_up(len(done), "job", verb, failed), kind="bad" if failed else "done")
+    address = ("jobs", "bulk", wish.action)
+    body: dict[str, Any] = {"reason": wish.reason}
+    if not wish.is_matching:
+        return _told(visit, wish, await visit.api.post(*address, body=body | {"ids": wish.ids}))
+    # As the list shows them: whoever looks for nothing in particular means the jobs with a name.
+    is_named = not (wish.q or wish.status or wish.with_one_offs)
+    status = [wish.status] if wish.status else []
+    body["filter"] = {"q": wish.q or None, "status": status, "named": is_named}
+    result = await as_agreed(visit, wish, address, body)
+    if result is not None:
+        return _told(visit, wish, result)
+    return await confirm_many(visit, wish, address, body, noun="job", path="/jobs/bulk")
 
 
-async def _do(visit: Visit, wish: Many, job: str) -> dict[str, Any]:
-    if wish.action == "delete":
-        visit.caller.needs(Role.EDITOR, "deleting jobs")
-        return await visit.api.delete("jobs", job, reason=wish.reason)
-    return await visit.api.post("jobs", job, wish.action, body={"reason": wish.reason})
+def _told(visit: Visit, wish: Many, result: dict[str, Any]) -> Response:
+    if is_operation(result):
+        return watch(visit, result)
+    failed = [item["error"] for item in result["results"] if item["status"] == "failed"]
+    told = sum_up(result["done"], "job", _VERBS[wish.action], failed)
+    undo = _undo_of(visit, wish.action, [item for item in result["results"] if item["status"] == "done"])
+    return visit.go(visit.back("/jobs"), told, undo=undo, kind="bad" if failed else "done")
+
+
+def _undo_of(visit: Visit, action: str, done: list[dict[str, Any]]) -> Undo | None:
+    """The way back: what was made is cancelled, what was paused is resumed."""
+    if action in ("trigger", "retry"):
+        return undo_of(visit, [item["execution_id"] for item in done])
+    if action in _OPPOSITES and 0 < len(done) <= MOST_UNDONE:
+        ids = " ".join(item["id"] for item in done)
+        return Undo(visit.site_url("/jobs/undo"), {"action": _OPPOSITES[action], "ids": ids})
+    return None
+
+
+@pages.post("/jobs/undo", Role.OPERATOR)
+async def undo_many(visit: Visit) -> Response:
+    """Resume the jobs that a bulk action paused, or pause those that it resumed."""
+    action = visit.form.get("action", "")
+    if action not in _OPPOSITES:
+        return visit.go(visit.back("/jobs"), "Nothing was chosen.", kind="bad")
+    body = {"ids": visit.form.get("ids", "").split(), "reason": f"{_VERBS[_OPPOSITES[action]]} by mistake"}
+    result = await visit.api.post("jobs", "bulk", action, body=body)
+    return visit.go(visit.back("/jobs"), sum_up(result["done"], "job", _VERBS[action], []))
 
 
 def _name(job: dict[str, Any]) -> str:

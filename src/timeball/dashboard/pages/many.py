@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from starlette.responses import Response
 
+from timeball.dashboard.inner_api import ApiProblem
 from timeball.dashboard.visit import Visit
 from timeball.dashboard.wording import counted
-from timeball.domain.search import LARGEST_PAGE, Page, PageRequest
 
+Body = dict[str, Any]
+# As many as the API takes by name.
 MOST = 500
 
 
@@ -24,6 +26,7 @@ class Many:
     is_matching: bool
     q: str
     status: str
+    with_one_offs: bool
     reason: str | None
     # Up to when: a list of what has come so far means no more than that, however long it takes to agree.
     until: str
@@ -40,46 +43,32 @@ class Many:
             is_matching=visit.form.get("matching") == "yes",
             q=visit.form.get("q", ""),
             status=visit.form.get("status", ""),
+            with_one_offs=visit.form.get("all") == "yes",
             reason=visit.form.get("reason") or None,
             until=visit.form.get("until", ""),
             expected=int(expected) if expected.isascii() and expected.isdecimal() else None,
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Matching:
-    """The first of all that match."""
-
-    items: Sequence[Any]
-    has_more: bool
-
-
-async def ids_of_matching(read: Callable[[PageRequest], Awaitable[Page[Any]]]) -> Matching:
-    """Read all that match, up to 500."""
-    items: list[Any] = []
-    cursor: str | None = None
-    while len(items) < MOST:
-        page = await read(PageRequest(limit=min(LARGEST_PAGE, MOST - len(items)), cursor=cursor))
-        items += page.items
-        cursor = page.next_cursor
-        if cursor is None:
-            break
-    return Matching(items, cursor is not None)
+async def as_agreed(visit: Visit, wish: Many, address: Sequence[str], body: Body) -> dict[str, Any] | None:
+    """Do it to all that match; None if the visitor has not agreed yet, or to another number than there is now."""
+    if wish.expected is None:
+        return None
+    try:
+        return await visit.api.post(*address, body=body | {"expected_count": wish.expected})
+    except ApiProblem as problem:
+        if problem.status != 409:
+            raise
+        return None
 
 
-def confirm_many(
-    visit: Visit, wish: Many, count: int, *, noun: str, path: str, has_more: bool = False, until: str = ""
+async def confirm_many(
+    visit: Visit, wish: Many, address: Sequence[str], body: Body, *, noun: str, path: str, until: str = ""
 ) -> Response:
     """Say how many it would be, and ask."""
+    would = await visit.api.post(*address, body=body | {"dry_run": True})
     return visit.page(
-        "confirm_many.html",
-        wish=wish,
-        count=count,
-        has_more=has_more,
-        noun=noun,
-        path=path,
-        back=visit.back("/"),
-        until=until,
+        "confirm_many.html", wish=wish, count=would["done"], noun=noun, path=path, back=visit.back("/"), until=until
     )
 
 

@@ -1,4 +1,4 @@
-"""Operations: what is done to very many executions in the background, and how far it has come."""
+"""Operations: what is done to very many executions or jobs in the background, and how far it has come."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ LOOKS = {
     "cancelled": "cancelled",
     "failed": "dead",
 }
-VERBS = {"cancel": "Cancel", "retry": "Retry", "discard": "Discard"}
 
 
 @pages.get("/operations")
@@ -33,7 +32,6 @@ async def list_operations(visit: Visit) -> Response:
         rows=found["data"],
         page=found,
         looks=LOOKS,
-        verbs=VERBS,
     )
 
 
@@ -49,7 +47,6 @@ async def show_operation(visit: Visit) -> Response:
         failed=failed,
         is_over=found["finished_at"] is not None,
         looks=LOOKS,
-        verbs=VERBS,
     )
 
 

@@ -126,3 +126,60 @@ ON CONFLICT (key) DO UPDATE SET value = excluded.value;
 SELECT value
 FROM timeball.fact
 WHERE key = :key;
+
+-- name: current_execution_of_job
+-- What of a job is furthest on its way: running, then queued, then retrying, then scheduled; of those the latest.
+-- An enqueued execution bears its job's id; the indexes on job_id leave it out, so both are asked for.
+SELECT id
+FROM (
+    SELECT id, CASE WHEN run_at <= coalesce(:now, now()) THEN 1 ELSE 2 END AS place
+    FROM timeball.running
+    WHERE job_id = :job_id AND job_id <> id
+    UNION ALL
+    SELECT id, CASE WHEN run_at <= coalesce(:now, now()) THEN 1 ELSE 2 END
+    FROM timeball.running
+    WHERE id = :job_id
+    UNION ALL
+    SELECT id, 2
+    FROM timeball.ready
+    WHERE job_id = :job_id AND job_id <> id
+    UNION ALL
+    SELECT id, 2
+    FROM timeball.ready
+    WHERE id = :job_id
+    UNION ALL
+    SELECT id, 2
+    FROM timeball.blocked
+    WHERE job_id = :job_id
+    UNION ALL
+    SELECT id, CASE kind WHEN 'retry' THEN 3 ELSE 4 END
+    FROM timeball.due
+    WHERE job_id = :job_id AND job_id <> id AND kind <> 'resume'
+    UNION ALL
+    SELECT id, CASE kind WHEN 'retry' THEN 3 ELSE 4 END
+    FROM timeball.due
+    WHERE id = :job_id AND kind <> 'resume'
+) AS unfinished
+ORDER BY place, id DESC
+LIMIT 1;
+
+-- name: last_ended_of_job
+-- Rows are compared, not job_id alone: see standing_of_jobs.
+SELECT id
+FROM (
+    (
+        SELECT id
+        FROM timeball.finished
+        WHERE (finished.job_id, finished.id) >= (:job_id::uuid, '00000000-0000-0000-0000-000000000000'::uuid)
+          AND (finished.job_id, finished.id) <= (:job_id::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid)
+          AND finished.job_id <> finished.id
+        ORDER BY job_id DESC, id DESC
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT id
+    FROM timeball.finished
+    WHERE finished.id = :job_id
+) AS ended
+ORDER BY id DESC
+LIMIT 1;

@@ -65,12 +65,14 @@ WHERE id = :id
 LIMIT 1;
 
 -- name: dead_groups
--- The latest dead nobody has dealt with, by what killed them: at most :most of them are looked at, by their index alone,
--- and of each group only the latest is read.
+-- The latest dead nobody has dealt with, by what killed them, by handler or by queue: at most :most of them are looked at, by their index
+-- alone, and of each group only the latest is read. When they died is counted in :parts equal parts of the time since the first of them;
+-- parts without a death are left out.
 WITH dead AS MATERIALIZED (
-    SELECT id, coalesce(fingerprint, '') AS fingerprint, handler, finished_at, row_number() OVER () AS place
+    SELECT id, CASE :by::text WHEN 'handler' THEN handler WHEN 'queue' THEN queue ELSE coalesce(fingerprint, :no_fingerprint::text) END AS key,
+           handler, queue, finished_at, row_number() OVER () AS place
     FROM (
-        SELECT id, fingerprint, handler, finished_at
+        SELECT id, fingerprint, handler, queue, finished_at
         FROM timeball.finished
         WHERE state = 'dead'
           AND NOT EXISTS (SELECT 1 FROM timeball.settled WHERE settled.execution_id = finished.id)
@@ -78,29 +80,54 @@ WITH dead AS MATERIALIZED (
         LIMIT :most
     ) AS latest
 ),
-cause AS (
-    SELECT fingerprint, sum(executions)::bigint AS executions, array_agg(handler ORDER BY handler) AS handlers,
+age AS (
+    SELECT min(finished_at) AS since, greatest(max(finished_at), coalesce(:now, now())) AS until
+    FROM dead
+),
+largest AS (
+    SELECT key, sum(executions)::bigint AS executions, array_agg(DISTINCT handler) AS handlers, array_agg(DISTINCT queue) AS queues,
            min(first_at) AS first_at, max(last_at) AS last_at, min(place) AS place
     FROM (
-        SELECT fingerprint, handler, count(*) AS executions, min(finished_at) AS first_at, max(finished_at) AS last_at, min(place) AS place
+        SELECT key, handler, queue, count(*) AS executions, min(finished_at) AS first_at, max(finished_at) AS last_at, min(place) AS place
         FROM dead
-        GROUP BY fingerprint, handler
+        GROUP BY key, handler, queue
     ) AS part
-    GROUP BY fingerprint
+    GROUP BY key
     ORDER BY executions DESC, last_at DESC
     LIMIT :limit
+),
+tallied AS (
+    SELECT key, array_agg(part) AS parts, array_agg(deaths) AS deaths
+    FROM (
+        SELECT key, width_bucket(extract(epoch FROM finished_at - since), 0, extract(epoch FROM until - since) + 0.001, :parts) AS part,
+               count(*) AS deaths
+        FROM dead
+        CROSS JOIN age
+        GROUP BY key, part
+    ) AS counted
+    GROUP BY key
 )
-SELECT cause.fingerprint, cause.executions, latest.error_type, latest.error AS latest_error, dead.id AS latest_id,
-       cause.handlers, cause.first_at, cause.last_at
-FROM cause
-JOIN dead USING (place)
+SELECT largest.key, largest.executions, latest.error_type, latest.error AS latest_error, dead.id AS latest_id, last_try.top_frame,
+       largest.handlers, largest.queues, largest.first_at, largest.last_at, tallied.parts, tallied.deaths, age.since, age.until
+FROM largest
+JOIN tallied USING (key)
+JOIN dead ON dead.place = largest.place
+CROSS JOIN age
 CROSS JOIN LATERAL (
     SELECT error_type, left(error, 500) AS error
     FROM timeball.finished
     WHERE finished.id = dead.id
       AND finished.finished_at = dead.finished_at
 ) AS latest
-ORDER BY cause.executions DESC, cause.last_at DESC;
+LEFT JOIN LATERAL (
+    SELECT top_frame
+    FROM timeball.attempt
+    WHERE attempt.execution_id = dead.id
+      AND attempt.finished_at = dead.finished_at
+    ORDER BY fence DESC
+    LIMIT 1
+) AS last_try ON true
+ORDER BY largest.executions DESC, largest.last_at DESC;
 
 -- name: count_dead
 -- How many of the dead nobody has dealt with, counted up to :most.

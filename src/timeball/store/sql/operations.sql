@@ -1,17 +1,17 @@
--- Operations: one thing that is done to many executions.
+-- Operations: one thing that is done to many executions or jobs.
 
 -- name: add_operation
 -- With a holder it is begun at once; without one, somebody will take it.
-INSERT INTO timeball.operation (id, action, state, actor, place, reason, settles, total, holder, lease_until, created_at, started_at)
-VALUES (:id, :action, CASE WHEN :holder::uuid IS NULL THEN 'pending' ELSE 'running' END, :actor, :place, :reason, :settles, :total,
+INSERT INTO timeball.operation (id, action, subject, state, actor, place, reason, settles, total, holder, lease_until, created_at, started_at)
+VALUES (:id, :action, :subject, CASE WHEN :holder::uuid IS NULL THEN 'pending' ELSE 'running' END, :actor, :place, :reason, :settles, :total,
         :holder::uuid, CASE WHEN :holder::uuid IS NOT NULL THEN coalesce(:now, now()) + :lease::interval END, coalesce(:now, now()),
         CASE WHEN :holder::uuid IS NOT NULL THEN coalesce(:now, now()) END)
 RETURNING *;
 
 -- name: add_operation_items
-INSERT INTO timeball.operation_item (operation_id, number, execution_id, made)
-SELECT :operation_id, item.number, item.execution_id, item.made
-FROM unnest(:execution_ids::uuid[], :made::uuid[]) WITH ORDINALITY AS item (execution_id, made, number);
+INSERT INTO timeball.operation_item (operation_id, number, execution_id, job_id, made)
+SELECT :operation_id, item.number, CASE WHEN :subject::text = 'execution' THEN item.id END, CASE WHEN :subject::text = 'job' THEN item.id END, item.made
+FROM unnest(:ids::uuid[], :made::uuid[]) WITH ORDINALITY AS item (id, made, number);
 
 -- name: find_operation
 SELECT *
@@ -45,7 +45,7 @@ WHERE id = (
 RETURNING *;
 
 -- name: items_left
-SELECT number, execution_id, status, made, error
+SELECT number, execution_id, job_id, status, made, error
 FROM timeball.operation_item
 WHERE operation_id = :operation_id
   AND status IS NULL
@@ -54,7 +54,7 @@ LIMIT :limit;
 
 -- name: operation_items
 -- Behind a number; of one status, if it is named.
-SELECT number, execution_id, status, made, error
+SELECT number, execution_id, job_id, status, made, error
 FROM timeball.operation_item
 WHERE operation_id = :operation_id
   AND number > :after
