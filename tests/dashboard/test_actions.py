@@ -9,7 +9,7 @@ import httpx
 
 from tests.dashboard.conftest import Browser
 from tests.dashboard.test_pages import ids
-from tests.factories import enqueue, make_job
+from tests.factories import enqueue, make_job, make_node
 from timeball.store.postgres import Store
 
 __all__ = ["ids"]
@@ -134,8 +134,25 @@ async def test_the_editor_shows_what_a_schedule_does(browser: Browser, store: St
     assert "10 of 10 move 30 min earlier" in preview.text
     assert "does not exist" in preview.text
     assert "comes twice" in preview.text
+    assert "nothing else" in preview.text
+    assert "No worker serves its queue now." in preview.text
     wrong = await browser.submit("/parts/schedule", kind="cron", schedule="99 * * * *", timezone="UTC")
     assert "expected 0-59" in wrong.text
+
+
+async def test_the_editor_shows_what_the_next_run_lands_on(browser: Browser, store: Store) -> None:
+    await make_node(store, slots=1)
+    await make_job(store, name="reindex", schedule="0 3 * * *")
+
+    preview = await browser.submit(
+        "/parts/schedule", kind="cron", schedule="0 3 * * *", timezone="UTC", queue="default"
+    )
+
+    assert ">reindex</a>" in preview.text
+    assert ">2 of 1</a>, this run included: something will have to wait." in preview.text
+    told = await browser.post("/api/v1/schedules/preview", json={"schedule": "0 3 * * *", "queue": "default"})
+    landing = told.json()["landing"]
+    assert ([one["label"] for one in landing["jobs"]], landing["need"], landing["slots"]) == (["reindex"], 2, 1)
 
 
 async def test_a_pause_can_be_undone(browser: Browser, ids: Ids) -> None:

@@ -17,7 +17,7 @@ from timeball.domain.ids import show, show_execution, show_job
 from timeball.domain.job import spec_of
 from timeball.domain.redaction import redacted
 from timeball.domain.search import Page, PageRequest
-from timeball.insights import ExecutionView, FireTime, JobView
+from timeball.insights import ExecutionView, FireTime, JobView, Landing
 
 Item = TypeVar("Item")
 Document = dict[str, Any]
@@ -221,6 +221,25 @@ def dead_group_document(group: DeadGroup) -> Document:
         "first_at": group.first_at,
         "last_at": group.last_at,
         "deaths": {"since": group.since, "until": group.until, "counts": group.deaths},
+    }
+
+
+def landing_document(landing: Landing) -> Document:
+    """What a run would meet."""
+    return {
+        "at": landing.at,
+        "jobs": [
+            {
+                "id": show_job(line.job_id),
+                "label": line.label,
+                "p95_seconds": None if line.usual is None else line.usual.p95.total_seconds(),
+            }
+            for line in landing.jobs
+        ],
+        "one_offs": landing.one_offs,
+        "need": landing.need,
+        "slots": landing.slots,
+        "left_out": landing.left_out,
     }
 
 

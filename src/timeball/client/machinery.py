@@ -108,8 +108,13 @@ def preview(
     on_repeat: str = "first",
     after: Moment | None = None,
     count: int = 10,
+    queue: str | None = None,
+    job: str | None = None,
 ) -> Call[FireTimes]:
-    """When a schedule would fire, in words and in instants, with the changes of the clock marked."""
+    """When a schedule would fire, in words and in instants, with the changes of the clock marked.
+
+    With a *queue*, what else runs there at the next instant, and the slots that needs; *job* is not counted.
+    """
     body = {
         "schedule": schedule,
         "interval_seconds": interval_seconds,
@@ -119,6 +124,8 @@ def preview(
         "on_repeat": on_repeat,
         "after": after,
         "count": count,
+        "queue": queue,
+        "job": job,
     }
     return post("/schedules/preview", a(FireTimes), body)
 

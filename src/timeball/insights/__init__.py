@@ -6,6 +6,7 @@ API, command line and dashboard all come through here. Nothing here writes, and 
 from timeball.domain.search import EXACT_UP_TO as MOST_COUNTED
 from timeball.insights.doctor import Concern
 from timeball.insights.forecast import Forecast, ForecastWish
+from timeball.insights.landing import Landing, LandingWish
 from timeball.insights.lookup import Insights
 from timeball.insights.revisions import Change, Revision
 from timeball.insights.timeline import RowsBy, Timeline, TimelineWish
@@ -22,6 +23,8 @@ __all__ = [
     "ForecastWish",
     "Insights",
     "JobView",
+    "Landing",
+    "LandingWish",
     "Revision",
     "RowsBy",
     "Timeline",

@@ -29,6 +29,7 @@ from timeball.insights.brokers import broker_check
 from timeball.insights.doctor import Concern, Doctor
 from timeball.insights.explain import Explainer
 from timeball.insights.forecast import Forecast, Forecasts, ForecastWish
+from timeball.insights.landing import Landing, Landings, LandingWish
 from timeball.insights.meters import Meters
 from timeball.insights.revisions import Revision, Revisions
 from timeball.insights.timeline import Timeline, Timelines, TimelineWish
@@ -58,6 +59,7 @@ class Insights:
         self._doctor = Doctor(store, listing, self._explainer, outlook, settings)
         self._timelines = Timelines(store, outlook)
         self._forecasts = Forecasts(store, outlook)
+        self._landings = Landings(store, outlook)
         self.meters = Meters(store, listing)
 
     # why
@@ -97,6 +99,10 @@ class Insights:
     async def forecast_with_collisions(self, wish: ForecastWish) -> tuple[Forecast, list[Collision]]:
         """Both, from one look ahead."""
         return await self._forecasts.both(wish)
+
+    async def landing(self, wish: LandingWish) -> Landing:
+        """What else runs at an instant, and how many slots that needs."""
+        return await self._landings.at(wish)
 
     # jobs
 

@@ -9,15 +9,22 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from timeball.api.auth import Role
-from timeball.api.described import MOMENT, described
-from timeball.api.desk import TheDesk
+from timeball.api.described import JOB_ID, MOMENT, described
+from timeball.api.desk import Desk, TheDesk
 from timeball.api.routes.jobs import IdempotencyKey, ThePage
 from timeball.api.schemas.common import ListOut, Words
 from timeball.api.schemas.system import AuditOut, HealthOut, LiveOut, NextOut, PreviewIn
-from timeball.api.views import answer, audit_document, fire_time_document, page_document
+from timeball.api.views import (
+    Document,
+    answer,
+    audit_document,
+    fire_time_document,
+    landing_document,
+    page_document,
+)
 from timeball.api.wishes import moment_from
 from timeball.domain.schedule import parse_schedule
-from timeball.insights import Check
+from timeball.insights import Check, FireTime, LandingWish
 from timeball.version import __version__
 
 router = APIRouter()
@@ -29,6 +36,14 @@ _PREVIEW_EXAMPLE = {
     "next": [
         {"at": "2027-03-28T01:00:00Z", "local": "2027-03-28T03:00:00+02:00", "is_due": True, "note": "moved_by_gap"}
     ],
+    "landing": {
+        "at": "2027-03-28T01:00:00Z",
+        "jobs": [{"id": JOB_ID, "label": "reindex", "p95_seconds": 540.0}],
+        "one_offs": 0,
+        "need": 6,
+        "slots": 8,
+        "left_out": False,
+    },
 }
 _AUDIT_EXAMPLE = {
     "id": "aud_01JCV3V1KC8M2T4QZ5R7N9X0AB",
@@ -50,18 +65,30 @@ _AUDIT_EXAMPLE = {
     **described(
         Role.VIEWER,
         _PREVIEW_EXAMPLE,
-        request={"schedule": "30 2 * * *", "timezone": "Europe/Berlin"},
+        request={"schedule": "30 2 * * *", "timezone": "Europe/Berlin", "queue": "batch"},
         has_body=True,
         fails=[409],
     ),
 )
 async def preview_schedule(body: PreviewIn, desk: TheDesk, idempotency_key: IdempotencyKey = None) -> Response:
-    """When a schedule would fire, in words and in instants, with the changes of the clock marked."""
+    """When a schedule would fire, in words and in instants, with the changes of the clock marked.
+
+    With a `queue`, also what else runs there at the next instant, and how many of the slots that needs.
+    """
     now = desk.insights.now()
     after = moment_from(body.after, "after", body.timezone) or now
-    rule = parse_schedule(**body.model_dump(exclude={"after", "count"}), now=now)
+    rule = parse_schedule(**body.model_dump(exclude={"after", "count", "queue", "job"}), now=now)
     times = desk.insights.next_times(rule, body.timezone, after, body.count)
-    return answer({"description": rule.describe(), "next": [fire_time_document(time) for time in times]})
+    told = {"description": rule.describe(), "next": [fire_time_document(time) for time in times]}
+    return answer(told | {"landing": await _landing(desk, body, times)})
+
+
+async def _landing(desk: Desk, body: PreviewIn, times: Sequence[FireTime]) -> Document | None:
+    first = next((time.occurrence.at for time in times if time.occurrence.is_due), None)
+    if body.queue is None or first is None:
+        return None
+    job_id = None if body.job is None else (await desk.insights.find_job(body.job)).id
+    return landing_document(await desk.insights.landing(LandingWish(at=first, queue=body.queue, job_id=job_id)))
 
 
 @router.get("/health/live", tags=["system"], response_model=LiveOut, **described(None, {"status": "ok"}))

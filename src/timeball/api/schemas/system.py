@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from timeball.api.schemas.common import In, Moment
+from timeball.api.schemas.common import In, Moment, Words
 
 
 class PreviewIn(In):
@@ -21,6 +21,8 @@ class PreviewIn(In):
     on_repeat: Literal["first", "second", "both"] = "first"
     after: Moment | None = None
     count: int = Field(10, ge=1, le=100)
+    queue: Words | None = Field(None, description="Tell also what else runs there at the next instant, and the slots.")
+    job: Words | None = Field(None, description="The job whose schedule this is to be: it does not meet itself.")
 
 
 class FireTimeOut(BaseModel):
@@ -32,11 +34,31 @@ class FireTimeOut(BaseModel):
     note: Literal["moved_by_gap", "skipped_by_gap", "first_of_repeat", "second_of_repeat"] | None
 
 
+class LandedOnOut(BaseModel):
+    """A job that runs at the same instant."""
+
+    id: str
+    label: str
+    p95_seconds: float | None
+
+
+class LandingOut(BaseModel):
+    """What runs at the next instant in the queues that share the slots; `need` counts the new run too."""
+
+    at: datetime
+    jobs: list[LandedOnOut]
+    one_offs: int
+    need: int
+    slots: int
+    left_out: bool = Field(description="There are more jobs than were looked at.")
+
+
 class NextOut(BaseModel):
     """When a job runs next."""
 
     description: str
     next: list[FireTimeOut]
+    landing: LandingOut | None = None
 
 
 class CheckOut(BaseModel):

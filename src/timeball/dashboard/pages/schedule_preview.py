@@ -1,4 +1,4 @@
-"""What a schedule would do, while it is being typed: plain words, the next ten, clock changes, and what would move."""
+"""What a schedule would do, while it is being typed: plain words, the next ten, clock changes, what would move, what it meets."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import Any
 from starlette.responses import Response
 
 from timeball.api.auth import Role
+from timeball.api.views import landing_document
 from timeball.dashboard.pages.job_form import schedule_fields
 from timeball.dashboard.routing import Pages
 from timeball.dashboard.visit import Visit
 from timeball.dashboard.wording import counted, seconds
+from timeball.domain.job import Job
 from timeball.domain.schedule import Manual, Schedule, parse_schedule
 from timeball.errors import InvalidInput
-from timeball.insights import FireTime
+from timeball.insights import FireTime, LandingWish
 
 pages = Pages()
 _SHOWN = 10
@@ -33,7 +35,7 @@ async def preview(visit: Visit) -> Response:
         return visit.page("partials/schedule_preview.html", error=error, rule=None)
     times = insights.next_times(rule, zone, now, _SHOWN)
     job = visit.form.get("job", "")
-    compared = await _compared(visit, job, times) if job else None
+    current = await insights.find_job(job) if job else None
     return visit.page(
         "partials/schedule_preview.html",
         error=None,
@@ -42,7 +44,8 @@ async def preview(visit: Visit) -> Response:
         times=times,
         changes=[change for change in insights.clock_changes(rule, now, 4) if change not in times],
         zone=zone,
-        compared=compared,
+        compared=None if current is None else _compared(visit, current, times),
+        landing=await _landing(visit, current, times),
     )
 
 
@@ -58,8 +61,17 @@ def _rule(form: dict[str, str], zone: str, now: Any) -> Schedule:
     )
 
 
-async def _compared(visit: Visit, reference: str, new: Sequence[FireTime]) -> dict[str, Any]:
-    job = await visit.site.insights.find_job(reference)
+async def _landing(visit: Visit, job: Job | None, times: Sequence[FireTime]) -> dict[str, Any] | None:
+    """What the next run would meet."""
+    first = next((time.occurrence.at for time in times if time.occurrence.is_due), None)
+    if first is None:
+        return None
+    queue = visit.form.get("queue", "").strip() or "default"
+    wish = LandingWish(at=first, queue=queue, job_id=None if job is None else job.id)
+    return landing_document(await visit.site.insights.landing(wish))
+
+
+def _compared(visit: Visit, job: Job, new: Sequence[FireTime]) -> dict[str, Any]:
     insights = visit.site.insights
     old = insights.next_times(job.rule, job.timezone, insights.now(), _SHOWN)
     return {"words": job.rule.describe(), "verdict": verdict(old, new)}
