@@ -11,7 +11,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from timeball.store.database import Connection, Database
+from timeball.store.connections import Connection
+from timeball.store.database import Database
 from timeball.store.hinter import Hinter
 from timeball.store.postgres import Store
 

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from timeball.domain.execution import Claimed, Stake
 from timeball.domain.hints import Lane
 from timeball.domain.ids import ClaimId, ExecutionId, Incarnation
-from timeball.store.database import Connection
+from timeball.store.connections import Connection
 from timeball.store.moves import Moves
 from timeball.store.rows import claims_from
 

@@ -7,7 +7,6 @@ transaction, so nothing of it was done.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -16,9 +15,9 @@ import asyncpg
 
 from timeball.env import Env
 from timeball.errors import StoreError, StoreUnavailable
+from timeball.store.connections import Connection, Connections
 from timeball.store.statements import all_statements
 
-Connection = Any  # asyncpg ships no types
 Record = Any
 Result = TypeVar("Result")
 
@@ -66,26 +65,27 @@ class Database:
         self.env = env
         self.behind_pgbouncer = behind_pgbouncer
         self._pool_size = pool_size
-        self._pool: Any = None
+        self._connections: Connections | None = None
         self._texts = {name: statement.numbered() for name, statement in all_statements().items()}
         self._parameters = {name: statement.parameters for name, statement in all_statements().items()}
 
     async def open(self) -> None:
         """Connect; StoreUnavailable says where and why not."""
         with translated(self.dsn):
-            self._pool = await asyncpg.create_pool(
+            pool = await asyncpg.create_pool(
                 self.dsn, min_size=1, max_size=self._pool_size, reset=_keep_session, **self._options()
             )
+        self._connections = Connections(pool)
 
     async def close(self) -> None:
         """Give all connections back; what still runs is cut off."""
-        if self._pool is None:
+        connections, self._connections = self._connections, None
+        if connections is None:
             return
-        pool, self._pool = self._pool, None
         try:
-            await asyncio.wait_for(pool.close(), timeout=5)
+            await connections.close()
         except (TimeoutError, *_UNREACHABLE):
-            pool.terminate()
+            connections.terminate()
 
     def _options(self) -> dict[str, Any]:
         if self.behind_pgbouncer:
@@ -107,11 +107,17 @@ class Database:
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
         """A connection of the pool, for one statement or one transaction."""
-        if self._pool is None:
+        connections = self._connections
+        if connections is None:
             raise StoreUnavailable("the store is not open")
         with translated(self.dsn):
-            async with self._pool.acquire() as connection:
+            connection = await connections.take()
+            is_sound = False
+            try:
                 yield connection
+                is_sound = True
+            finally:
+                await connections.give_back(connection, is_sound=is_sound)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:

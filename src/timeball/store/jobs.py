@@ -20,7 +20,7 @@ from timeball.domain.misfire import SkippedRange
 from timeball.domain.occurrences import NextOccurrence
 from timeball.domain.schedule import Once
 from timeball.errors import Conflict, NotFound
-from timeball.store.database import Connection
+from timeball.store.connections import Connection
 from timeball.store.new_jobs import HINT_MARGIN, NewJobs, name_taken
 from timeball.store.placing import AuditEntry
 from timeball.store.queues import Queues

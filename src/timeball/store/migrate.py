@@ -14,7 +14,8 @@ from importlib.resources import files
 import asyncpg
 
 from timeball.errors import SchemaMismatch
-from timeball.store.database import Connection, Database, translated
+from timeball.store.connections import Connection
+from timeball.store.database import Database, translated
 
 # Any number will do, as long as nobody else uses it: the bytes of "timeball".
 _LOCK = int.from_bytes(b"timeball", "big") >> 1

@@ -7,7 +7,8 @@ from typing import Any
 
 from timeball.domain.hints import Hints
 from timeball.domain.ids import ExecutionId, Incarnation, JobId
-from timeball.store.database import Connection, Database
+from timeball.store.connections import Connection
+from timeball.store.database import Database
 from timeball.store.hinter import Hinter
 
 

@@ -16,7 +16,7 @@ from timeball.domain.hints import Hints
 from timeball.domain.ids import ExecutionId, JobId
 from timeball.domain.job import Job
 from timeball.errors import Conflict
-from timeball.store.database import Connection
+from timeball.store.connections import Connection
 from timeball.store.placing import AuditEntry, Placing
 from timeball.store.rows import job_columns, json_text
 

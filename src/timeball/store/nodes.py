@@ -12,7 +12,8 @@ from timeball.clock import ClockReading
 from timeball.domain.hints import Hints
 from timeball.domain.ids import Incarnation
 from timeball.domain.node import BROKER_WORKS, BrokerStatus, Node, NodeKind, NodeStatus
-from timeball.store.database import Connection, Database
+from timeball.store.connections import Connection
+from timeball.store.database import Database
 from timeball.store.hinter import Hinter
 from timeball.store.rows import node_from
 

@@ -22,7 +22,8 @@ from timeball.domain.operation import (
 )
 from timeball.domain.search import Page, read_cursor, write_cursor
 from timeball.errors import NotFound
-from timeball.store.database import Connection, Database
+from timeball.store.connections import Connection
+from timeball.store.database import Database
 from timeball.store.placing import AuditEntry, Placing
 
 LEASE = timedelta(seconds=30)

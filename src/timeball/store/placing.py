@@ -11,7 +11,8 @@ import orjson
 
 from timeball.domain.hints import Hints
 from timeball.domain.redaction import redacted
-from timeball.store.database import Connection, Database
+from timeball.store.connections import Connection
+from timeball.store.database import Database
 from timeball.store.hinter import Hinter
 from timeball.store.rooms import Rooms
 

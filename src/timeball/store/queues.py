@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from timeball.domain.hints import Hints
-from timeball.store.database import Connection
+from timeball.store.connections import Connection
 from timeball.store.placing import AuditEntry, Placing
 
 _PURGED_AT_ONCE = 2_000

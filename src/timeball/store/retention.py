@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from datetime import date, datetime
 from uuid import UUID
 
-from timeball.store.database import Connection, Database
+from timeball.store.connections import Connection
+from timeball.store.database import Database
 from timeball.store.idempotency import KEEP
 
 _BATCH = 2_000

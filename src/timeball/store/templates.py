@@ -11,7 +11,8 @@ import orjson
 from timeball.domain.search import Page, read_cursor, write_cursor
 from timeball.domain.template import Template, TemplateId
 from timeball.errors import Conflict, NotFound
-from timeball.store.database import Connection, Database
+from timeball.store.connections import Connection
+from timeball.store.database import Database
 from timeball.store.placing import AuditEntry, Placing
 
 _BY_NAME = "template"

@@ -9,7 +9,8 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from timeball.domain.ids import show, show_execution
-from timeball.store.database import Connection, Database, Record, translated
+from timeball.store.connections import Connection
+from timeball.store.database import Database, Record, translated
 from timeball.store.rooms import PARKED_AT
 from timeball.store.statements import all_statements
 from timeball.store.verify.report import LISTED, Check, violation_from
