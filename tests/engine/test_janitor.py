@@ -10,15 +10,17 @@ from uuid import UUID
 import pytest
 
 from tests.engine.support import Hands, Heard, check_promises, create, start_scheduler, start_worker
-from tests.factories import FAILURE, enqueue, found, put_row, record, table
+from tests.factories import FAILURE, HANDLER, enqueue, found, put_row, record, table
 from timeball.commands import Commands
 from timeball.domain.events import HistoryTrimmed, RecordsForgotten
 from timeball.domain.execution import Failed
 from timeball.domain.ids import ExecutionId, JobId
+from timeball.domain.job import JobSpec
 from timeball.engine.janitor import Janitor
 from timeball.env import Env
 from timeball.errors import StoreUnavailable
 from timeball.settings import HousekeepingSettings
+from timeball.store.database import Connection
 from timeball.store.history import LogLine
 from timeball.store.postgres import Store
 from timeball.testing import VirtualClock
@@ -488,3 +490,30 @@ async def test_a_round_that_failed_is_made_again_at_once(
     await janitor.tick()
 
     assert len(await days(store)) == 8
+
+
+async def test_the_deleted_jobs_are_found_without_reading_all_of_them(store: Store, env: Env) -> None:
+    """Every housekeeper looks for them when it begins, and there may be ten million others."""
+    await Commands(store, env).enqueue_many(JobSpec(handler=HANDLER), ["{}"] * 1_000)
+    asked = {"before": START, "after": UUID(int=0), "limit": 500}
+
+    async with store.database.transaction() as connection:
+        await connection.execute(
+            "UPDATE timeball.job SET deleted_at = $1 WHERE id = (SELECT id FROM timeball.job LIMIT 1)",
+            START - timedelta(days=1),
+        )
+        before = await jobs_read(connection)
+        rows = await store.database.fetch("deleted_jobs", connection, **asked)
+        read = await jobs_read(connection) - before
+
+    assert len(rows) == 1
+    assert read <= 5
+
+
+async def jobs_read(connection: Connection) -> int:
+    """How many rows of jobs this transaction has read so far."""
+    return int(
+        await connection.fetchval(
+            "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relid = 'timeball.job'::regclass"
+        )
+    )

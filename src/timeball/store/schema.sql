@@ -1,4 +1,4 @@
--- The schema after migration 0016, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
+-- The schema after migration 0017, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
 
 CREATE TABLE timeball.migration (
     number     integer NOT NULL,
@@ -95,6 +95,8 @@ CREATE INDEX job_paused ON timeball.job (id) WHERE paused_at IS NOT NULL;
 CREATE INDEX job_tagged ON timeball.job (id) WHERE tags IS NOT NULL;
 -- unused_limits, trim_limits: which jobs share a limit, and what of them lies ahead.
 CREATE INDEX job_by_limit ON timeball.job (limit_key) WHERE limit_key IS NOT NULL;
+-- deleted_jobs: the few that were deleted, among all jobs. Every housekeeper asks for them when it begins, and read all jobs for that.
+CREATE INDEX job_deleted ON timeball.job (id) WHERE deleted_at IS NOT NULL;
 
 -- Every version of a recurring job, with the span of instants it answers for: (effective_from, effective_until].
 -- `verify` computes from here which occurrences there should have been.
