@@ -106,7 +106,9 @@ async def make_owner(store: Store) -> Ownership:
 async def due_rows(store: Store) -> list[DueRow]:
     """Everything in `due`, as a scheduler reads it."""
     century = timedelta(days=36_500)
-    return await store.rooms.look_ahead(dict.fromkeys(range(store.shards), ALWAYS), century, 10_000)
+    marks = await store.rooms.look_ahead(dict.fromkeys(range(store.shards), ALWAYS), century, 10_000)
+    rows = {row.id: row for row in await store.rooms.due_rows([mark.id for mark in marks])}
+    return [rows[mark.id] for mark in marks]
 
 
 async def due_row(store: Store, job_id: JobId) -> DueRow:

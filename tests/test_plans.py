@@ -209,6 +209,8 @@ HOT: dict[str, tuple[dict[str, Any], int]] = {
         {"shards": list(range(64)), "bounds": [ALWAYS] * 64, "horizon": timedelta(days=1), "limit": 10},
         64 * 10 + 64,
     ),
+    "due_rows": ({"ids": [id_(number) for number in odd(_DUE)]}, BATCH),
+    "timetables": ({"ids": [job(number) for number in odd(_DUE)]}, BATCH),
     "hoist": (
         _NOTHING
         | {
@@ -291,6 +293,15 @@ def test_a_hot_statement_touches_little(server: PostgresServer, crowded: str, be
             connection.execute(f"SET plan_cache_mode = {plan_cache_mode}")
 
             check_touched(connection, name, *HOT[name])
+
+
+@pytest.mark.parametrize("belief", list(_BELIEFS), indirect=True)
+def test_a_hoist_takes_its_rows_by_where_they_are(server: PostgresServer, crowded: str, belief: str) -> None:
+    """Comparing each with a list of all would read no more rows, and yet cost the square of the batch: 116 µs each instead of 30."""
+    with session(server, crowded, belief) as connection:
+        scans = run_explained(connection, "hoist", HOT["hoist"][0])
+
+    assert [rows for scan, rows in scans if scan.startswith("Tid Scan on due")] == [BATCH]
 
 
 @pytest.mark.parametrize("belief", list(_BELIEFS), indirect=True)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
 from tests.conftest import FreshDatabase
-from tests.engine.support import Heard
+from tests.engine.support import IMMORTAL, Heard, ManualRunner, registry
+from tests.factories import HANDLER
 from tests.servers import PostgresServer, Servers, ServiceMissing, give_up_on
+from timeball.domain.execution import Succeeded
+from timeball.domain.handler import RunStyle
+from timeball.domain.ids import Incarnation
+from timeball.domain.node import Node, NodeKind
+from timeball.engine.worker_life import WorkerLife
+from timeball.env import Env
+from timeball.settings import WorkerSettings
+from timeball.store.postgres import Store
 
 
 @pytest.fixture
@@ -28,3 +37,16 @@ def fresh_database(servers: Servers, template_of: Callable[[PostgresServer], str
 def heard() -> Heard:
     """Every event that was emitted."""
     return Heard()
+
+
+@pytest.fixture
+async def worker_life(store: Store, env: Env, heard: Heard) -> AsyncIterator[WorkerLife]:
+    """A worker with quick handlers and the usual settings; not started yet."""
+    node = Node(
+        incarnation=Incarnation(env.new_id()), kind=NodeKind.WORKER, name="n", lease=IMMORTAL, handlers=(HANDLER,)
+    )
+    runners = {RunStyle.COROUTINE: ManualRunner(Succeeded("7"))}
+    made = WorkerLife(env, heard, store, node, WorkerSettings(), registry(), runners)
+    yield made
+    await made._cut_services()
+    made.heartbeat.stop()

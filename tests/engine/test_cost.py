@@ -5,24 +5,21 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
+import tracemalloc
 from collections import Counter
-from collections.abc import AsyncIterator
 from datetime import timedelta
 
-import pytest
-
-from tests.engine.support import IMMORTAL, Heard, ManualRunner, registry, until
+from tests.engine.support import Heard, until
 from tests.engine.test_executor import claim
 from tests.factories import HANDLER, make_node
 from timeball.commands import Commands
 from timeball.current import RunContext, RunSink
 from timeball.domain.events import NodeStarted
-from timeball.domain.execution import Claimed, Succeeded
+from timeball.domain.execution import Claimed
 from timeball.domain.handler import RunStyle
 from timeball.domain.hints import Lane
-from timeball.domain.ids import ClaimId, Incarnation
+from timeball.domain.ids import ClaimId
 from timeball.domain.job import JobSpec
-from timeball.domain.node import Node, NodeKind
 from timeball.engine.executor import Executor
 from timeball.engine.recorder import Recorder
 from timeball.engine.retry_gate import RetryGate
@@ -39,33 +36,20 @@ MANY = 3_000
 LANE: Lane = ("default", 50)
 
 
-@pytest.fixture
-async def life(store: Store, env: Env, heard: Heard) -> AsyncIterator[WorkerLife]:
-    """A worker with quick handlers and the usual settings; not started yet."""
-    node = Node(
-        incarnation=Incarnation(env.new_id()), kind=NodeKind.WORKER, name="n", lease=IMMORTAL, handlers=(HANDLER,)
-    )
-    runners = {RunStyle.COROUTINE: ManualRunner(Succeeded("7"))}
-    made = WorkerLife(env, heard, store, node, WorkerSettings(), registry(), runners)
-    yield made
-    await made._cut_services()
-    made.heartbeat.stop()
-
-
 async def finished(store: Store) -> int:
     async with store.database.connection() as connection:
         return int(await connection.fetchval("SELECT count(*) FROM timeball.finished"))
 
 
 async def test_a_thousand_executions_take_a_few_statements(
-    store: Store, env: Env, heard: Heard, life: WorkerLife
+    store: Store, env: Env, heard: Heard, worker_life: WorkerLife
 ) -> None:
     """Each is a commit: claims and outcomes go by the hundred, whatever else the worker does."""
     await Commands(store, env).enqueue_many(JobSpec(handler=HANDLER), ["{}"] * MANY)
     asked: Counter[str] = Counter()
     env.fault = lambda point: asked.update([point.removesuffix(".before")] if point.endswith(".before") else [])
 
-    await life.start()
+    await worker_life.start()
     await until(lambda: heard.of(NodeStarted))
     async with asyncio.timeout(60):
         while await finished(store) < MANY:
@@ -77,8 +61,8 @@ async def test_a_thousand_executions_take_a_few_statements(
     assert asked["record_transitions"] == asked["standings"] == 0, "nothing was given back"
 
 
-async def test_an_idle_worker_asks_little(store: Store, env: Env, heard: Heard, life: WorkerLife) -> None:
-    await life.start()
+async def test_an_idle_worker_asks_little(store: Store, env: Env, heard: Heard, worker_life: WorkerLife) -> None:
+    await worker_life.start()
     await until(lambda: heard.of(NodeStarted))
     asked: Counter[str] = Counter()
     env.fault = lambda point: asked.update([point] if point.endswith(".before") else [])
@@ -145,10 +129,7 @@ async def test_a_claim_reads_the_head_of_a_lane_even_if_the_room_is_believed_to_
 
 async def test_an_execution_leaves_next_to_nothing_behind(store: Store, env: Env, heard: Heard) -> None:
     """Until its outcome is written, a Finding; after that, nothing."""
-    recorder = Recorder(env, heard, store.rooms)
-    executor = Executor(env, quick_registry(), {RunStyle.COROUTINE: CoroutineRunner()}, 20, recorder.hand_over, no_sink)
-    gate = RetryGate(env, heard, WorkerSettings())
-    executor.admit, executor.on_success = gate.admit, gate.note_success
+    recorder, executor = quick_executor(store, env, heard)
     claims = [claim(START, number, handler="quick", timeout_ms=60_000) for number in range(2_000)]
     await run(executor, claims[:500])
     recorder.forget_all()
@@ -165,6 +146,44 @@ async def test_an_execution_leaves_next_to_nothing_behind(store: Store, env: Env
     assert left / 1_500 <= 0.1
 
 
+async def test_an_execution_takes_little_memory_while_it_is_on_its_way(store: Store, env: Env, heard: Heard) -> None:
+    """At their most, a thousand that were claimed together: a Finding each that is kept, and what is made besides and thrown away."""
+    recorder, executor = quick_executor(store, env, heard)
+    claims = [claim(START, number, handler="quick", timeout_ms=60_000) for number in range(2_000)]
+    tracemalloc.start()
+    try:
+        await run(executor, claims[:1_000])
+        recorder.forget_all()
+        gc.collect()
+        before, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        await run(executor, claims[1_000:])
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        executor.abandon()
+
+    assert (most - before) / 1_000 <= 220
+
+
+async def test_an_execution_takes_a_few_calls(store: Store, env: Env, heard: Heard) -> None:
+    """From the claim to the Finding, for a handler that does nothing: functions of ours and of the interpreter, counted one by one."""
+    _, executor = quick_executor(store, env, heard)
+    claims = [claim(START, number, handler="quick", timeout_ms=60_000) for number in range(2_000)]
+    await run(executor, claims[:1_000])
+    made: Counter[str] = Counter()
+
+    sys.setprofile(lambda _frame, event, _argument: made.update((event,)))
+    try:
+        await run(executor, claims[1_000:])
+    finally:
+        sys.setprofile(None)
+        executor.abandon()
+
+    assert made["call"] / 1_000 <= 50
+    assert made["c_call"] / 1_000 <= 32
+
+
 async def run(executor: Executor, claims: list[Claimed]) -> None:
     executor.accept(claims)
     await until(lambda: not executor.waiting and not executor.busy)
@@ -174,6 +193,15 @@ def blocks() -> int:
     """How many blocks of memory are taken, without those that lie ready for the next tuples."""
     gc.collect()
     return sys.getallocatedblocks()
+
+
+def quick_executor(store: Store, env: Env, heard: Heard) -> tuple[Recorder, Executor]:
+    """An executor as a worker has it, and the recorder that is handed what came of its executions."""
+    recorder = Recorder(env, heard, store.rooms)
+    executor = Executor(env, quick_registry(), {RunStyle.COROUTINE: CoroutineRunner()}, 20, recorder.hand_over, no_sink)
+    gate = RetryGate(env, heard, WorkerSettings())
+    executor.admit, executor.on_success = gate.admit, gate.note_success
+    return recorder, executor
 
 
 def quick_registry() -> Registry:

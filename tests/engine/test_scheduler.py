@@ -645,8 +645,8 @@ async def test_an_edit_between_the_reading_of_the_row_and_of_the_definition(
     job = await create(store, interval_seconds=60)
     await node.run_for(57.5)
     await commands.update(job.id, {"queue": "mail"})
-    newer = (await store.jobs.find([job.id]))[job.id]
-    node.scheduler._definitions[job.id] = newer
+    newer = (await store.jobs.timetables([job.id]))[job.id]
+    node.scheduler._timetables[job.id] = newer
 
     await node.run_for(3)
 
@@ -894,7 +894,15 @@ class Fault:
 
 
 @pytest.mark.parametrize(
-    "point", ["hoist.before", "hoist.after_commit", "look_ahead.before", "busy_jobs.before", "find_jobs.before"]
+    "point",
+    [
+        "hoist.before",
+        "hoist.after_commit",
+        "look_ahead.before",
+        "due_rows.before",
+        "busy_jobs.before",
+        "timetables.before",
+    ],
 )
 async def test_a_cut_connection_loses_nothing_and_doubles_nothing(
     store: Store, env: Env, clock: VirtualClock, node: ManualScheduler, worker: Hands, point: str
@@ -903,7 +911,7 @@ async def test_a_cut_connection_loses_nothing_and_doubles_nothing(
     job = await create(store, interval_seconds=5)
     await node.run_for(3.2)
     # As if none had been read ahead.
-    node.scheduler._definitions.clear()
+    node.scheduler._timetables.clear()
     fault = env.fault = Fault(point)
 
     for _ in range(40):
@@ -967,9 +975,9 @@ async def test_the_definitions_of_a_crowd_are_read_before_its_time_comes(
     env.fault = asked.append
 
     await node.run_for(58)
-    assert "find_jobs.before" in asked, "they are within the look-ahead, and not yet within the hoist window"
+    assert "timetables.before" in asked, "they are within the look-ahead, and not yet within the hoist window"
     asked.clear()
     await node.run_for(2)
 
     assert len(await table(store, "ready")) == 3
-    assert "find_jobs.before" not in asked
+    assert "timetables.before" not in asked

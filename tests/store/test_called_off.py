@@ -8,10 +8,10 @@ from datetime import timedelta
 import pytest
 
 from tests.factories import (
-    ALWAYS,
     FAILURE,
     SOMEBODY,
     claim_all,
+    due_rows,
     enqueue,
     found,
     hoist_due,
@@ -20,7 +20,6 @@ from tests.factories import (
     only_row,
     record,
     rooms_of,
-    seconds,
     table,
 )
 from timeball.domain import changes
@@ -102,7 +101,7 @@ async def test_what_its_worker_lost_waits_while_its_job_is_paused(store: Store, 
 
     await record(store, [found(claimed, Lost(FAILURE))])
 
-    (row,) = await store.rooms.look_ahead(dict.fromkeys(range(store.shards), ALWAYS), seconds(60), 10)
+    (row,) = await due_rows(store)
     assert (row.id, row.kind, row.is_paused) == (execution, DueKind.RETRY, True)
     await store.rooms.park([row])
     await check_promises(store)

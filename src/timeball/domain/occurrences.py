@@ -10,13 +10,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import NamedTuple, TypeAlias
 
 from timeball.domain.civil_time import tzdata_version
 from timeball.domain.execution import Origin
 from timeball.domain.ids import ExecutionId, JobId, occurrence_id
-from timeball.domain.job import Job
-from timeball.domain.misfire import Overlap, Owed, SkippedRange, SkipReason, judge
-from timeball.domain.schedule import Once
+from timeball.domain.job import Job, jitter_of
+from timeball.domain.misfire import MisfireRule, Overlap, Owed, SkippedRange, SkipReason, judge
+from timeball.domain.schedule import Once, Schedule
 
 # Catching up goes at ten a second, so that new work is not crowded out by old.
 CATCH_UP_INTERVAL = timedelta(milliseconds=100)
@@ -42,6 +43,15 @@ class Target(StrEnum):
     DUE = "due"
 
 
+class DueMark(NamedTuple):
+    """Where a row of `due` stands, and which state of it: all that must be read of one that is held already."""
+
+    shard: int
+    id: ExecutionId
+    run_at: datetime
+    version: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DueRow:
     """A row of `due`, as the scheduler holds it in its heap."""
@@ -61,6 +71,28 @@ class DueRow:
     queue: str
     priority: int
     is_paused: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timetable:
+    """What planning must know of a job: a scheduler keeps these by the hundred thousand, and so without payload and the rest."""
+
+    id: JobId
+    version: int
+    rule: Schedule
+    misfire: MisfireRule
+    overlap: Overlap
+    jitter_seconds: int
+    max_executions: int | None
+    is_enqueued: bool
+
+    @property
+    def jitter(self) -> timedelta:
+        """How far behind its exact instants the job runs."""
+        return jitter_of(self.id, self.jitter_seconds)
+
+
+Plannable: TypeAlias = Job | Timetable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +145,7 @@ class LookAgain:
     at: datetime
 
 
-def first_occurrence(job: Job, after: datetime, executions_left: int | None = None) -> NextOccurrence | None:
+def first_occurrence(job: Plannable, after: datetime, executions_left: int | None = None) -> NextOccurrence | None:
     """The first occurrence of a job after an instant; a one-off in the past is still due."""
     left = job.max_executions if executions_left is None else executions_left
     if left is not None and left <= 0:
@@ -132,7 +164,7 @@ def first_occurrence(job: Job, after: datetime, executions_left: int | None = No
     )
 
 
-def plan(row: DueRow, job: Job | None, now: datetime, *, is_busy: bool) -> Hoist | LookAgain:
+def plan(row: DueRow, job: Plannable | None, now: datetime, *, is_busy: bool) -> Hoist | LookAgain:
     """Decide about a row whose time has come, or comes within the hoist window.
 
     *job* is needed for scheduled occurrences only. *is_busy* says whether an earlier execution of the job is unfinished.
@@ -149,12 +181,12 @@ def plan(row: DueRow, job: Job | None, now: datetime, *, is_busy: bool) -> Hoist
     return _run_owed(row, job, owed, now, stop_running=overlaps and job.overlap is Overlap.CANCEL_RUNNING)
 
 
-def does_overlap(job: Job, *, is_busy: bool) -> bool:
+def does_overlap(job: Plannable, *, is_busy: bool) -> bool:
     """Whether an occurrence may not simply run beside an earlier execution that is unfinished."""
     return is_busy and job.overlap is not Overlap.ALLOW
 
 
-def owed_by(job: Job, kind: DueKind, run_at: datetime, scheduled_for: datetime, now: datetime) -> Owed:
+def owed_by(job: Plannable, kind: DueKind, run_at: datetime, scheduled_for: datetime, now: datetime) -> Owed:
     """What is owed of a pending occurrence by now: itself while it is in time or within the grace, past it by the job's policy."""
     if kind is DueKind.LATER or not job.rule.is_recurring:
         return Owed(run=(scheduled_for,), skipped=(), next_at=None)
@@ -171,7 +203,7 @@ def _room(row: DueRow) -> Target:
     return Target.BLOCKED if row.limit_key is not None else Target.READY
 
 
-def _run_owed(row: DueRow, job: Job, owed: Owed, now: datetime, *, stop_running: bool) -> Hoist:
+def _run_owed(row: DueRow, job: Plannable, owed: Owed, now: datetime, *, stop_running: bool) -> Hoist:
     if row.executions_left is not None and job.overlap is Overlap.SKIP and len(owed.run) > 1:
         # One by one: those behind may yet be skipped because the first still runs, and then they must not have used up an execution.
         owed = replace(owed, run=owed.run[:1], next_at=owed.run[1])
@@ -188,14 +220,14 @@ def _run_owed(row: DueRow, job: Job, owed: Owed, now: datetime, *, stop_running:
     )
 
 
-def _skip_all(row: DueRow, job: Job, owed: Owed) -> Hoist:
+def _skip_all(row: DueRow, job: Plannable, owed: Owed) -> Hoist:
     """What is skipped does not use up an execution."""
     skips, ranges = _recorded(job, owed.skipped)
     overlapping = tuple(_skip(job, at, SkipReason.OVERLAP) for at in owed.run)
     return Hoist(row=row, skips=skips + overlapping, ranges=ranges, following=_following(row, job, owed, used=0))
 
 
-def _at_catch_up_rate(row: DueRow, job: Job, instants: Iterable[datetime], now: datetime) -> Iterable[Run]:
+def _at_catch_up_rate(row: DueRow, job: Plannable, instants: Iterable[datetime], now: datetime) -> Iterable[Run]:
     """The first run goes its way at once; those behind it follow at the catch-up rate."""
     for number, instant in enumerate(instants):
         target = _room(row) if number == 0 else Target.DUE
@@ -204,21 +236,21 @@ def _at_catch_up_rate(row: DueRow, job: Job, instants: Iterable[datetime], now: 
         yield Run(_id(row, job, instant), instant, run_at, target)
 
 
-def _id(row: DueRow, job: Job, instant: datetime) -> ExecutionId:
+def _id(row: DueRow, job: Plannable, instant: datetime) -> ExecutionId:
     return row.id if instant == row.scheduled_for else occurrence_id(job.id, instant)
 
 
-def _skip(job: Job, instant: datetime, reason: SkipReason) -> Skip:
+def _skip(job: Plannable, instant: datetime, reason: SkipReason) -> Skip:
     return Skip(occurrence_id(job.id, instant), instant, reason)
 
 
-def _recorded(job: Job, ranges: Iterable[SkippedRange]) -> tuple[tuple[Skip, ...], tuple[SkippedRange, ...]]:
+def _recorded(job: Plannable, ranges: Iterable[SkippedRange]) -> tuple[tuple[Skip, ...], tuple[SkippedRange, ...]]:
     """A single skipped occurrence is a skipped execution, consecutive ones are a range; never both."""
     singles = tuple(_skip(job, r.first, r.reason) for r in ranges if r.first == r.last)
     return singles, tuple(r for r in ranges if r.first != r.last)
 
 
-def _following(row: DueRow, job: Job, owed: Owed, *, used: int) -> NextOccurrence | None:
+def _following(row: DueRow, job: Plannable, owed: Owed, *, used: int) -> NextOccurrence | None:
     left = None if row.executions_left is None else row.executions_left - used
     if owed.next_at is None or (left is not None and left <= 0):
         return None

@@ -1,9 +1,10 @@
 """Hoists executions just before their time.
 
-The scheduler reads the next moments of its shards into a heap, once a second and whenever a hint says so. What falls
-due within the hoist window is planned (`domain.occurrences.plan`) and moved in batches, each move guarded by the row
-itself. The following occurrence of a job that was hoisted is known without reading it, and goes into the heap at once.
-Nothing in memory is truth: a row that is gone or changed is simply not moved.
+The scheduler looks through the next moments of its shards, once a second and whenever a hint says so, and reads whole what it
+does not hold yet. What falls due within the hoist window is planned (`domain.occurrences.plan`) and moved in batches, each move
+guarded by the row itself. The following occurrence of a job that was hoisted is known without reading it, and is held at once if
+it is near; what lies further ahead than the horizon is never held. Nothing in memory is truth: a row that is gone or changed is
+simply not moved.
 """
 
 from __future__ import annotations
@@ -20,13 +21,23 @@ from timeball.domain.civil_time import tzdata_version
 from timeball.domain.events import Emit, Hoisted, OccurrencesSkipped
 from timeball.domain.execution import Origin
 from timeball.domain.hints import Hints
-from timeball.domain.ids import ExecutionId, JobId
-from timeball.domain.job import Job
+from timeball.domain.ids import JobId
 from timeball.domain.misfire import Overlap
-from timeball.domain.occurrences import DueKind, DueRow, Hoist, LookAgain, Target, first_occurrence, plan
+from timeball.domain.occurrences import (
+    DueKind,
+    DueMark,
+    DueRow,
+    Hoist,
+    LookAgain,
+    Target,
+    Timetable,
+    first_occurrence,
+    plan,
+)
 from timeball.domain.schedule import Cron
 from timeball.engine.service import AT_ONCE, Service
 from timeball.engine.shards import ShardKeeper
+from timeball.engine.upcoming import Place, Upcoming
 from timeball.env import Env
 from timeball.errors import NotFound
 from timeball.settings import SchedulerSettings
@@ -50,21 +61,24 @@ class Scheduler(Service):
         self._jobs = jobs
         self._keeper = keeper
         self._settings = settings
-        self._heap: list[tuple[datetime, ExecutionId]] = []
-        self._rows: dict[ExecutionId, DueRow] = {}
-        self._definitions: dict[JobId, Job] = {}
+        # What is hoisted further ahead than we look must be read earlier still, before the poll that would find it.
+        self._look_ahead = max(settings.look_ahead, settings.hoist_window + 2 * _POLL)
+        self._upcoming = Upcoming()
+        self._unread: list[Place] = []
+        self._full: dict[int, Place] = {}
+        self._timetables: dict[JobId, Timetable] = {}
         self._unprepared: deque[DueRow] = deque()
         self._bounds: dict[int, datetime] = {}
+        self._owned: frozenset[int] = frozenset()
         self._next_poll = float("-inf")
 
     def heed(self, hints: Hints) -> None:
         """Read what a hint announces, if it is ours and near."""
         if hints.look_everywhere:
             self.reload()
-        horizon = self.env.clock.now() + self._settings.look_ahead
         for shard, run_at in hints.shards.items():
-            if shard in self._keeper.epochs and run_at <= horizon:
-                self._bounds[shard] = min(run_at, self._bounds.get(shard, run_at))
+            if shard in self._keeper.epochs and self._is_near(run_at):
+                self._read_from(shard, run_at)
                 self.wake()
 
     def reload(self) -> None:
@@ -73,56 +87,86 @@ class Scheduler(Service):
         self.wake()
 
     async def tick(self) -> timedelta:
-        await self._read()
-        more = await self._hoist_due() or await self._prepare()
+        await self._look()
+        has_read = await self._read()
+        more = await self._hoist_due() or await self._prepare() or has_read
         return AT_ONCE if more else self._rest_until_next()
 
     # reading
 
-    async def _read(self) -> None:
+    async def _look(self) -> None:
+        """Find out what there is to hold: everything once a second, in between what hints and full pages ask for."""
         monotonic = self.env.clock.monotonic()
         if monotonic >= self._next_poll:
             self._next_poll = monotonic + _POLL.total_seconds()
-            self._bounds = dict.fromkeys(self._keeper.epochs, _ALWAYS)
-            self._forget_foreign()
+            self._begin_anew()
             await self._refresh_zones()
+        self._read_on()
         bounds, self._bounds = self._bounds, {}
         if not bounds:
             return
-        rows = await self._rooms.look_ahead(bounds, self._settings.look_ahead, self._settings.page)
-        for row in rows:
-            self._remember(row)
-        self._reread_full_shards(rows)
+        marks = await self._rooms.look_ahead(bounds, self._look_ahead, self._settings.page)
+        self._note_full_shards(marks)
+        for mark in marks:
+            if not self._upcoming.holds(mark):
+                heapq.heappush(self._unread, (mark.run_at, mark.id))
 
-    def _reread_full_shards(self, rows: Iterable[DueRow]) -> None:
-        """A shard that gave a whole page has more: read on from its last row once this page has been moved."""
-        counts: dict[int, int] = {}
-        for row in rows:
-            counts[row.shard] = counts.get(row.shard, 0) + 1
-        if any(count >= self._settings.page for count in counts.values()):
-            self._next_poll = self.env.clock.monotonic()
+    def _begin_anew(self) -> None:
+        self._bounds = dict.fromkeys(self._keeper.epochs, _ALWAYS)
+        self._unread.clear()
+        self._full.clear()
+        owned = frozenset(self._keeper.epochs)
+        if owned != self._owned:
+            self._owned = owned
+            self._upcoming.keep_only(owned)
+
+    def _note_full_shards(self, marks: Sequence[DueMark]) -> None:
+        """A shard that gave a whole page has more behind the last row of it."""
+        if len(marks) < self._settings.page:
+            return
+        pages: dict[int, list[Place]] = {}
+        for mark in marks:
+            pages.setdefault(mark.shard, []).append((mark.run_at, mark.id))
+        for shard, places in pages.items():
+            if len(places) >= self._settings.page:
+                last = max(places)
+                self._full[shard] = min(last, self._full.get(shard, last))
+
+    def _read_on(self) -> None:
+        """Look behind a full page once all of it has been moved, and not before: each look goes through the page again."""
+        ahead = min((place for place in (self._upcoming.first, *self._unread[:1]) if place is not None), default=None)
+        for shard, last in list(self._full.items()):
+            if ahead is None or ahead > last:
+                del self._full[shard]
+                self._read_from(shard, last[0])
+
+    def _read_from(self, shard: int, bound: datetime) -> None:
+        self._bounds[shard] = min(bound, self._bounds.get(shard, bound))
+
+    async def _read(self) -> bool:
+        """Read a batch of what is not held yet, the nearest first, so that nothing which is due waits for the rest."""
+        number = min(len(self._unread), self._settings.batch)
+        if not number:
+            return False
+        for row in await self._rooms.due_rows([heapq.heappop(self._unread)[1] for _ in range(number)]):
+            self._remember(row)
+        return True
 
     def _remember(self, row: DueRow) -> None:
-        if self._rows.get(row.id) != row:
-            self._rows[row.id] = row
-            heapq.heappush(self._heap, (row.run_at, row.id))
-            if self._needs_definition(row):
-                self._unprepared.append(row)
+        if self._is_near(row.run_at) and self._upcoming.add(row) and self._needs_timetable(row):
+            self._unprepared.append(row)
 
-    def _forget_foreign(self) -> None:
-        owned = self._keeper.epochs
-        self._rows = {id_: row for id_, row in self._rows.items() if row.shard in owned}
-        self._heap = [(at, id_) for at, id_ in self._heap if id_ in self._rows]
-        heapq.heapify(self._heap)
+    def _is_near(self, instant: datetime) -> bool:
+        return instant <= self.env.clock.now() + self._look_ahead
 
     async def _refresh_zones(self) -> None:
         """When the time-zone data are newer than those an occurrence was computed by, compute it again."""
         stale = await self._rooms.occurrences_of_other_tzdata(
             list(self._keeper.epochs), tzdata_version(), self._settings.page
         )
-        await self._load_definitions(stale)
+        await self._load_timetables(stale)
         for row in stale:
-            job = self._definition(row)
+            job = self._timetable(row)
             if job is None:
                 continue
             after = row.watermark or row.scheduled_for - timedelta(microseconds=1)
@@ -140,11 +184,11 @@ class Scheduler(Service):
 
     async def _hoist_due(self) -> bool:
         now = await self._now()
-        rows = self._take_due(now)
+        rows = self._upcoming.take(now + self._settings.hoist_window, self._settings.batch)
         if not rows:
             return False
         rows = await self._set_aside(rows)
-        await self._load_definitions(rows)
+        await self._load_timetables(rows)
         busy = await self._busy(rows)
         hoists = []
         for row in rows:
@@ -161,26 +205,18 @@ class Scheduler(Service):
     async def _now(self) -> datetime:
         return self.env.clock.now()
 
-    def _take_due(self, now: datetime) -> list[DueRow]:
-        """The rows that fall due within the window, at most a batch, first come first."""
-        edge = now + self._settings.hoist_window
-        rows: list[DueRow] = []
-        while self._heap and self._heap[0][0] <= edge and len(rows) < self._settings.batch:
-            _, id_ = heapq.heappop(self._heap)
-            row = self._rows.pop(id_, None)
-            if row is not None:
-                rows.append(row)
-        return rows
-
     async def _set_aside(self, rows: list[DueRow]) -> list[DueRow]:
         """What is no execution to run: resumptions, and the second tries of paused jobs."""
         paused = [row for row in rows if row.is_paused and row.kind in (DueKind.RETRY, DueKind.SNOOZE)]
         if paused:
             await self._rooms.park(paused)
+            # One whose job was resumed since it was read has not been parked, and is to be read again.
+            self.reload()
         for row in rows:
             if row.kind is DueKind.RESUME:
                 await self._resume(row)
-        return [row for row in rows if row.kind is not DueKind.RESUME and row not in paused]
+        aside = {row.id for row in paused}
+        return [row for row in rows if row.kind is not DueKind.RESUME and row.id not in aside]
 
     async def _resume(self, row: DueRow) -> None:
         if row.run_at > await self._now():
@@ -192,40 +228,39 @@ class Scheduler(Service):
             return
 
     def _put_back(self, row: DueRow, at: datetime) -> None:
-        self._rows[row.id] = row
-        # The heap is asked "whose hoist window has begun", so a row to be seen at an instant is filed a window later.
-        heapq.heappush(self._heap, (at + self._settings.hoist_window, row.id))
+        # We take those whose hoist window has begun, so a row to be seen at an instant is filed a window later.
+        self._upcoming.put(row, at + self._settings.hoist_window)
 
     async def _prepare(self) -> bool:
-        """Read the definitions of what is not due yet: when thousands fall due together, there is no time for it then."""
+        """Read the timetables of what is not due yet: when thousands fall due together, there is no time for it then."""
         rows = [self._unprepared.popleft() for _ in range(min(len(self._unprepared), self._settings.batch))]
-        await self._load_definitions(rows)
+        await self._load_timetables(rows)
         return bool(rows)
 
-    def _needs_definition(self, row: DueRow) -> bool:
-        return row.origin is Origin.SCHEDULE and self._definition(row) is None
+    def _needs_timetable(self, row: DueRow) -> bool:
+        return row.origin is Origin.SCHEDULE and self._timetable(row) is None
 
-    async def _load_definitions(self, rows: Iterable[DueRow]) -> None:
-        wanted = {row.job_id for row in rows if self._needs_definition(row)}
+    async def _load_timetables(self, rows: Iterable[DueRow]) -> None:
+        wanted = {row.job_id for row in rows if self._needs_timetable(row)}
         if wanted:
-            if len(self._definitions) > self._settings.definitions:
-                self._definitions.clear()
-            self._definitions |= await self._jobs.find(sorted(wanted, key=lambda id_: id_.bytes))
+            if len(self._timetables) > self._settings.definitions:
+                self._timetables.clear()
+            self._timetables |= await self._jobs.timetables(sorted(wanted, key=lambda id_: id_.bytes))
 
-    def _definition(self, row: DueRow) -> Job | None:
-        job = self._definitions.get(row.job_id)
+    def _timetable(self, row: DueRow) -> Timetable | None:
+        job = self._timetables.get(row.job_id)
         return job if job is not None and job.version == row.version else None
 
     async def _busy(self, rows: Sequence[DueRow]) -> set[JobId]:
         asked = set()
         for row in rows:
-            job = self._definition(row) if row.origin is Origin.SCHEDULE else None
+            job = self._timetable(row) if row.origin is Origin.SCHEDULE else None
             if job is not None and job.overlap is not Overlap.ALLOW and row.kind in (DueKind.OCCURRENCE, DueKind.LATER):
                 asked.add(job.id)
         return await self._rooms.busy_jobs(list(asked)) if asked else set()
 
     def _plan(self, row: DueRow, now: datetime, *, is_busy: bool) -> Hoist | None:
-        job = self._definition(row)
+        job = self._timetable(row)
         if job is None and row.origin is Origin.SCHEDULE and row.kind is DueKind.OCCURRENCE:
             # The job was changed since the row was read: its new occurrence comes with the next reading.
             self.reload()
@@ -287,9 +322,10 @@ class Scheduler(Service):
             self.emit(OccurrencesSkipped(hoist.row.job_id, skipped.count, skipped.reason.value))
 
     def _rest_until_next(self) -> timedelta:
-        if not self._heap:
+        first = self._upcoming.first
+        if first is None:
             return _POLL
-        ahead = self._heap[0][0] - self._settings.hoist_window - self.env.clock.now()
+        ahead = first[0] - self._settings.hoist_window - self.env.clock.now()
         return min(max(ahead, _BATCHING), _POLL)
 
 

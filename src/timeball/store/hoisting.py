@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from timeball.domain.hints import Hints
 from timeball.domain.ids import ExecutionId, Incarnation, JobId
-from timeball.domain.occurrences import DueRow, Hoist, NextOccurrence
+from timeball.domain.occurrences import DueMark, DueRow, Hoist, NextOccurrence
 from timeball.store.moves import Moves
 from timeball.store.rows import due_row_from, hoist_arrays
 
@@ -27,12 +27,16 @@ class Ownership:
 class Hoisting(Moves):
     """What a scheduler does with the rows of its shards."""
 
-    async def look_ahead(self, bounds: Mapping[int, datetime], horizon: timedelta, limit: int) -> list[DueRow]:
-        """The rows of these shards, from each one's bound on, that fall due within the horizon: at most *limit* a shard."""
+    async def look_ahead(self, bounds: Mapping[int, datetime], horizon: timedelta, limit: int) -> list[DueMark]:
+        """What of these shards, from each one's bound on, falls due within the horizon: at most *limit* a shard, the first ones."""
         rows = await self._database.fetch(
             "look_ahead", shards=list(bounds), bounds=list(bounds.values()), horizon=horizon, limit=limit
         )
-        return [due_row_from(row) for row in rows]
+        return [DueMark._make(row) for row in rows]
+
+    async def due_rows(self, ids: Sequence[ExecutionId]) -> list[DueRow]:
+        """These rows of `due`, in no order; those that are gone are missing."""
+        return [due_row_from(row) for row in await self._database.fetch("due_rows", ids=list(ids))]
 
     async def busy_jobs(self, job_ids: Sequence[JobId]) -> set[JobId]:
         """Those of the jobs that have an unfinished execution which is no longer only scheduled."""

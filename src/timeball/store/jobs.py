@@ -17,7 +17,7 @@ from timeball.domain.hints import Hints
 from timeball.domain.ids import ExecutionId, Incarnation, JobId, occurrence_id, show_execution
 from timeball.domain.job import Job
 from timeball.domain.misfire import SkippedRange
-from timeball.domain.occurrences import NextOccurrence
+from timeball.domain.occurrences import NextOccurrence, Timetable
 from timeball.domain.schedule import Once
 from timeball.errors import Conflict, NotFound
 from timeball.store.connections import Connection
@@ -25,7 +25,7 @@ from timeball.store.new_jobs import HINT_MARGIN, NewJobs, name_taken
 from timeball.store.placing import AuditEntry
 from timeball.store.queues import Queues
 from timeball.store.rooms import PARKED_AT
-from timeball.store.rows import job_columns, job_from, json_text, pending_from
+from timeball.store.rows import job_columns, job_from, json_text, pending_from, timetable_from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +90,13 @@ class Jobs(NewJobs, Queues):
         """These jobs, deleted ones too; those that do not exist are missing."""
         rows = await self._database.fetch("find_jobs", ids=list(ids))
         return {JobId(row["id"]): job_from(row) for row in rows}
+
+    async def timetables(self, ids: Sequence[JobId]) -> dict[JobId, Timetable]:
+        """When these jobs run; those that do not exist are missing."""
+        # By the ids that were given: whoever keeps both need not keep each of them twice.
+        given = {id_: id_ for id_ in ids}
+        rows = await self._database.fetch("timetables", ids=list(ids))
+        return {given[row["id"]]: timetable_from(given[row["id"]], row) for row in rows}
 
     async def find_by_name(self, name: str) -> Job | None:
         """The job of this name that is not deleted."""

@@ -17,7 +17,7 @@ from timeball.domain.job import Job
 from timeball.domain.lifecycle import Delivery
 from timeball.domain.misfire import Misfire, MisfireRule, Overlap
 from timeball.domain.node import BrokerState, BrokerStatus, NodeKind, NodeStatus
-from timeball.domain.occurrences import DueKind, DueRow, Hoist, NextOccurrence
+from timeball.domain.occurrences import DueKind, DueRow, Hoist, NextOccurrence, Timetable
 from timeball.domain.retry import RetryPolicy
 from timeball.domain.schedule import Cron, Every, Manual, Once, Schedule
 
@@ -110,6 +110,20 @@ def job_from(row: Record) -> Job:
     )
 
 
+def timetable_from(job_id: JobId, row: Record) -> Timetable:
+    """When a job runs, from the columns that say so."""
+    return Timetable(
+        id=job_id,
+        version=row["version"],
+        rule=rule_from(row),
+        misfire=_misfire(row),
+        overlap=Overlap(row["overlap"] or Overlap.SKIP),
+        jitter_seconds=row["jitter_seconds"] or 0,
+        max_executions=row["max_executions"],
+        is_enqueued=row["is_enqueued"],
+    )
+
+
 def rule_from(row: Record) -> Schedule:
     """The schedule in a job's row."""
     bounds = {"starts_at": row["starts_at"], "ends_at": row["ends_at"]}
@@ -142,12 +156,19 @@ def _cron(
 def _misfire(row: Record) -> MisfireRule:
     if row["misfire"] is None:
         return MisfireRule()
-    age = row["misfire_max_age_seconds"]
+    return _misfire_rule(
+        row["misfire"], row["misfire_grace_seconds"], row["misfire_cap"], row["misfire_max_age_seconds"]
+    )
+
+
+@lru_cache(maxsize=1_000)
+def _misfire_rule(policy: str, grace_seconds: int, cap: int, max_age_seconds: int | None) -> MisfireRule:
+    """Kept, because nearly all jobs have the same."""
     return MisfireRule(
-        policy=Misfire(row["misfire"]),
-        grace=timedelta(seconds=row["misfire_grace_seconds"]),
-        cap=row["misfire_cap"],
-        max_age=None if age is None else timedelta(seconds=age),
+        policy=Misfire(policy),
+        grace=timedelta(seconds=grace_seconds),
+        cap=cap,
+        max_age=None if max_age_seconds is None else timedelta(seconds=max_age_seconds),
     )
 
 
@@ -185,24 +206,31 @@ def claims_from(rows: Sequence[Record], claim_id: ClaimId) -> list[Claimed]:
 
 
 def due_row_from(row: Record) -> DueRow:
-    """A row of the look-ahead."""
+    """A row of `due`; what is the same in many rows is held in memory once."""
+    run_at, scheduled_for = row["run_at"], row["scheduled_for"]
     return DueRow(
         id=ExecutionId(row["id"]),
         job_id=JobId(row["job_id"]),
         kind=DueKind(row["kind"]),
         origin=Origin(row["origin"]),
         shard=row["shard"],
-        run_at=row["run_at"],
-        scheduled_for=row["scheduled_for"],
+        run_at=run_at,
+        scheduled_for=run_at if run_at == scheduled_for else scheduled_for,
         watermark=row["watermark"],
-        tzdata=row["tzdata"],
+        tzdata=_shared(row["tzdata"]),
         version=row["version"],
         executions_left=row["executions_left"],
         limit_key=row["limit_key"],
-        queue=row["queue"],
+        queue=_shared(row["queue"]),
         priority=row["priority"],
         is_paused=row["is_paused"],
     )
+
+
+@lru_cache(maxsize=10_000)
+def _shared(text: Any) -> Any:
+    """The first text that was equal to this one, so that the others can be forgotten."""
+    return text
 
 
 def pending_from(row: Record) -> NextOccurrence:

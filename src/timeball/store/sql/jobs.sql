@@ -150,6 +150,13 @@ SELECT *, payload::text AS payload_text
 FROM timeball.job
 WHERE id = ANY (:ids::uuid[]);
 
+-- name: timetables
+-- When these jobs run, and by which rules; without what they do.
+SELECT id, version, name IS NULL AND kind = 'once' AS is_enqueued, kind, schedule, interval_seconds, scheduled_at, timezone, on_gap, on_repeat,
+       starts_at, ends_at, max_executions, jitter_seconds, misfire, misfire_grace_seconds, misfire_cap, misfire_max_age_seconds, overlap
+FROM timeball.job
+WHERE id = ANY (:ids::uuid[]);
+
 -- name: find_job_by_name
 SELECT *, payload::text AS payload_text
 FROM timeball.job

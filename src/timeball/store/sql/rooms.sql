@@ -1,8 +1,22 @@
 -- The moves between rooms. Each is one statement, so an execution is never in two rooms and never in none.
 
 -- name: look_ahead
--- The rows of our shards that fall due within the horizon, from each shard's bound on.
--- All of them, however old: a row that was committed late is not lost.
+-- The rows of our shards that fall due within the horizon, from each shard's bound on: where each stands, not all of it.
+-- All of them, however old: a row that was committed late is not lost. Most are held already, so the others are read whole by due_rows.
+SELECT due.shard, due.id, due.run_at, due.version
+FROM unnest(:shards::smallint[], :bounds::timestamptz[]) AS mine (shard, bound)
+CROSS JOIN LATERAL (
+    SELECT *
+    FROM timeball.due
+    WHERE due.shard = mine.shard
+      AND due.run_at >= mine.bound
+      AND due.run_at <= coalesce(:now, now()) + :horizon::interval
+    ORDER BY due.run_at, due.id
+    LIMIT :limit
+) AS due;
+
+-- name: due_rows
+-- Some rows of due, whole. Whether its job is paused counts for second tries alone, and is looked up for them alone.
 SELECT due.id,
        due.job_id,
        due.kind,
@@ -17,18 +31,9 @@ SELECT due.id,
        due.limit_key,
        due.queue,
        due.priority,
-       job.paused_at IS NOT NULL AS is_paused
-FROM unnest(:shards::smallint[], :bounds::timestamptz[]) AS mine (shard, bound)
-CROSS JOIN LATERAL (
-    SELECT *
-    FROM timeball.due
-    WHERE due.shard = mine.shard
-      AND due.run_at >= mine.bound
-      AND due.run_at <= coalesce(:now, now()) + :horizon::interval
-    ORDER BY due.run_at, due.id
-    LIMIT :limit
-) AS due
-LEFT JOIN timeball.job ON job.id = due.job_id AND due.kind IN ('retry', 'snooze');
+       coalesce((SELECT job.paused_at IS NOT NULL FROM timeball.job WHERE job.id = due.job_id AND due.kind IN ('retry', 'snooze')), false) AS is_paused
+FROM timeball.due
+WHERE due.id = ANY (:ids::uuid[]);
 
 -- name: busy_jobs
 -- Which of these jobs have an execution that is unfinished and no longer only scheduled.

@@ -1,0 +1,144 @@
+"""What an occurrence costs from the schedule to the history, and what a schedule costs that is only held: counted, not timed."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import tracemalloc
+from collections import Counter
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from tests.conftest import FreshDatabase
+from tests.engine.support import PATIENCE_SECONDS, ManualScheduler, create, start_scheduler
+from tests.engine.test_cost import finished
+from tests.factories import HANDLER, seconds, table
+from timeball.commands import Commands
+from timeball.domain.job import JobSpec
+from timeball.domain.occurrences import DueMark
+from timeball.engine.worker_life import WorkerLife
+from timeball.env import Env
+from timeball.store.postgres import Store
+from timeball.testing import VirtualClock
+from timeball.testing.clock import START
+
+MANY = 2_000
+
+
+async def schedule(store: Store, number: int, interval_seconds: int, first: datetime | None = None) -> None:
+    await Commands(store, store.env).create_all(
+        [
+            JobSpec(name=f"job-{place}", handler=HANDLER, interval_seconds=interval_seconds, scheduled_at=first)
+            for place in range(number)
+        ]
+    )
+
+
+def asked_of(env: Env) -> Counter[str]:
+    """The statements that are asked from now on, by their names."""
+    asked: Counter[str] = Counter()
+    env.fault = lambda point: asked.update([point.removesuffix(".before")] if point.endswith(".before") else [])
+    return asked
+
+
+async def test_an_occurrence_takes_a_few_hundredths_of_a_commit(
+    fresh_database: FreshDatabase,
+    store: Store,
+    env: Env,
+    clock: VirtualClock,
+    worker_life: WorkerLife,
+) -> None:
+    """Made, hoisted, claimed, finished: every commit that the server has counted, whoever made it and why."""
+    await schedule(store, MANY, 60)
+    node = await start_scheduler(store)
+    clock.advance("60s")
+
+    asked = asked_of(env)
+    await node.tick()
+    await worker_life.start()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while await finished(store) < MANY:
+            # Seldom, because this is a commit, too.
+            await asyncio.sleep(0.5)
+    await worker_life.drop("all is done")
+    await store.close()
+
+    # Whoever leaves has told the server's counters all.
+    ((commits,),) = fresh_database.server.execute(
+        f"SELECT xact_commit FROM pg_stat_database WHERE datname = '{fresh_database.name}'"
+    )
+    assert asked["hoist"] == asked["busy_jobs"] == MANY / 1_000
+    assert commits / MANY <= 0.1
+
+
+async def test_what_is_held_is_not_read_again(store: Store, env: Env, node: ManualScheduler) -> None:
+    """Once a second all that is near is looked through, but of what is held only where it stands."""
+    await schedule(store, 20, 1, START + seconds(1))
+    await node.run_for(1)
+    asked = asked_of(env)
+
+    await node.run_for(5)
+
+    assert asked["look_ahead"] >= 4
+    assert asked["due_rows"] == asked["timetables"] == 0
+    assert len(await table(store, "ready")) == 20, "the others were skipped: nobody ran the first"
+
+
+async def test_a_full_page_is_not_looked_through_again_for_every_batch(
+    store: Store, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await start_scheduler(store, page=2, batch=10)
+    await schedule(store, 500, 60)
+    clock.advance("60s")
+    seen, look_ahead = [], store.rooms.look_ahead
+
+    async def counted(*arguments: Any) -> list[DueMark]:
+        marks = await look_ahead(*arguments)
+        seen.extend(marks)
+        return marks
+
+    monkeypatch.setattr(store.rooms, "look_ahead", counted)
+    await node.tick()
+
+    assert len(await table(store, "ready")) == 500
+    assert len(seen) <= 2 * 500
+
+
+async def test_what_lies_further_ahead_is_not_held(store: Store, clock: VirtualClock, node: ManualScheduler) -> None:
+    """Or a scheduler would hold, in the end, every job that ever ran."""
+    await schedule(store, 50, 60)
+
+    await node.run_for(60)
+
+    assert len(await table(store, "ready")) == 50
+    assert len(node.scheduler._upcoming) == 0
+    await node.run_for(58)
+    assert len(node.scheduler._upcoming) == 50
+
+
+async def test_a_schedule_that_is_held_takes_little_memory(store: Store, node: ManualScheduler) -> None:
+    """Where and when it stands, and by which rule it goes on; neither its payload nor anything twice."""
+    await create(store, interval_seconds=2)
+    await node.tick()
+    await schedule(store, MANY, 3_600, START + seconds(2.5))
+    node.scheduler.reload()
+    gc.collect()
+    tracemalloc.start()
+    try:
+        await node.tick()
+        gc.collect()
+        held, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert len(node.scheduler._upcoming) == MANY + 1
+    assert held / MANY <= 1_600
+    assert most / MANY <= 2_200
+
+
+@pytest.fixture
+async def node(store: Store) -> ManualScheduler:
+    """A scheduler that owns everything."""
+    return await start_scheduler(store)
