@@ -30,7 +30,7 @@ QUESTIONS = (
     "webhooks",
 )
 # Asked by name only: they take minutes each.
-LONG_QUESTIONS = ("brokers", "http", "pages", "growth")
+LONG_QUESTIONS = ("brokers", "http", "pages", "growth", "anatomy")
 
 
 async def _ask(lab: Lab, name: str) -> Notebook:
