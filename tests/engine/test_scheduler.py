@@ -663,7 +663,7 @@ async def test_a_row_whose_definition_has_changed_is_read_again_at_once(
     await node.run_for(59)
     await commands.update(job.id, {"queue": "mail"})
     # As if none had been read ahead.
-    node.scheduler._definitions.clear()
+    node.scheduler._timetables.clear()
     clock.advance("600ms")
 
     await node.tick()
