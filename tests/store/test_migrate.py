@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.servers import PostgresServer
+from tests.servers import PostgresServer, wait_until
 from timeball.env import Env
 from timeball.errors import SchemaMismatch, StoreUnavailable
 from timeball.store.database import Database
@@ -51,8 +51,8 @@ async def test_a_second_run_changes_nothing_not_even_the_number_of_shards(databa
 
     assert await migrate(database, shards=16) == []
 
-    await check(database)
     connection = await database.connect()
+    await check(connection)
     assert await connection.fetchval("SELECT count(*) FROM timeball.shard") == 8
     await connection.close()
 
@@ -65,12 +65,23 @@ async def test_a_newer_schema_is_left_alone_and_said_so(database: Database) -> N
     with pytest.raises(SchemaMismatch, match=expected):
         await migrate(database, shards=8)
     with pytest.raises(SchemaMismatch, match=expected):
-        await check(database)
+        await Store(database.dsn, Env()).open(migrates=False)
 
 
-async def test_an_older_schema_is_said_to_need_a_migration(empty_database: str, database: Database) -> None:
+async def test_an_older_schema_is_said_to_need_a_migration(
+    empty_database: str, postgres_server: PostgresServer
+) -> None:
     with pytest.raises(SchemaMismatch, match=r"has schema 0, this program needs \d+; run: timeball db migrate"):
         await Store(empty_database, Env()).open(migrates=False)
+
+    # Who is refused holds no connection.
+    wait_until(lambda: not sessions_of(postgres_server, empty_database), "its connections are gone")
+
+
+def sessions_of(server: PostgresServer, dsn: str) -> int:
+    name = dsn.split("?")[0].rsplit("/", 1)[1]
+    ((number,),) = server.execute(f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{name}'")
+    return int(number)
 
 
 async def test_a_migration_that_fails_leaves_nothing_behind(database: Database) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Any, TypeVar
 
 import asyncpg
@@ -57,6 +58,12 @@ async def _keep_session(_connection: Connection) -> None:
     """Nothing to reset: we leave no state in a session, and a reset would cost a round trip for each statement."""
 
 
+@cache
+def _numbered_statements() -> dict[str, tuple[str, tuple[str, ...]]]:
+    """What the driver gets of each statement: its text, and which parameter is which number."""
+    return {name: (statement.numbered(), statement.parameters) for name, statement in all_statements().items()}
+
+
 class Database:
     """A pool of connections to one database, and the statements run on them."""
 
@@ -66,8 +73,7 @@ class Database:
         self.behind_pgbouncer = behind_pgbouncer
         self._pool_size = pool_size
         self._connections: Connections | None = None
-        self._texts = {name: statement.numbered() for name, statement in all_statements().items()}
-        self._parameters = {name: statement.parameters for name, statement in all_statements().items()}
+        self._statements = _numbered_statements()
 
     async def open(self) -> None:
         """Connect; StoreUnavailable says where and why not."""
@@ -151,11 +157,12 @@ class Database:
             return rows
 
     async def _run(self, connection: Connection, name: str, given: dict[str, Any]) -> list[Record]:
+        text, parameters = self._statements[name]
         values = [
             given[parameter] if parameter != "now" or "now" in given else self.env.clock.statement_now()
-            for parameter in self._parameters[name]
+            for parameter in parameters
         ]
-        rows: list[Record] = await connection.fetch(self._texts[name], *values)
+        rows: list[Record] = await connection.fetch(text, *values)
         return rows
 
     async def fetch_row(self, name: str, connection: Connection | None = None, /, **given: Any) -> Record | None:

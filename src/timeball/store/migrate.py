@@ -94,13 +94,9 @@ async def _fill_shards(connection: Connection, shards: int) -> None:
     )
 
 
-async def check(database: Database) -> None:
+async def check(connection: Connection) -> None:
     """Raise SchemaMismatch unless the database's schema is the one this program was made for."""
-    connection = await database.connect()
-    try:
-        present = await installed_version(connection)
-    finally:
-        await connection.close()
+    present = await installed_version(connection)
     _refuse_newer(present)
     if present < newest_known():
         raise SchemaMismatch(

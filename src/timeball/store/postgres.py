@@ -59,11 +59,12 @@ class Store:
         """Connect, bring the schema up to date (or check that it is), and learn the database's clock."""
         if migrates:
             await migrate(self.database, shards=shards)
-        else:
-            await check(self.database)
         await self.database.open()
-        async with self.database.connection() as connection:
-            self.shards = await connection.fetchval("SELECT count(*) FROM timeball.shard")
+        try:
+            await self._read_schema(checks=not migrates)
+        except BaseException:
+            await self.database.close()
+            raise
         self.rooms = Rooms(self.database, self.hinter, self.shards)
         self.jobs = Jobs(self.database, self.hinter, self.rooms, self.hoist_window)
         self.tickets = Tickets(self.database)
@@ -77,6 +78,12 @@ class Store:
         if migrates:
             await self._make_first_days()
         await self.learn_clock()
+
+    async def _read_schema(self, *, checks: bool) -> None:
+        async with self.database.connection() as connection:
+            if checks:
+                await check(connection)
+            self.shards = await connection.fetchval("SELECT count(*) FROM timeball.shard")
 
     async def _make_first_days(self) -> None:
         """A new database gets its partitions at once; later on the janitor makes them."""
