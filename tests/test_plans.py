@@ -1,7 +1,8 @@
 """The hot statements still use their index: with a million rows, and whatever the planner believes about them.
 
-Plans are not compared by their shape but by what they read: each statement is run, and the rows that its scans touched are counted.
-A statement that needs a hundred rows of a million and touches thousands has lost its index.
+Plans are not compared by their shape but by what they read: each statement is run, and the rows that its scans touched are counted, and the
+pages. A statement that needs a hundred rows of a million and touches thousands has lost its index; one that touches few, but reads an index
+from one end to the other to find them, has not found its own.
 """
 
 from __future__ import annotations
@@ -34,10 +35,11 @@ BATCH = 100
 QUEUES, PRIORITIES = 3, 2
 LANES = [(f"q{queue}", 50 + priority) for queue in range(QUEUES) for priority in range(PRIORITIES)]
 HALF = MILLION // 2
+LIMITS = 10
 
 # Row n has the id n, so that each room has ids of its own; every other row belongs to a job of its own.
 # All n have seven hexadecimal digits, which makes an id by plain concatenation: that is where the time goes.
-_DUE, _READY, _RUNNING, _FINISHED = 17 * MILLION, 18 * MILLION, 19 * MILLION, 20 * MILLION
+_DUE, _READY, _RUNNING, _FINISHED, _BLOCKED = (number * MILLION for number in range(17, 22))
 _ID = f"('{'0' * 25}' || to_hex(n))::uuid"
 _JOB = f"(CASE WHEN n % 2 = 0 THEN '{'0' * 25}' ELSE 'f{'0' * 24}' END || to_hex(n))::uuid"
 _AT = f"'{NOW.isoformat()}'::timestamptz + (n % {MILLION} - {HALF}) * interval '1 second'"
@@ -69,12 +71,17 @@ _FILL = "".join(
         _rows("ready", _READY, MILLION, _QUEUED),
         _rows("running", _RUNNING, SOME, _QUEUED | _TRIED | {"holder": _ID, "claimed_at": f"'{NOW.isoformat()}'"}),
         _rows("finished", _FINISHED, SOME, _TRIED | {"state": "'succeeded'", "finished_at": _AT}),
+        _rows("blocked", _BLOCKED, SOME, _QUEUED | {"limit_key": f"'limit ' || n % {LIMITS}"}),
+        f"INSERT INTO timeball.running_limit SELECT 'limit ' || n, {BATCH} FROM generate_series(0, {LIMITS - 1}) AS n;",
         f"UPDATE timeball.shard SET owner = '{UUID(int=1)}', epoch = 1;",
-        *(f"ALTER TABLE timeball.{room} SET (autovacuum_enabled = off);" for room in ("due", "ready", "running")),
+        *(
+            f"ALTER TABLE timeball.{room} SET (autovacuum_enabled = off);"
+            for room in ("due", "ready", "blocked", "running")
+        ),
     ]
 )
 
-_LEARN = "ANALYZE timeball.due, timeball.ready, timeball.running, timeball.finished"
+_LEARN = "ANALYZE timeball.due, timeball.ready, timeball.blocked, timeball.running, timeball.finished"
 # What a planner knows that has not looked since the rooms were empty (fault 30).
 _FORGET = """
 DELETE FROM pg_statistic WHERE starelid IN (SELECT oid FROM pg_class WHERE relnamespace = 'timeball'::regnamespace);
@@ -112,7 +119,7 @@ WHERE relnamespace = 'timeball'::regnamespace AND relkind = 'r';
 _BELIEFS = {"fresh statistics": _LEARN, "no statistics": _FORGET, "empty rooms": _FORGET + _EMPTY}
 
 
-@pytest.fixture(scope="module", params=["fresh statistics", "no statistics"])
+@pytest.fixture(scope="module", params=list(_BELIEFS))
 def belief(request: pytest.FixtureRequest, server: PostgresServer, crowded: str) -> str:
     """What the planner believes about the rooms."""
     server.execute(_BELIEFS[request.param], crowded)
@@ -184,6 +191,8 @@ _JOB_COLUMNS = {"job_id": job(odd(_DUE)[0]), "parked_at": PARKED_AT, "reason": "
 _PAST = {"start": NOW - timedelta(days=400), "first_id": UUID(int=0), "last_id": UUID(int=2**128 - 1)}
 
 # Statement, parameters, and how many rows of the rooms it may touch at most.
+# A row costs a few pages to find by an index, and a few more to write.
+_PAGES_OF_A_ROW, _PAGES_BESIDES = 10, 200
 HOT: dict[str, tuple[dict[str, Any], int]] = {
     # Each lane is read twice a batch deep, and each row that may be taken is locked and taken once.
     "claim": (_CLAIM, 2 * len(LANES) * 3 * BATCH + 4 * BATCH),
@@ -235,6 +244,9 @@ HOT: dict[str, tuple[dict[str, Any], int]] = {
     "standings": ({"ids": _HELD, "fences": [1] * BATCH, "claim_ids": _HELD}, 2 * BATCH),
     "already_recorded": ({"ids": _HELD, "claim_ids": _HELD}, 3 * BATCH),
     "find_execution": ({"id": id_(_FINISHED + 77)}, 10),
+    # Every limit lets in as many as it has places, most urgent first.
+    "promote": ({"keys": ["limit 3", "limit 4"]}, 2 * 3 * BATCH),
+    "blocked_keys": ({"behind": "", "limit": 500}, 2 * LIMITS),
     # What every change of a job does.
     "take_occurrence": (_JOB_COLUMNS, 5),
     "hoisted_until": (_JOB_COLUMNS, 10),
@@ -268,21 +280,26 @@ HOT: dict[str, tuple[dict[str, Any], int]] = {
 }
 
 
-def run_explained(connection: psycopg.Connection[Any], name: str, given: dict[str, Any]) -> list[tuple[str, int]]:
-    """Run a prepared statement, as the store's driver does, and say what its scans touched."""
+def run_explained(connection: psycopg.Connection[Any], name: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Run a prepared statement, as the store's driver does, and return its plan with what it read."""
     statement = all_statements()[name]
     values = [NOW if parameter == "now" else given[parameter] for parameter in statement.parameters]
     connection.execute(sql.SQL("PREPARE hot AS ") + sql.SQL(statement.numbered()))
     arguments = sql.SQL("({})").format(sql.SQL(", ").join(map(sql.Literal, values))) if values else sql.SQL("")
-    explained = connection.execute(sql.SQL("EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE hot") + arguments).fetchone()
+    asked = sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE hot")
+    explained = connection.execute(asked + arguments).fetchone()
     assert explained is not None
-    return list(rows_touched(explained[0][0]["Plan"]))
+    plan: dict[str, Any] = explained[0][0]["Plan"]
+    return plan
 
 
 def check_touched(connection: psycopg.Connection[Any], name: str, given: dict[str, Any], most: int) -> None:
-    scans = run_explained(connection, name, given)
+    plan = run_explained(connection, name, given)
+    scans = list(rows_touched(plan))
     listing = "\n".join(f"{rows:>9,} {scan}" for scan, rows in scans)
     assert sum(rows for _, rows in scans) <= most, listing
+    pages = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+    assert pages <= _PAGES_OF_A_ROW * most + _PAGES_BESIDES, listing
 
 
 @pytest.mark.parametrize("name", list(HOT))
@@ -299,7 +316,7 @@ def test_a_hot_statement_touches_little(server: PostgresServer, crowded: str, be
 def test_a_hoist_takes_its_rows_by_where_they_are(server: PostgresServer, crowded: str, belief: str) -> None:
     """Comparing each with a list of all would read no more rows, and yet cost the square of the batch: 116 µs each instead of 30."""
     with session(server, crowded, belief) as connection:
-        scans = run_explained(connection, "hoist", HOT["hoist"][0])
+        scans = rows_touched(run_explained(connection, "hoist", HOT["hoist"][0]))
 
     assert [rows for scan, rows in scans if scan.startswith("Tid Scan on due")] == [BATCH]
 

@@ -385,6 +385,24 @@ async def test_a_place_that_was_freed_by_one_who_died_is_handed_on(
     assert [claimed.id for claimed in await worker.claim()] == [ids[1]]
 
 
+async def test_limits_beyond_those_that_a_sweep_looks_at_have_their_turn_in_the_next(
+    store: Store, clock: VirtualClock, make_reaper: Callable[[], Reaper], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("timeball.engine.reaper._BATCH", 2)
+    keys = ["a", "b", "c", "d", "e"]
+    for key in keys:
+        taken, _ = [await enqueue(store, max_running=1, limit_key=key) for _ in range(2)]
+        await store.database.fetch("cancel_waiting", ids=[taken], reason="frees its place, and nobody hands it on")
+    reaper = make_reaper()
+
+    for _ in range(3):
+        await reaper.tick()
+        clock.advance("2s")
+
+    assert {row["limit_key"] for row in await table(store, "ready")} == set(keys)
+    assert await table(store, "blocked") == []
+
+
 async def test_a_lost_attempt_keeps_its_place_and_nobody_passes_it(
     store: Store, clock: VirtualClock, doomed: Hands, make_reaper: Callable[[], Reaper], commands: Commands
 ) -> None:

@@ -505,5 +505,5 @@ async def test_a_higher_limit_lets_more_in(store: Store) -> None:
     await enqueue(store, max_running=3, limit_key="l")
 
     assert len(await table(store, "ready")) == 3
-    assert await store.rooms.blocked_keys(10) == ["l"]
-    assert await store.rooms.blocked_keys(0) == []
+    assert await store.rooms.blocked_keys("", 10) == ["l"]
+    assert await store.rooms.blocked_keys("l", 10) == await store.rooms.blocked_keys("", 0) == []

@@ -40,6 +40,7 @@ class Reaper(Service):
         self._interval = timedelta(seconds=settings.reap_seconds)
         self._is_housekeeper = is_housekeeper
         self._next_sweep = float("-inf")
+        self._behind_limit = ""
 
     async def tick(self) -> timedelta:
         if not self._is_housekeeper() or self.env.clock.monotonic() < self._next_sweep:
@@ -76,7 +77,9 @@ class Reaper(Service):
         return Finding(orphan.claimed, TimedOut(error), started_at, max(now, started_at))
 
     async def _hand_on_places(self) -> None:
-        keys = await self._rooms.blocked_keys(_BATCH)
+        keys = await self._rooms.blocked_keys(self._behind_limit, _BATCH)
+        # Where there are more limits than a sweep can look at, the next one goes on behind them.
+        self._behind_limit = keys[-1] if len(keys) == _BATCH else ""
         if keys:
-            await self._rooms.promote(sorted(keys))
+            await self._rooms.promote(keys)
         await self._rooms.mark_queue_limited()

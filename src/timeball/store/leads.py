@@ -44,7 +44,7 @@ CROSS JOIN LATERAL (
     WHERE due.shard = shard.id
       AND due.run_at >= coalesce({low}, '-infinity')
       AND due.run_at <= coalesce({high}, 'infinity')
-    ORDER BY due.shard, due.run_at, due.id
+    ORDER BY due.shard, due.run_at
     LIMIT {most}
 ) AS due"""
 

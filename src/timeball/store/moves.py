@@ -32,9 +32,10 @@ class Moves:
             hints.add_lane(row["queue"], row["priority"], row["run_at"])
         self._hinter.tell(hints)
 
-    async def blocked_keys(self, limit: int) -> list[str]:
-        """The limits somebody waits for."""
-        return [row["limit_key"] for row in await self._database.fetch("blocked_keys", limit=limit)]
+    async def blocked_keys(self, behind: str, limit: int) -> list[str]:
+        """The limits somebody waits for, in their order: the first few behind one of them."""
+        rows = await self._database.fetch("blocked_keys", behind=behind, limit=limit)
+        return [row["limit_key"] for row in rows]
 
     async def stop(self, ids: Sequence[ExecutionId], reason: str) -> set[ExecutionId]:
         """Ask the holders of these to stop; returns those that are running."""

@@ -1,4 +1,4 @@
--- The schema after migration 0017, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
+-- The schema after migration 0018, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
 
 CREATE TABLE timeball.migration (
     number     integer NOT NULL,
@@ -137,8 +137,6 @@ CREATE TABLE timeball.due (
     CONSTRAINT due_pkey PRIMARY KEY (id),
     CONSTRAINT due_kind_check CHECK (kind = ANY (ARRAY['occurrence', 'later', 'snooze', 'retry', 'resume']))
 );
--- look_ahead: the next rows of a shard.
-CREATE INDEX due_by_shard ON timeball.due (shard, run_at, id);
 -- One next occurrence per job, whoever writes it.
 CREATE UNIQUE INDEX due_occurrence ON timeball.due (job_id) WHERE kind = 'occurrence';
 -- The rows of one job: cancel, delete, overlap. Enqueued executions bear their job's id and need no entry.
@@ -148,6 +146,8 @@ CREATE INDEX due_by_tzdata ON timeball.due (tzdata, id) WHERE tzdata IS NOT NULL
 -- Lists of what waits for its next attempt: among a million rows that lie ahead, those are few.
 CREATE INDEX due_retrying ON timeball.due (id) WHERE kind = 'retry';
 CREATE INDEX due_by_limit ON timeball.due (limit_key) WHERE limit_key IS NOT NULL;
+-- look_ahead: the next rows of a shard.
+CREATE INDEX due_by_shard ON timeball.due (shard, run_at);
 ALTER TABLE timeball.due SET (autovacuum_vacuum_scale_factor=0.01, autovacuum_vacuum_threshold=5000, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off);
 
 -- What is due now, or within the hoist window.
@@ -172,12 +172,12 @@ CREATE TABLE timeball.ready (
     retry_of      uuid,
     CONSTRAINT ready_pkey PRIMARY KEY (id)
 );
--- claim: a lane (queue, priority) in the order of time. Never (queue, rank): see ARCHITECTURE.md, "Lanes".
-CREATE INDEX ready_by_lane ON timeball.ready (queue, priority, run_at, id);
 -- cancel, pause, delete, overlap: what of a job is ready.
 CREATE INDEX ready_by_job ON timeball.ready (job_id) WHERE job_id <> id;
 -- promote: how many places of a limit are taken.
 CREATE INDEX ready_by_limit ON timeball.ready (limit_key) WHERE limit_key IS NOT NULL;
+-- claim: a lane (queue, priority) in the order of time. Never (queue, rank): see ARCHITECTURE.md, "Lanes".
+CREATE INDEX ready_by_lane ON timeball.ready (queue, priority, run_at);
 ALTER TABLE timeball.ready SET (autovacuum_vacuum_scale_factor=0.01, autovacuum_vacuum_threshold=5000, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off);
 
 -- What would be ready, but waits for a place of its limit.
@@ -202,10 +202,10 @@ CREATE TABLE timeball.blocked (
     retry_of      uuid,
     CONSTRAINT blocked_pkey PRIMARY KEY (id)
 );
--- promote: who waits for a limit.
-CREATE INDEX blocked_by_limit ON timeball.blocked (limit_key, run_at, id);
 -- cancel, pause, delete, overlap: what of a job is blocked.
 CREATE INDEX blocked_by_job ON timeball.blocked (job_id);
+-- promote: who waits for a limit, most urgent first. The rank as everywhere, but in UTC without a zone: only so can it be kept in an index.
+CREATE INDEX blocked_by_limit ON timeball.blocked (limit_key, ((run_at AT TIME ZONE 'UTC') - priority::double precision * '00:00:12'::interval));
 ALTER TABLE timeball.blocked SET (autovacuum_vacuum_scale_factor=0.01, autovacuum_vacuum_threshold=5000, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off);
 
 -- What a worker holds or runs. Its lease is its node's.
@@ -785,7 +785,7 @@ BEGIN
           AND ready.run_at >= lane.bound
           AND ready.run_at <= until
           AND ready.handler = ANY (handlers)
-        ORDER BY ready.run_at, ready.id
+        ORDER BY ready.run_at
         LIMIT each
     ) AS found;
 END

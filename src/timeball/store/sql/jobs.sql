@@ -379,10 +379,11 @@ WHERE ((job_id = :job_id AND job_id <> id) OR id = :job_id)
   AND (kind IN ('retry', 'snooze', 'later') OR origin = 'enqueue');
 
 -- name: unpark
+-- IS NOT DISTINCT FROM: by an equation the planner may look for the instant in the index of all shards, from one end to the other.
 UPDATE timeball.due
 SET run_at = greatest(coalesce(:now, now()), scheduled_for)
 WHERE ((job_id = :job_id AND job_id <> id) OR id = :job_id)
-  AND run_at = :parked_at
+  AND run_at IS NOT DISTINCT FROM :parked_at
 RETURNING run_at;
 
 -- name: stop_held

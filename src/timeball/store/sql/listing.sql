@@ -156,7 +156,7 @@ WITH RECURSIVE lane AS (
     (
         SELECT queue, priority, run_at
         FROM timeball.ready
-        ORDER BY queue, priority, run_at, id
+        ORDER BY queue, priority, run_at
         LIMIT 1
     )
     UNION ALL
@@ -166,7 +166,7 @@ WITH RECURSIVE lane AS (
         SELECT ready.queue, ready.priority, ready.run_at
         FROM timeball.ready
         WHERE (ready.queue, ready.priority) > (lane.queue, lane.priority)
-        ORDER BY ready.queue, ready.priority, ready.run_at, ready.id
+        ORDER BY ready.queue, ready.priority, ready.run_at
         LIMIT 1
     ) AS following
 ),

@@ -11,7 +11,7 @@ CROSS JOIN LATERAL (
     WHERE due.shard = mine.shard
       AND due.run_at >= mine.bound
       AND due.run_at <= coalesce(:now, now()) + :horizon::interval
-    ORDER BY due.run_at, due.id
+    ORDER BY due.run_at
     LIMIT :limit
 ) AS due;
 
@@ -341,7 +341,7 @@ WITH RECURSIVE lane AS (
     (
         SELECT queue, priority, run_at
         FROM timeball.ready
-        ORDER BY queue, priority, run_at, id
+        ORDER BY queue, priority, run_at
         LIMIT 1
     )
     UNION ALL
@@ -351,7 +351,7 @@ WITH RECURSIVE lane AS (
         SELECT ready.queue, ready.priority, ready.run_at
         FROM timeball.ready
         WHERE (ready.queue, ready.priority) > (lane.queue, lane.priority)
-        ORDER BY ready.queue, ready.priority, ready.run_at, ready.id
+        ORDER BY ready.queue, ready.priority, ready.run_at
         LIMIT 1
     ) AS following
 )
@@ -443,10 +443,18 @@ FROM removed;
 
 -- name: standings
 -- What `decide` must know of executions that did not succeed, while their rows still name the claim.
+-- OFFSET 0: otherwise the planner may read the whole room to join a few rows with it.
 SELECT running.id, running.attempts, running.lost, running.stop, job.max_retries, job.max_lost, job.initial_backoff_ms, job.max_backoff_ms,
        job.at_most_once, job.paused_at IS NOT NULL AS is_paused, job.deleted_at IS NOT NULL AS is_deleted
 FROM unnest(:ids::uuid[], :fences::bigint[], :claim_ids::uuid[]) AS asked (id, fence, claim_id)
-JOIN timeball.running ON running.id = asked.id AND running.fence = asked.fence AND running.claim_id = asked.claim_id
+CROSS JOIN LATERAL (
+    SELECT *
+    FROM timeball.running
+    WHERE running.id = asked.id
+      AND running.fence = asked.fence
+      AND running.claim_id = asked.claim_id
+    OFFSET 0
+) AS running
 LEFT JOIN timeball.job ON job.id = running.job_id;
 
 -- name: record_transitions
@@ -580,7 +588,7 @@ ORDER BY key
 FOR UPDATE;
 
 -- name: promote
--- Let blocked executions into ready while their limit has places, most urgent first.
+-- Let blocked executions into ready while their limit has places, most urgent first: by their index, whose rank knows no time zone. By ctid as in claim.
 WITH place AS (
     SELECT running_limit.key,
            running_limit.max_running
@@ -590,20 +598,19 @@ WITH place AS (
     WHERE running_limit.key = ANY (:keys::text[])
 ),
 chosen AS MATERIALIZED (
-    SELECT first.id
+    SELECT first.tid
     FROM place
     CROSS JOIN LATERAL (
-        SELECT blocked.id
+        SELECT blocked.ctid AS tid
         FROM timeball.blocked
         WHERE blocked.limit_key = place.key
-        ORDER BY blocked.run_at - blocked.priority * interval '12 seconds', blocked.id
+        ORDER BY (blocked.run_at AT TIME ZONE 'UTC') - blocked.priority * interval '12 seconds'
         LIMIT greatest(place.free, 0)
     ) AS first
 ),
 freed AS (
     DELETE FROM timeball.blocked
-    USING chosen
-    WHERE blocked.id = chosen.id
+    WHERE blocked.ctid = ANY (ARRAY(SELECT chosen.tid FROM chosen))
     RETURNING blocked.*
 )
 INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
@@ -614,10 +621,25 @@ FROM freed
 RETURNING queue, priority, run_at;
 
 -- name: blocked_keys
--- The limits somebody waits for: the reaper looks at each again, in case whoever freed a place died before it could promote.
-SELECT DISTINCT limit_key
-FROM timeball.blocked
-LIMIT :limit;
+-- The limits somebody waits for, the first few behind one of them: a loose index scan, one probe a limit.
+-- The reaper looks at each again, in case whoever freed a place died before it could promote.
+WITH RECURSIVE waited_for AS (
+    SELECT :behind::text AS limit_key, 0 AS number
+    UNION ALL
+    SELECT following.limit_key, waited_for.number + 1
+    FROM waited_for
+    CROSS JOIN LATERAL (
+        SELECT blocked.limit_key
+        FROM timeball.blocked
+        WHERE blocked.limit_key > waited_for.limit_key
+        ORDER BY blocked.limit_key
+        LIMIT 1
+    ) AS following
+    WHERE waited_for.number < :limit::integer
+)
+SELECT limit_key
+FROM waited_for
+WHERE number > 0;
 
 -- name: request_stop
 -- Ask the holders of these executions to stop; only the holder and the reaper take a running row away.

@@ -169,7 +169,7 @@ CROSS JOIN LATERAL (
     WHERE due.shard = shard.id
       AND due.run_at >= :start::timestamptz
       AND due.run_at < :until::timestamptz
-    ORDER BY due.run_at, due.id
+    ORDER BY due.run_at
     LIMIT :each
 ) AS due
 WHERE NOT (due.kind = 'occurrence' AND due.tzdata IS NOT NULL)
@@ -248,7 +248,7 @@ SELECT coalesce(:now, now()) AS moment,
        (
            SELECT min(first.run_at)
            FROM timeball.shard
-           CROSS JOIN LATERAL (SELECT run_at FROM timeball.due WHERE due.shard = shard.id ORDER BY run_at, id LIMIT 1) AS first
+           CROSS JOIN LATERAL (SELECT run_at FROM timeball.due WHERE due.shard = shard.id ORDER BY run_at LIMIT 1) AS first
        ) AS oldest_due,
        (SELECT count(*) FROM timeball.running WHERE deadline < coalesce(:now, now()) - interval '10 seconds') AS past_deadline,
        EXISTS (SELECT 1 FROM timeball.finished_default) AS has_strays;
@@ -259,7 +259,7 @@ SELECT queue, handler, count(*) AS jobs
 FROM (
     (SELECT queue, handler FROM timeball.due WHERE tzdata IS NOT NULL ORDER BY tzdata, id LIMIT :most)
     UNION ALL
-    (SELECT queue, handler FROM timeball.ready ORDER BY queue, priority, run_at, id LIMIT :most)
+    (SELECT queue, handler FROM timeball.ready ORDER BY queue, priority, run_at LIMIT :most)
 ) AS used
 GROUP BY queue, handler;
 
@@ -275,7 +275,7 @@ CROSS JOIN LATERAL (
         FROM timeball.ready
         WHERE ready.queue = given.queue
           AND ready.priority = level.priority
-        ORDER BY run_at, id
+        ORDER BY run_at
         LIMIT 1
     ) AS first
     ORDER BY first.run_at
@@ -327,7 +327,7 @@ CROSS JOIN LATERAL (
     WHERE due.shard = shard.id
       AND due.run_at > coalesce(:now, now())
       AND due.kind <> 'resume'
-    ORDER BY due.shard, due.run_at, due.id
+    ORDER BY due.shard, due.run_at
     LIMIT :most
 ) AS first
 LEFT JOIN timeball.job ON job.id = first.job_id

@@ -86,27 +86,18 @@ LEFT JOIN picked ON true
 ORDER BY picked.run_at - picked.priority * interval '12 seconds';
 
 -- name: read_tickets
--- The most urgent ready executions of some lanes, up to :limit a queue, for tickets to be published.
+-- The most urgent ready executions of some lanes, up to :limit a queue, for tickets to be published; the heads of lanes as in claim.
 -- Paused and limited queues get none: the one has nothing to give, in the other the places are counted under a lock.
 SELECT ranked.id, ranked.queue, ranked.rank, ranked.handler, ranked.fence
 FROM (
-    SELECT found.id, lane.queue, found.handler, found.fence, found.run_at - lane.priority * interval '12 seconds' AS rank,
-           row_number() OVER (PARTITION BY lane.queue ORDER BY found.run_at - lane.priority * interval '12 seconds', found.id) AS place
-    FROM unnest(:queues::text[], :priorities::smallint[], :bounds::timestamptz[]) AS lane (queue, priority, bound)
-    CROSS JOIN LATERAL (
-        SELECT ready.id, ready.run_at, ready.handler, ready.fence
-        FROM timeball.ready
-        WHERE ready.queue = lane.queue
-          AND ready.priority = lane.priority
-          AND ready.run_at >= lane.bound
-          AND ready.handler = ANY (:handlers::text[])
-        ORDER BY ready.run_at, ready.id
-        LIMIT :limit
-    ) AS found
+    SELECT ready.id, ready.queue, ready.handler, ready.fence, head.rank,
+           row_number() OVER (PARTITION BY ready.queue ORDER BY head.rank, ready.id) AS place
+    FROM timeball.lane_heads(:queues::text[], :priorities::smallint[], :bounds::timestamptz[], 'infinity', :handlers::text[], :limit::integer) AS head
+    JOIN timeball.ready ON ready.ctid = head.tid
     WHERE NOT EXISTS (
         SELECT 1
         FROM timeball.queue
-        WHERE queue.name = lane.queue
+        WHERE queue.name = ready.queue
           AND (queue.paused_at IS NOT NULL OR queue.max_running IS NOT NULL)
     )
 ) AS ranked

@@ -521,7 +521,7 @@ stuck AS (
         SELECT *
         FROM timeball.blocked
         WHERE blocked.limit_key = free_limit.key
-        ORDER BY blocked.run_at - blocked.priority * interval '12 seconds', blocked.id
+        ORDER BY (blocked.run_at AT TIME ZONE 'UTC') - blocked.priority * interval '12 seconds'
         LIMIT 1
     ) AS first
     WHERE first.queued_at < :now::timestamptz - :patience::interval
