@@ -17,13 +17,15 @@ from timeball.client.calls import Awaited, Call
 from timeball.client.verbs import Await, Download, Group, Verb, Walk
 from timeball.client.wishes import ExecutionSearch, JobFields, JobSearch
 
-# PUT is the twin of PATCH; the probes of load balancers have no use for a client; events have a verb of their own.
+# PUT is the twin of PATCH; the probes of load balancers have no use for a client; events have a verb of their own;
+# `jobs.bulk` takes `delete` like its other actions.
 WITHOUT_A_VERB = {
     ("PUT", "/jobs/{job}"),
     ("PUT", "/templates/{template}"),
     ("GET", "/health/live"),
     ("GET", "/health/ready"),
     ("GET", "/events"),
+    ("POST", "/jobs/bulk/delete"),
 }
 
 
