@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from collections.abc import AsyncIterator, Callable
@@ -40,10 +41,11 @@ from timeball.domain.job import Job
 from timeball.domain.node import NodeKind
 from timeball.env import Env
 from timeball.store import verify as verify_module
-from timeball.store.database import Database
+from timeball.store.database import _SESSION, Database, Record
 from timeball.store.postgres import Store
 from timeball.store.statements import all_statements
 from timeball.store.verify import LISTED, Report, verify
+from timeball.store.verify.snapshot import Look
 from timeball.testing import VirtualClock
 
 ON_ONE_SERVER = pytest.mark.parametrize("fresh_database", ["pg18"], indirect=True)
@@ -1116,6 +1118,21 @@ async def test_a_long_history_is_read_in_pages(store: Store, clock: VirtualClock
     # What is regular comes in a few runs, what is not in pages.
     assert max(pages) <= 5_000
     assert 40_000 <= sum(pages) <= 40_010
+
+
+async def test_a_proof_may_think_for_longer_than_others_may_be_silent(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(_SESSION, "idle_in_transaction_session_timeout", "100ms")
+    in_order = Look.suspects
+
+    async def think_first(look: Look) -> list[Record]:
+        await asyncio.sleep(0.5)
+        return await in_order(look)
+
+    monkeypatch.setattr(Look, "suspects", think_first)
+
+    assert (await verify(history.store.database)).holds
 
 
 @ON_ONE_SERVER

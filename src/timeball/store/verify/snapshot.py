@@ -26,11 +26,13 @@ _STUCK_LISTED = 1_000
 _PAGE = 5_000
 
 # Whole tables are compared with one another, maybe before anybody has counted their rows: a plan that believes them empty
-# would look each row up in all the others. And a proof that nobody waits for any more ends.
+# would look each row up in all the others. And a proof that nobody waits for any more ends; one that thinks about a page of
+# occurrences does not, though the server sees nothing of it meanwhile: it holds no lock that anybody waits for.
 PLANS = """
 SET LOCAL enable_seqscan = on;
 SET LOCAL enable_nestloop = off;
 SET LOCAL client_connection_check_interval = '10s';
+SET LOCAL idle_in_transaction_session_timeout = '10min';
 SET LOCAL jit = off;
 SET LOCAL timezone = 'UTC';
 SET LOCAL work_mem = '64MB';
