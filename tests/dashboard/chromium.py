@@ -130,6 +130,8 @@ async def _context(chromium: Browser, address: str, settings: dict[str, Any]) ->
     given = {
         "viewport": {"width": 1280, "height": 800},
         "timezone_id": "Europe/Berlin",
+        # Without a graphics card a dot that pulses keeps a processor busy.
+        "reduced_motion": "reduce",
         "base_url": address,
         **settings,
     }
