@@ -242,7 +242,8 @@ RETURNING id;
 -- MATERIALIZED: otherwise the planner may run a part again and take more than its limit. By ctid: the rows are locked, and no statistics can mislead it.
 -- `is_contended` tells an empty lane from one whose head others take just now, of what is due or of what comes. Of what is due, only what has been so for :unclaimed_for.
 -- Counters stay at the ends of their ranges: one row that cannot be counted must not stop the claims of all others.
--- `gate` finds nothing, ever; but it makes whoever limits a queue wait for this claim, and this claim for them (lock_out_claims).
+-- `gate` finds nothing, ever; but it makes whoever limits a queue wait for this claim, and this claim for them (lock_out_claims): by the lock on the
+-- table that FOR KEY SHARE takes. It is looked at, so that it can never be planned away.
 WITH gate AS MATERIALIZED (
     SELECT 1
     FROM timeball.queue
