@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from bench.system import System
 from timeball.domain.execution import Finding, Succeeded
+from timeball.domain.hints import Mark
 from timeball.domain.ids import ClaimId, Incarnation
 from timeball.domain.job import JobSpec
 from timeball.store.interface import ClaimWish
@@ -45,16 +46,16 @@ async def raw_drain_rate(system: System, number: int) -> float:
     await fill(system, number)
     rooms, env = system.parts.store.rooms, system.parts.env
     wish = ClaimWish(Incarnation(env.new_id()), ["bench.noop"], _BATCH, 0)
-    bound = datetime(2020, 1, 1, tzinfo=UTC)
+    mark = Mark(datetime(2020, 1, 1, tzinfo=UTC))
     finishing: asyncio.Task[list[Finding]] | None = None
     begun, done = time.perf_counter(), 0
     while True:
-        claims = await rooms.claim(wish, {("default", 50): bound}, ClaimId(env.new_id()))
+        claims = await rooms.claim(wish, {("default", 50): mark}, ClaimId(env.new_id()))
         if finishing is not None:
             await finishing
         if not claims.executions:
             break
-        bound = claims.executions[-1].run_at
+        mark = Mark(claims.executions[-1].run_at, claims.executions[-1].id)
         now = env.clock.now()
         findings = [Finding(claimed, Succeeded(), now, now) for claimed in claims.executions]
         finishing = asyncio.ensure_future(rooms.finish_succeeded(findings))

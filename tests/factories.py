@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from timeball.domain.execution import Claimed, ErrorInfo, Finding, Origin, Outcome, Succeeded
+from timeball.domain.hints import Mark
 from timeball.domain.ids import ClaimId, ExecutionId, Incarnation, JobId
 from timeball.domain.job import Job, JobSpec, define
 from timeball.domain.lifecycle import Move, decide
@@ -18,6 +19,7 @@ from timeball.store.postgres import Store
 from timeball.store.rooms import ClaimWish, Ownership
 
 ALWAYS = datetime(1970, 1, 1, tzinfo=UTC)
+FROM_THE_FIRST = Mark(ALWAYS)
 HANDLER = "tests:noop"
 TZDATA = "2026a"
 SOMEBODY = AuditEntry("somebody", "a test")
@@ -144,7 +146,7 @@ async def claim_all(store: Store, slots: int = 100, holds: int = 0, **wish: Any)
     claim_id = wish.pop("claim_id", None) or ClaimId(store.env.new_id())
     worker = wish.pop("worker", None) or await make_node(store)
     handlers = wish.pop("handlers", [HANDLER])
-    lanes = dict.fromkeys(await store.rooms.lanes(), ALWAYS)
+    lanes = dict.fromkeys(await store.rooms.lanes(), FROM_THE_FIRST)
     claims = await store.rooms.claim(ClaimWish(worker, handlers, slots, holds), lanes, claim_id)
     return claims.executions
 

@@ -167,6 +167,7 @@ _CLAIM = {
     "queues": [queue for queue, _ in LANES],
     "priorities": [priority for _, priority in LANES],
     "bounds": [ALWAYS] * len(LANES),
+    "first_ids": [UUID(int=0)] * len(LANES),
     "is_limited": False,
     "unclaimed_for": timedelta(0),
     "handlers": ["tests:noop"],

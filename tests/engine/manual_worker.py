@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from tests.engine.support import IMMORTAL, ManualRunner, make_executor, registry, settle, until
 from tests.factories import HANDLER, make_node
 from timeball.domain.execution import Finding, Released
-from timeball.domain.hints import Lane
+from timeball.domain.hints import Lane, Mark
 from timeball.domain.ids import ClaimId, Incarnation
 from timeball.engine.claimer import Claimer, Sweeper
 from timeball.engine.executor import Executor
@@ -31,22 +30,20 @@ class WatchedRooms:
     def __init__(self, rooms: Rooms) -> None:
         self._rooms = rooms
         self.wishes: list[ClaimWish] = []
-        self.asked: list[Mapping[Lane, datetime]] = []
+        self.asked: list[Mapping[Lane, Mark]] = []
         self.before: list[Any] = []
         self.after: list[Any] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._rooms, name)
 
-    async def claim(self, wish: ClaimWish, lanes: Mapping[Lane, datetime], claim_id: ClaimId) -> Claims:
+    async def claim(self, wish: ClaimWish, lanes: Mapping[Lane, Mark], claim_id: ClaimId) -> Claims:
         return await self._pass(wish, lanes, self._rooms.claim(wish, lanes, claim_id))
 
-    async def claim_limited(
-        self, wish: ClaimWish, queue: str, lanes: Mapping[Lane, datetime], claim_id: ClaimId
-    ) -> Claims:
+    async def claim_limited(self, wish: ClaimWish, queue: str, lanes: Mapping[Lane, Mark], claim_id: ClaimId) -> Claims:
         return await self._pass(wish, lanes, self._rooms.claim_limited(wish, queue, lanes, claim_id))
 
-    async def _pass(self, wish: ClaimWish, lanes: Mapping[Lane, datetime], claim: Any) -> Claims:
+    async def _pass(self, wish: ClaimWish, lanes: Mapping[Lane, Mark], claim: Any) -> Claims:
         self.wishes.append(wish)
         self.asked.append(dict(lanes))
         try:

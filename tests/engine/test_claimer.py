@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 
@@ -12,7 +13,7 @@ from tests.engine.support import settle, start_worker, until
 from tests.factories import enqueue, rooms_of, seconds, table
 from timeball.commands import Commands
 from timeball.domain.execution import Cancelled
-from timeball.domain.hints import Hints, Lane
+from timeball.domain.hints import Hints, Lane, Mark
 from timeball.domain.ids import ExecutionId, Incarnation
 from timeball.engine.service import AT_ONCE, LONGEST_REST
 from timeball.env import Env
@@ -197,14 +198,15 @@ async def test_a_claim_begins_where_the_last_one_ended(store: Store, clock: Virt
     await settle(worker.claimer)
     await worker.claimer.tick()
 
-    assert worker.rooms.asked[0] == {LANE: START}
-    assert worker.rooms.asked[-1] == {LANE: clock.now() - timedelta(milliseconds=50)}
+    assert worker.rooms.asked[0] == {LANE: Mark(START)}
+    assert worker.rooms.asked[-1] == {LANE: Mark(clock.now() - timedelta(milliseconds=50))}
 
 
 async def test_a_full_claim_ends_at_its_last_row(store: Store, clock: VirtualClock) -> None:
     worker = await start(store, slots=2)
+    ids = []
     for _ in range(6):
-        await enqueue(store)
+        ids.append(await enqueue(store))
         clock.advance("1s")
     worker.claimer.heed(Hints(lanes={LANE: START}))
 
@@ -212,7 +214,52 @@ async def test_a_full_claim_ends_at_its_last_row(store: Store, clock: VirtualClo
     await worker.end_all()
     await worker.claimer.tick()
 
-    assert worker.rooms.asked == [{LANE: START}, {LANE: START + seconds(1)}]
+    assert worker.rooms.asked == [{LANE: Mark(START)}, {LANE: Mark(START + seconds(1), ids[1])}]
+
+
+async def test_a_crowd_of_one_instant_is_claimed_in_parts(store: Store) -> None:
+    """Fault 29. Not by its instant alone: each part would be looked for among the dead rows of all parts before it."""
+    worker = await start(store, slots=2)
+    crowd = sorted([await enqueue(store) for _ in range(6)])
+
+    begun = []
+    for _ in range(3):
+        await worker.sweep_and_claim()
+        begun += sorted(worker.runner.ids)
+        await worker.end_all()
+
+    assert begun[:2] == crowd[:2], "in the order of their ids"
+    assert sorted(begun) == crowd
+    marks = [asked[LANE] for asked in worker.rooms.asked]
+    assert marks[0] == Mark(START, crowd[0])
+    assert marks == sorted(marks)
+    assert marks[-1] >= Mark(START, crowd[1])
+
+
+async def join_the_crowd(store: Store, execution_id: ExecutionId) -> None:
+    await enqueue(store)
+    async with store.database.transaction() as connection:
+        await connection.execute("UPDATE timeball.ready SET id = $1, job_id = $1", execution_id)
+
+
+async def test_what_comes_late_into_a_crowd_is_found(store: Store) -> None:
+    """It has the instant of the others and a smaller id: its hint leads to it, or the sweep if that was lost."""
+    worker = await start(store, slots=2)
+    early, late = (ExecutionId(UUID(int=number)) for number in (1, 2))
+    for _ in range(2):
+        await enqueue(store)
+    await worker.sweep_and_claim()
+    await worker.end_all()
+
+    await join_the_crowd(store, early)
+    worker.claimer.heed(Hints(lanes={LANE: START}))
+    await settle(worker.claimer)
+    assert worker.runner.ids == [early]
+    await worker.end_all()
+
+    await join_the_crowd(store, late)
+    await worker.sweep_and_claim()
+    assert worker.runner.ids == [late]
 
 
 async def test_a_row_behind_the_bound_is_found_by_the_sweep(store: Store, clock: VirtualClock) -> None:
@@ -253,7 +300,7 @@ async def test_a_hint_that_comes_during_a_claim_is_not_forgotten(store: Store, c
     worker.rooms.after.clear()
     await worker.claimer.tick()
 
-    assert worker.rooms.asked[-1] == {LANE: START - seconds(5)}
+    assert worker.rooms.asked[-1] == {LANE: Mark(START - seconds(5))}
 
 
 async def test_a_lane_that_was_hinted_at_during_a_sweep_is_kept(store: Store) -> None:
@@ -263,7 +310,7 @@ async def test_a_lane_that_was_hinted_at_during_a_sweep_is_kept(store: Store) ->
     worker.claimer.learn_all({})
     await worker.claimer.tick()
 
-    assert worker.rooms.asked == [{("mail", 7): START}]
+    assert worker.rooms.asked == [{("mail", 7): Mark(START)}]
 
 
 async def test_an_empty_lane_is_forgotten_by_and_by(store: Store, clock: VirtualClock) -> None:
@@ -506,7 +553,7 @@ async def test_rows_that_another_worker_is_just_taking_are_passed_over_and_asked
     assert await rooms_of(store, free) == ["running"]
     assert timedelta(0) < rest < timedelta(milliseconds=10), "the other may give it back any moment"
     await settle(worker.claimer)
-    assert await rooms_of(store, locked) == ["running"], "and the bound was not moved past it"
+    assert await rooms_of(store, locked) == ["running"], "and it was looked for again"
 
 
 async def test_two_workers_are_never_given_the_same(store: Store) -> None:

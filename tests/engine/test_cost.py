@@ -17,7 +17,7 @@ from timeball.current import RunContext, RunSink
 from timeball.domain.events import NodeStarted
 from timeball.domain.execution import Claimed
 from timeball.domain.handler import RunStyle
-from timeball.domain.hints import Lane
+from timeball.domain.hints import Lane, Mark
 from timeball.domain.ids import ClaimId
 from timeball.domain.job import JobSpec
 from timeball.engine.executor import Executor
@@ -76,27 +76,21 @@ async def test_an_idle_worker_asks_little(store: Store, env: Env, heard: Heard, 
 
 
 async def test_a_claim_does_not_look_at_what_lies_behind_it(store: Store, env: Env) -> None:
-    """A foreign snapshot keeps the rows that were claimed from being removed; each claim begins behind them."""
+    """A foreign snapshot keeps the rows that were claimed from being removed; each claim begins behind them, in the same instant."""
     await Commands(store, env).enqueue_many(JobSpec(handler=HANDLER), ["{}"] * 5_000)
     worker = await make_node(store)
-    async with store.database.connection() as connection:
-        await connection.execute(
-            "UPDATE timeball.ready SET run_at = $1::timestamptz + n * interval '1 millisecond' "
-            "FROM (SELECT id, row_number() OVER (ORDER BY id) AS n FROM timeball.ready) AS numbered WHERE numbered.id = ready.id",
-            START - timedelta(seconds=60),
-        )
     foreign = await store.database.connect()
     holding = foreign.transaction(isolation="repeatable_read")
     await holding.start()
     await foreign.fetch("SELECT 1 FROM timeball.ready LIMIT 1")
-    bound, wish = START - timedelta(seconds=60), ClaimWish(worker, [HANDLER], 100, 0)
+    mark, wish = Mark(START), ClaimWish(worker, [HANDLER], 100, 0)
 
     reads = []
     for _ in range(40):
         before = await index_reads(store)
-        claims = await store.rooms.claim(wish, {LANE: bound}, ClaimId(env.new_id()))
+        claims = await store.rooms.claim(wish, {LANE: mark}, ClaimId(env.new_id()))
         assert len(claims.executions) == 100
-        bound = max(claimed.run_at for claimed in claims.executions)
+        mark = Mark(claims.executions[-1].run_at, claims.executions[-1].id)
         reads.append(await index_reads(store) - before)
 
     await holding.rollback()
@@ -121,7 +115,7 @@ async def test_a_claim_reads_the_head_of_a_lane_even_if_the_room_is_believed_to_
     wish = ClaimWish(worker, [HANDLER], 100, 50, has_rivals=False)
 
     before = await index_reads(store)
-    claims = await store.rooms.claim(wish, {LANE: START - timedelta(days=1)}, ClaimId(env.new_id()))
+    claims = await store.rooms.claim(wish, {LANE: Mark(START - timedelta(days=1))}, ClaimId(env.new_id()))
 
     assert len(claims.executions) == 100
     assert await index_reads(store) - before <= 300

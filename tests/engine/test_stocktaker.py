@@ -9,7 +9,7 @@ import pytest
 
 from tests.engine.manual_worker import ManualWorker, cut, start
 from tests.engine.support import Heard, settle
-from tests.factories import ALWAYS, HANDLER, enqueue, rooms_of, table
+from tests.factories import FROM_THE_FIRST, HANDLER, enqueue, rooms_of, table
 from timeball.domain.events import StraysTakenIn
 from timeball.domain.execution import Stake
 from timeball.domain.ids import ClaimId, ExecutionId
@@ -44,7 +44,7 @@ class Stock:
         store, claim_id = self.worker.store, ClaimId(self.worker.store.env.new_id())
         ids = [await enqueue(store) for _ in range(number)]
         wish = ClaimWish(self.worker.incarnation, [HANDLER], number, 0)
-        await store.rooms.claim(wish, dict.fromkeys(await store.rooms.lanes(), ALWAYS), claim_id)
+        await store.rooms.claim(wish, dict.fromkeys(await store.rooms.lanes(), FROM_THE_FIRST), claim_id)
         return ids
 
 
@@ -113,7 +113,7 @@ async def test_what_runs_waits_or_is_held_is_known(
         await enqueue(store, after=after)
     wish = ClaimWish(stock.worker.incarnation, [HANDLER], 9, 9)
     claims = await store.rooms.claim(
-        wish, dict.fromkeys(await store.rooms.lanes(), ALWAYS), ClaimId(store.env.new_id())
+        wish, dict.fromkeys(await store.rooms.lanes(), FROM_THE_FIRST), ClaimId(store.env.new_id())
     )
     stock.worker.executor.accept(claims.executions)
 
@@ -127,7 +127,7 @@ async def test_of_a_claim_that_was_half_forgotten_only_that_half_is_taken_in(sto
     ids = [await enqueue(store) for _ in range(2)]
     wish = ClaimWish(stock.worker.incarnation, [HANDLER], 9, 0)
     claims = await store.rooms.claim(
-        wish, dict.fromkeys(await store.rooms.lanes(), ALWAYS), ClaimId(store.env.new_id())
+        wish, dict.fromkeys(await store.rooms.lanes(), FROM_THE_FIRST), ClaimId(store.env.new_id())
     )
     stock.worker.executor.accept(claims.executions[:1])
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from tests.factories import (
-    ALWAYS,
+    FROM_THE_FIRST,
     HANDLER,
     SOMEBODY,
     claim_all,
@@ -25,7 +24,7 @@ from tests.factories import (
     table,
 )
 from timeball.domain.execution import Claimed
-from timeball.domain.hints import Lane
+from timeball.domain.hints import Lane, Mark
 from timeball.domain.ids import ClaimId, ExecutionId, Incarnation
 from timeball.store.postgres import Store
 from timeball.store.rooms import Claims, ClaimWish
@@ -34,14 +33,14 @@ from timeball.testing import VirtualClock
 EXECUTION, ENDED = UUID(int=0xE), UUID(int=0xEE)
 
 
-async def claim(store: Store, lanes: dict[Lane, datetime], slots: int = 10, holds: int = 0) -> Claims:
+async def claim(store: Store, lanes: dict[Lane, Mark], slots: int = 10, holds: int = 0) -> Claims:
     wish = ClaimWish(Incarnation(store.env.new_id()), [HANDLER], slots, holds)
     return await store.rooms.claim(wish, lanes, ClaimId(store.env.new_id()))
 
 
 async def claim_limited(store: Store, queue: str, slots: int = 10, holds: int = 0) -> list[Claimed]:
     wish = ClaimWish(Incarnation(store.env.new_id()), [HANDLER], slots, holds)
-    claims = await store.rooms.claim_limited(wish, queue, {(queue, 50): ALWAYS}, ClaimId(store.env.new_id()))
+    claims = await store.rooms.claim_limited(wish, queue, {(queue, 50): FROM_THE_FIRST}, ClaimId(store.env.new_id()))
     return claims.executions
 
 
@@ -207,17 +206,18 @@ async def test_what_is_not_yet_due_is_held_not_started(store: Store, clock: Virt
 # lanes
 
 
-async def test_the_lanes_are_known_with_their_first_instants(store: Store, clock: VirtualClock) -> None:
+async def test_the_lanes_are_known_with_their_first(store: Store, clock: VirtualClock) -> None:
     now = clock.now()
+    ids = {}
     for queue, priority, waited in [("a", 50, 3), ("a", 50, 9), ("a", 51, 1), ("b", 50, 2), ("paused", 50, 1)]:
-        await enqueue(store, after=-waited, queue=queue, priority=priority)
+        ids[queue, priority] = await enqueue(store, after=-waited, queue=queue, priority=priority)
     await set_queue(store, "b", max_running=1)
     await set_queue(store, "paused", is_paused=True)
 
     assert await store.rooms.lanes() == {
-        ("a", 50): (now - seconds(9), False),
-        ("a", 51): (now - seconds(1), False),
-        ("b", 50): (now - seconds(2), True),
+        ("a", 50): (Mark(now - seconds(9), ids["a", 50]), False),
+        ("a", 51): (Mark(now - seconds(1), ids["a", 51]), False),
+        ("b", 50): (Mark(now - seconds(2), ids["b", 50]), True),
     }
 
 
@@ -226,11 +226,19 @@ async def test_a_lane_is_read_from_its_bound_on_and_others_not_at_all(store: Sto
     for other in ({"queue": "other"}, {"priority": 51}):
         await enqueue(store, **other)
 
-    claims = await claim(store, {("default", 50): clock.now() - seconds(5)})
+    claims = await claim(store, {("default", 50): Mark(clock.now() - seconds(5))})
 
     assert [each.id for each in claims.executions] == [young]
-    claims = await claim(store, {("default", 50): ALWAYS})
+    claims = await claim(store, {("default", 50): FROM_THE_FIRST})
     assert [each.id for each in claims.executions] == [old]
+
+
+async def test_a_crowd_of_one_instant_is_read_from_an_id_on(store: Store, clock: VirtualClock) -> None:
+    crowd = sorted([await enqueue(store) for _ in range(5)])
+
+    claims = await claim(store, {("default", 50): Mark(clock.now(), crowd[2])})
+
+    assert [each.id for each in claims.executions] == crowd[2:], "in the order of their ids"
 
 
 async def test_only_handlers_that_the_worker_knows_are_given_to_it(store: Store) -> None:
@@ -246,7 +254,7 @@ async def test_only_handlers_that_the_worker_knows_are_given_to_it(store: Store)
 
 async def test_a_claim_tells_when_others_were_taking_the_rest(store: Store) -> None:
     await enqueue(store)
-    lanes = {("default", 50): ALWAYS}
+    lanes = {("default", 50): FROM_THE_FIRST}
     async with store.database.transaction() as connection:
         await connection.execute("SELECT FROM timeball.ready FOR UPDATE")
         await enqueue(store, after=0.1)
@@ -262,7 +270,7 @@ async def test_a_claim_tells_when_others_were_taking_the_rest(store: Store) -> N
 async def test_a_claim_tells_when_others_were_taking_what_comes(store: Store) -> None:
     for _ in range(2):
         await enqueue(store, after=0.1)
-    lanes = {("default", 50): ALWAYS}
+    lanes = {("default", 50): FROM_THE_FIRST}
     async with store.database.transaction() as connection:
         await connection.execute("SELECT FROM timeball.ready ORDER BY run_at, id LIMIT 1 FOR UPDATE")
 
@@ -277,7 +285,7 @@ async def test_a_full_claim_is_not_contended(store: Store) -> None:
     for _ in range(3):
         await enqueue(store)
 
-    assert not (await claim(store, {("default", 50): ALWAYS}, slots=2)).is_contended
+    assert not (await claim(store, {("default", 50): FROM_THE_FIRST}, slots=2)).is_contended
 
 
 # queues
@@ -288,12 +296,12 @@ async def test_a_paused_queue_gives_nothing(store: Store) -> None:
     await enqueue(store, after=0.1, queue="q")
     await set_queue(store, "q", is_paused=True)
 
-    assert (await claim(store, {("q", 50): ALWAYS}, holds=5)).executions == []
+    assert (await claim(store, {("q", 50): FROM_THE_FIRST}, holds=5)).executions == []
     assert await claim_limited(store, "q") == []
 
     await set_queue(store, "q")
 
-    assert len((await claim(store, {("q", 50): ALWAYS}, holds=5)).executions) == 2
+    assert len((await claim(store, {("q", 50): FROM_THE_FIRST}, holds=5)).executions) == 2
 
 
 async def test_a_limited_queue_gives_no_more_than_its_limit(store: Store) -> None:
@@ -301,7 +309,7 @@ async def test_a_limited_queue_gives_no_more_than_its_limit(store: Store) -> Non
     for _ in range(5):
         await enqueue(store, queue="q")
 
-    assert (await claim(store, {("q", 50): ALWAYS})).executions == []
+    assert (await claim(store, {("q", 50): FROM_THE_FIRST})).executions == []
     first = await claim_limited(store, "q", slots=2)
     second = await claim_limited(store, "q", slots=2)
 

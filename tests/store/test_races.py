@@ -13,8 +13,8 @@ import pytest
 
 from tests.conftest import FreshDatabase
 from tests.factories import (
-    ALWAYS,
     FAILURE,
+    FROM_THE_FIRST,
     HANDLER,
     SOMEBODY,
     claim_all,
@@ -114,7 +114,7 @@ def cancel(store: Store, execution: ExecutionId) -> Awaitable[set[ExecutionId]]:
 def claim(store: Store, slots: int = 10) -> Awaitable[list[Claimed]]:
     async def claims() -> list[Claimed]:
         wish = ClaimWish(Incarnation(store.env.new_id()), [HANDLER], slots, 0)
-        given = await store.rooms.claim(wish, {("default", 50): ALWAYS}, ClaimId(store.env.new_id()))
+        given = await store.rooms.claim(wish, {("default", 50): FROM_THE_FIRST}, ClaimId(store.env.new_id()))
         return given.executions
 
     return claims()
@@ -412,7 +412,7 @@ async def claim_two(store: Store, tickets: Sequence[ExecutionId]) -> list[Claime
     wish, claim_id = ClaimWish(Incarnation(store.env.new_id()), [HANDLER], 2, 2), ClaimId(store.env.new_id())
     if tickets:
         return (await Tickets(store.database).claim(wish, tickets, None, claim_id)).executions
-    return (await store.rooms.claim(wish, {("default", 50): ALWAYS}, claim_id)).executions
+    return (await store.rooms.claim(wish, {("default", 50): FROM_THE_FIRST}, claim_id)).executions
 
 
 @by_ticket
@@ -443,7 +443,7 @@ async def test_two_claims_at_the_limit_of_a_queue(race: Race, store: Store, *, c
 
     async def claim_limited(store: Store) -> list[Claimed]:
         wish = ClaimWish(Incarnation(store.env.new_id()), [HANDLER], 10, 10)
-        claims = await store.rooms.claim_limited(wish, "q", {("q", 50): ALWAYS}, ClaimId(store.env.new_id()))
+        claims = await store.rooms.claim_limited(wish, "q", {("q", 50): FROM_THE_FIRST}, ClaimId(store.env.new_id()))
         return claims.executions
 
     result = await race.run(claim_limited(race.ahead), claim_limited(race.behind), commits=commits)
@@ -461,7 +461,7 @@ async def claim_freely(store: Store, worker: Incarnation, tickets: Sequence[Exec
     wish = ClaimWish(worker, [HANDLER], 1, 0)
     if tickets:
         return (await Tickets(store.database).claim(wish, tickets, None, ClaimId(store.env.new_id()))).executions
-    return (await store.rooms.claim(wish, {("q", 50): ALWAYS}, ClaimId(store.env.new_id()))).executions
+    return (await store.rooms.claim(wish, {("q", 50): FROM_THE_FIRST}, ClaimId(store.env.new_id()))).executions
 
 
 @by_ticket
@@ -477,7 +477,7 @@ async def test_a_limit_that_is_set_while_a_claim_is_under_way_counts_what_it_tak
 
     assert result.second_waited
     wish = ClaimWish(worker, [HANDLER], 9, 9)
-    after = await store.rooms.claim_limited(wish, "q", {("q", 50): ALWAYS}, ClaimId(store.env.new_id()))
+    after = await store.rooms.claim_limited(wish, "q", {("q", 50): FROM_THE_FIRST}, ClaimId(store.env.new_id()))
     assert len(after.executions) == (0 if commits else 1)
     assert len(await table(store, "running")) == 1
 

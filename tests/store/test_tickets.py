@@ -11,6 +11,7 @@ import pytest
 
 from tests.factories import (
     ALWAYS,
+    FROM_THE_FIRST,
     HANDLER,
     SOMEBODY,
     claim_all,
@@ -126,7 +127,7 @@ async def test_a_claim_by_lane_can_be_told_to_leave_the_young_alone(store: Store
     old = await enqueue(store)
     clock.advance(2)
     await enqueue(store)
-    lanes = dict.fromkeys(await store.rooms.lanes(), ALWAYS)
+    lanes = dict.fromkeys(await store.rooms.lanes(), FROM_THE_FIRST)
     wish = ClaimWish(Incarnation(store.env.new_id()), [HANDLER], 10, 0, timedelta(seconds=2))
 
     claims = await store.rooms.claim(wish, lanes, ClaimId(store.env.new_id()))

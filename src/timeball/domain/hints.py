@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 import orjson
@@ -17,6 +17,13 @@ _LARGEST = 7_000
 
 Lane = tuple[str, int]
 T = TypeVar("T")
+
+
+class Mark(NamedTuple):
+    """A place in a lane: by instant and, among those that share one, by id, so that a crowd can be read in parts."""
+
+    run_at: datetime
+    id: UUID = UUID(int=0)
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """Free slots become claimed executions.
 
-A claim reads lanes, each a (queue, priority), from the instant where the last claim of it ended: dead rows behind that
-bound, which a foreign long transaction keeps vacuum from removing, are not visited again. A hint lowers the bound; a
+A claim reads lanes, each a (queue, priority), from the mark where the last claim of it ended: dead rows behind that,
+which a foreign long transaction keeps vacuum from removing, are not visited again. A hint moves the mark back; a
 full sweep every second finds whatever a lost hint would strand.
 
 Quick handlers empty their slots faster than a claim can fill them, so the claimer asks for more than there are free
@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from timeball.domain.events import Emit
-from timeball.domain.hints import Hints, Lane
+from timeball.domain.hints import Hints, Lane, Mark
 from timeball.domain.ids import ClaimId, Incarnation
 from timeball.domain.node import serves_queue
 from timeball.engine.executor import Executor
@@ -27,7 +27,7 @@ from timeball.settings import WorkerSettings
 from timeball.store.interface import Claims, ClaimWish, RoomStore
 
 _SWEEP = timedelta(seconds=1)
-# Rows become visible a moment after the instant they bear; a bound stays that far behind.
+# Rows become visible a moment after the instant they bear; a mark stays that far behind.
 _SLACK = timedelta(milliseconds=50)
 _CONTENDED = timedelta(milliseconds=2)
 _LARGEST_WINDOW = 1_000
@@ -56,9 +56,11 @@ class Claimer(Service):
         self._handlers = sorted(handlers)
         self._queues = frozenset(settings.queues)
         self._hold_limit = settings.hold_limit
-        self._lanes: dict[Lane, datetime] = {}
+        self._lanes: dict[Lane, Mark] = {}
         self._limited: set[str] = set()
         self._fresh: set[Lane] = set()
+        # Where claims began that passed over rows which others were just taking.
+        self._passed: dict[Lane, Mark] = {}
         self._prefetch = 0
         self._widened_at = 0
         self._expects_more = False
@@ -87,27 +89,27 @@ class Claimer(Service):
         """Something is ready in these lanes, from these instants on."""
         for lane, run_at in hints.lanes.items():
             if self.looks_at(lane, run_at):
-                self.learn(lane, run_at)
+                self.learn(lane, Mark(run_at))
         if hints.look_everywhere:
             self.wake()
 
-    def learn(self, lane: Lane, run_at: datetime) -> None:
-        """There is something in this lane: look at it from *run_at* on."""
+    def learn(self, lane: Lane, mark: Mark) -> None:
+        """There is something in this lane: look at it from *mark* on."""
         self._fresh.add(lane)
         known = self._lanes.get(lane)
-        self._lanes[lane] = run_at if known is None else min(known, run_at)
+        self._lanes[lane] = mark if known is None else min(known, mark)
         self._expects_more = True
         self._may_hold = True
         self.wake()
 
-    def learn_all(self, lanes: dict[Lane, tuple[datetime, bool]]) -> None:
+    def learn_all(self, lanes: dict[Lane, tuple[Mark, bool]]) -> None:
         """What a sweep found: all lanes there are. Others are forgotten, unless a hint named them while the sweep went on."""
         self._limited = {queue for (queue, _), (_, is_limited) in lanes.items() if is_limited}
-        self._lanes = {lane: at for lane, at in self._lanes.items() if lane in lanes or lane in self._fresh}
+        self._lanes = {lane: mark for lane, mark in self._lanes.items() if lane in lanes or lane in self._fresh}
         self._fresh.clear()
-        for lane, (run_at, _) in lanes.items():
-            if self.looks_at(lane, run_at):
-                self.learn(lane, run_at)
+        for lane, (mark, _) in lanes.items():
+            if self.looks_at(lane, mark.run_at):
+                self.learn(lane, mark)
 
     async def tick(self) -> timedelta:
         if not self._executor.may_begin():
@@ -125,7 +127,7 @@ class Claimer(Service):
             wish = self._wish(is_limited=queue is not None)
             claims = await self._claim(wish, queue, lanes)
             claimed += len(claims.executions)
-            is_contended |= claims.is_contended
+            is_contended |= claims.is_contended or self._looks_back(lanes)
             self._is_at_limit |= claims.is_at_limit
             if wish.slots <= 0:
                 passed_over.add(queue)
@@ -153,20 +155,20 @@ class Claimer(Service):
         if self._executor.take_longest_wait() > _ACCEPTABLE_WAIT:
             self._prefetch //= 2
 
-    def _grouped(self) -> list[tuple[str | None, dict[Lane, datetime]]]:
+    def _grouped(self) -> list[tuple[str | None, dict[Lane, Mark]]]:
         """The lanes to claim from: those of limited queues one queue at a time, all others together.
 
         Those for which no slot was left the last time come first, so that nobody starves.
         """
-        free = {lane: at for lane, at in self._lanes.items() if lane[0] not in self._limited}
-        groups: list[tuple[str | None, dict[Lane, datetime]]] = [(None, free)] if free else []
+        free = {lane: mark for lane, mark in self._lanes.items() if lane[0] not in self._limited}
+        groups: list[tuple[str | None, dict[Lane, Mark]]] = [(None, free)] if free else []
         for queue in sorted(self._limited):
-            own = {lane: at for lane, at in self._lanes.items() if lane[0] == queue}
+            own = {lane: mark for lane, mark in self._lanes.items() if lane[0] == queue}
             if own:
                 groups.append((queue, own))
         return sorted(groups, key=lambda group: group[0] not in self._passed_over)
 
-    async def _claim(self, wish: ClaimWish, queue: str | None, lanes: dict[Lane, datetime]) -> Claims:
+    async def _claim(self, wish: ClaimWish, queue: str | None, lanes: dict[Lane, Mark]) -> Claims:
         claim_id = ClaimId(self.env.new_id())
         asked_at = self.env.clock.now()
         self.in_flight = claim_id
@@ -176,6 +178,8 @@ class Claimer(Service):
             claims = await self._rooms.claim_limited(wish, queue, lanes, claim_id)
         self.in_flight = None
         self._has_rivals = claims.is_contended
+        if claims.is_contended:
+            self._note_passed(lanes)
         self._advance(lanes, claims, wish, asked_at)
         self._executor.accept(claims.executions)
         return claims
@@ -189,19 +193,32 @@ class Claimer(Service):
         self.in_flight = None
         self._executor.accept(claims)
 
-    def _advance(self, lanes: dict[Lane, datetime], claims: Claims, wish: ClaimWish, asked_at: datetime) -> None:
-        """Move each lane's bound to where this claim ended."""
+    def _advance(self, lanes: dict[Lane, Mark], claims: Claims, wish: ClaimWish, asked_at: datetime) -> None:
+        """Move each lane's mark to where this claim ended."""
         due = [claimed for claimed in claims.executions if claimed.run_at <= asked_at]
         is_full = len(due) >= wish.slots
         if is_full and wish.slots > 0:
             self._widen_window(wish)
         elif not is_full and not claims.is_contended and not claims.is_at_limit:
-            for lane, bound in lanes.items():
-                self._raise_bound(lane, bound, asked_at - _SLACK)
-        # Those of a lane come in the order of time: its last one is where the claim ended.
-        ends = {(claimed.queue, claimed.priority): claimed.run_at for claimed in due}
-        for lane, end in ends.items():
-            self._raise_bound(lane, lanes.get(lane, end), end)
+            for lane, asked_from in lanes.items():
+                self._move_mark(lane, asked_from, Mark(asked_at - _SLACK))
+        # Those of a lane come in its order: the last one is where the claim ended.
+        ends = {(claimed.queue, claimed.priority): claimed for claimed in due}
+        for lane, last in ends.items():
+            end = Mark(last.run_at, last.id)
+            self._move_mark(lane, lanes.get(lane, end), end)
+
+    def _note_passed(self, lanes: dict[Lane, Mark]) -> None:
+        for lane, asked_from in lanes.items():
+            self._passed[lane] = min(self._passed.get(lane, asked_from), asked_from)
+
+    def _looks_back(self, lanes: Iterable[Lane]) -> bool:
+        """Go back to what was passed over, once nobody is in the way: whoever was taking it may have given it back."""
+        passed = {lane: self._passed.pop(lane) for lane in lanes if lane in self._passed}
+        for lane, mark in passed.items():
+            if lane in self._lanes:
+                self._lanes[lane] = min(self._lanes[lane], mark)
+        return bool(passed)
 
     def _widen_window(self, wish: ClaimWish) -> None:
         """Ask for more, if what was asked for before has been started: where handlers take long, it would only be given back."""
@@ -210,11 +227,11 @@ class Claimer(Service):
             self._prefetch = min(max(2 * self._prefetch, wish.slots), _LARGEST_WINDOW)
             self._widened_at = started
 
-    def _raise_bound(self, lane: Lane, asked_from: datetime, bound: datetime) -> None:
-        """Not if a hint has lowered it while the claim was under way."""
+    def _move_mark(self, lane: Lane, asked_from: Mark, mark: Mark) -> None:
+        """Not if a hint has moved it back while the claim was under way."""
         known = self._lanes.get(lane)
         if known is not None and known >= asked_from:
-            self._lanes[lane] = max(known, bound)
+            self._lanes[lane] = max(known, mark)
 
     def _on_room(self) -> None:
         """A slot is free: claim at once if there is room for a good part of a batch, else gather a few more first."""

@@ -99,7 +99,9 @@ class Dispatcher(Service):
         self._hinted.clear()
         await self._learn_inboxes()
         lanes = await self._store.rooms.lanes() if self._inboxes else {}
-        owned = {lane: at for lane, (at, is_limited) in lanes.items() if not is_limited and self._owns(lane[0])}
+        owned = {
+            lane: mark.run_at for lane, (mark, is_limited) in lanes.items() if not is_limited and self._owns(lane[0])
+        }
         rows = await self._read(owned)
         self._forget_claimed(rows)
         if self.watch.is_down:

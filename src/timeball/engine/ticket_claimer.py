@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from timeball.domain.events import Emit, TicketsUsed
-from timeball.domain.hints import Lane
+from timeball.domain.hints import Lane, Mark
 from timeball.domain.ids import ClaimId, ExecutionId
 from timeball.domain.node import Node
 from timeball.engine.claimer import Claimer
@@ -113,7 +113,7 @@ class TicketClaimer(Claimer):
             self._tickets.pop(gone, None)
         self._tickets = dict.fromkeys(left) | self._tickets
 
-    async def _claim(self, wish: ClaimWish, queue: str | None, lanes: dict[Lane, datetime]) -> Claims:
+    async def _claim(self, wish: ClaimWish, queue: str | None, lanes: dict[Lane, Mark]) -> Claims:
         if not self._relies_on_tickets or queue is not None:
             return await super()._claim(wish, queue, lanes)
         claims = await super()._claim(replace(wish, holds=0, unclaimed_for=_UNCLAIMED_FOR), queue, lanes)

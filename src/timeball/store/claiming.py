@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from timeball.domain.execution import Claimed, Stake
-from timeball.domain.hints import Lane
+from timeball.domain.hints import Lane, Mark
 from timeball.domain.ids import ClaimId, ExecutionId, Incarnation
 from timeball.store.connections import Connection
 from timeball.store.moves import Moves
@@ -41,21 +41,19 @@ class Claims:
 class Claiming(Moves):
     """What a worker takes, and what it has."""
 
-    async def lanes(self) -> dict[Lane, tuple[datetime, bool]]:
-        """Every lane that has something ready, with its first instant and whether its queue is limited."""
+    async def lanes(self) -> dict[Lane, tuple[Mark, bool]]:
+        """Every lane that has something ready, with a mark at its first and whether its queue is limited."""
         rows = await self._database.fetch("lanes")
-        return {(row["queue"], row["priority"]): (row["run_at"], row["is_limited"]) for row in rows}
+        return {(row["queue"], row["priority"]): (Mark(row["run_at"], row["id"]), row["is_limited"]) for row in rows}
 
-    async def claim(self, wish: ClaimWish, lanes: Mapping[Lane, datetime], claim_id: ClaimId) -> Claims:
+    async def claim(self, wish: ClaimWish, lanes: Mapping[Lane, Mark], claim_id: ClaimId) -> Claims:
         """Give up to *slots* due executions of these lanes to one worker, most urgent first, and up to *holds* that come next.
 
-        Each lane is read from its bound on. No two workers are ever given the same execution. Paused and limited queues give nothing here.
+        Each lane is read from its mark on. No two workers are ever given the same execution. Paused and limited queues give nothing here.
         """
         return await self._claim(wish, lanes, claim_id, wish.slots + wish.holds, is_limited=False)
 
-    async def claim_limited(
-        self, wish: ClaimWish, queue: str, lanes: Mapping[Lane, datetime], claim_id: ClaimId
-    ) -> Claims:
+    async def claim_limited(self, wish: ClaimWish, queue: str, lanes: Mapping[Lane, Mark], claim_id: ClaimId) -> Claims:
         """The same for one queue that has a limit: its row is locked first, so that the count is exact across all workers."""
 
         async def work(connection: Connection) -> Claims:
@@ -76,7 +74,7 @@ class Claiming(Moves):
     async def _claim(
         self,
         wish: ClaimWish,
-        lanes: Mapping[Lane, datetime],
+        lanes: Mapping[Lane, Mark],
         claim_id: ClaimId,
         most: int,
         *,
@@ -88,7 +86,8 @@ class Claiming(Moves):
             connection,
             queues=[queue for queue, _ in lanes],
             priorities=[priority for _, priority in lanes],
-            bounds=list(lanes.values()),
+            bounds=[mark.run_at for mark in lanes.values()],
+            first_ids=[mark.id for mark in lanes.values()],
             is_limited=is_limited,
             unclaimed_for=wish.unclaimed_for,
             handlers=wish.handlers,

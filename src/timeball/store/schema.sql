@@ -1,4 +1,4 @@
--- The schema after migration 0018, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
+-- The schema after migration 0019, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
 
 CREATE TABLE timeball.migration (
     number     integer NOT NULL,
@@ -176,8 +176,9 @@ CREATE TABLE timeball.ready (
 CREATE INDEX ready_by_job ON timeball.ready (job_id) WHERE job_id <> id;
 -- promote: how many places of a limit are taken.
 CREATE INDEX ready_by_limit ON timeball.ready (limit_key) WHERE limit_key IS NOT NULL;
--- claim: a lane (queue, priority) in the order of time. Never (queue, rank): see ARCHITECTURE.md, "Lanes".
-CREATE INDEX ready_by_lane ON timeball.ready (queue, priority, run_at);
+-- claim: a lane (queue, priority) in the order of time, and in that of ids. Never (queue, rank): see ARCHITECTURE.md, "Lanes".
+-- The bytes of the id, in the same order, and not the id itself: that is to be looked up by the primary key and by nothing else.
+CREATE INDEX ready_by_lane ON timeball.ready (queue, priority, run_at, uuid_send(id));
 ALTER TABLE timeball.ready SET (autovacuum_vacuum_scale_factor=0.01, autovacuum_vacuum_threshold=5000, autovacuum_vacuum_cost_delay=0, vacuum_truncate=off);
 
 -- What would be ready, but waits for a place of its limit.
@@ -761,10 +762,10 @@ CREATE OR REPLACE FUNCTION timeball.bucket(seconds double precision)
  IMMUTABLE PARALLEL SAFE STRICT
 RETURN (CASE WHEN (seconds <= (0.0001)::double precision) THEN (0)::double precision ELSE LEAST(ceil((ln((seconds / (0.0001)::double precision)) / ln((1.05)::double precision))), (550)::double precision) END)::smallint;
 
--- The heads of some lanes: of each, in the order of time from its bound on, the first rows that these handlers can run.
+-- The heads of some lanes: of each, from its mark on, the first rows that these handlers can run.
 -- A room that was empty when vacuum last looked is believed to be empty. For a planner with that belief it is all the same to read a lane by
 -- its index or to fetch and sort all of it, which a claim from a long lane must never do; so here it has no choice, whatever the session says.
-CREATE OR REPLACE FUNCTION timeball.lane_heads(queues text[], priorities smallint[], bounds timestamptz[], until timestamptz, handlers text[], each integer)
+CREATE OR REPLACE FUNCTION timeball.lane_heads(queues text[], priorities smallint[], bounds timestamptz[], first_ids uuid[], until timestamptz, handlers text[], each integer)
  RETURNS TABLE(tid tid, run_at timestamptz, rank timestamptz)
  LANGUAGE plpgsql
  STABLE ROWS 1
@@ -776,16 +777,16 @@ AS $function$
 BEGIN
     RETURN QUERY
     SELECT found.tid, found.run_at, found.run_at - lane.priority * interval '12 seconds'
-    FROM unnest(queues, priorities, bounds) AS lane (queue, priority, bound)
+    FROM unnest(queues, priorities, bounds, first_ids) AS lane (queue, priority, bound, first_id)
     CROSS JOIN LATERAL (
         SELECT ready.ctid AS tid, ready.run_at
         FROM timeball.ready
         WHERE ready.queue = lane.queue
           AND ready.priority = lane.priority
-          AND ready.run_at >= lane.bound
+          AND (ready.run_at, uuid_send(ready.id)) >= (lane.bound, uuid_send(lane.first_id))
           AND ready.run_at <= until
           AND ready.handler = ANY (handlers)
-        ORDER BY ready.run_at
+        ORDER BY ready.run_at, uuid_send(ready.id)
         LIMIT each
     ) AS found;
 END

@@ -237,7 +237,7 @@ RETURNING id;
 -- name: claim
 -- Give the most urgent ready executions of some lanes to one worker: up to :slots that are due, by rank; then up to :holds that are not yet due;
 -- never more than :most in all.
--- A lane is a (queue, priority); its rows are read in the order of time from its bound on, so dead rows behind the bound are not visited:
+-- A lane is a (queue, priority); its rows are read in the order of time and id from its mark on, so dead rows behind that are not visited:
 -- :looks of each, more than :slots if others are likely to be taking some of them just now.
 -- MATERIALIZED: otherwise the planner may run a part again and take more than its limit. By ctid: the rows are locked, and no statistics can mislead it.
 -- `is_contended` tells an empty lane from one whose head others take just now, of what is due or of what comes. Of what is due, only what has been so for :unclaimed_for.
@@ -252,7 +252,7 @@ WITH gate AS MATERIALIZED (
 ),
 lane AS MATERIALIZED (
     SELECT given.*
-    FROM unnest(:queues::text[], :priorities::smallint[], :bounds::timestamptz[]) AS given (queue, priority, bound)
+    FROM unnest(:queues::text[], :priorities::smallint[], :bounds::timestamptz[], :first_ids::uuid[]) AS given (queue, priority, bound, first_id)
     WHERE NOT EXISTS (
         SELECT 1
         FROM timeball.queue
@@ -265,14 +265,16 @@ line AS MATERIALIZED (
     SELECT array_agg(queue) AS queues,
            array_agg(priority) AS priorities,
            array_agg(bound) AS bounds,
-           array_agg(coalesce(:now, now()) + interval '1 microsecond') AS after_now
+           array_agg(first_id) AS first_ids,
+           array_agg(coalesce(:now, now()) + interval '1 microsecond') AS after_now,
+           array_agg('00000000-0000-0000-0000-000000000000'::uuid) AS any_ids
     FROM lane
 ),
 due_row AS MATERIALIZED (
     SELECT head.tid, head.rank
     FROM line
-    CROSS JOIN LATERAL timeball.lane_heads(line.queues, line.priorities, line.bounds, coalesce(:now, now()) - :unclaimed_for::interval,
-                                           :handlers::text[], :looks::integer) AS head
+    CROSS JOIN LATERAL timeball.lane_heads(line.queues, line.priorities, line.bounds, line.first_ids,
+                                           coalesce(:now, now()) - :unclaimed_for::interval, :handlers::text[], :looks::integer) AS head
     WHERE :looks::integer > 0
 ),
 chosen AS MATERIALIZED (
@@ -286,7 +288,8 @@ chosen AS MATERIALIZED (
 coming_row AS MATERIALIZED (
     SELECT head.tid, head.run_at
     FROM line
-    CROSS JOIN LATERAL timeball.lane_heads(line.queues, line.priorities, line.after_now, 'infinity', :handlers::text[], :holds::integer) AS head
+    CROSS JOIN LATERAL timeball.lane_heads(line.queues, line.priorities, line.after_now, line.any_ids, 'infinity', :handlers::text[],
+                                           :holds::integer) AS head
     WHERE :holds::integer > 0
 ),
 held AS MATERIALIZED (
@@ -334,29 +337,29 @@ SELECT (SELECT count(*) FROM chosen) < least(:slots::integer, (SELECT count(*) F
        picked.priority
 FROM (VALUES (1)) AS always (one)
 LEFT JOIN picked ON true
-ORDER BY picked.run_at - picked.priority * interval '12 seconds';
+ORDER BY picked.run_at - picked.priority * interval '12 seconds', picked.id;
 
 -- name: lanes
--- The lanes that have something ready, each with its first instant: a loose index scan, one probe a lane.
+-- The lanes that have something ready, each with its first: a loose index scan, one probe a lane.
 WITH RECURSIVE lane AS (
     (
-        SELECT queue, priority, run_at
+        SELECT queue, priority, run_at, id
         FROM timeball.ready
-        ORDER BY queue, priority, run_at
+        ORDER BY queue, priority, run_at, uuid_send(id)
         LIMIT 1
     )
     UNION ALL
     SELECT following.*
     FROM lane
     CROSS JOIN LATERAL (
-        SELECT ready.queue, ready.priority, ready.run_at
+        SELECT ready.queue, ready.priority, ready.run_at, ready.id
         FROM timeball.ready
         WHERE (ready.queue, ready.priority) > (lane.queue, lane.priority)
-        ORDER BY ready.queue, ready.priority, ready.run_at
+        ORDER BY ready.queue, ready.priority, ready.run_at, uuid_send(ready.id)
         LIMIT 1
     ) AS following
 )
-SELECT lane.queue, lane.priority, lane.run_at, queue.max_running IS NOT NULL AS is_limited
+SELECT lane.queue, lane.priority, lane.run_at, lane.id, queue.max_running IS NOT NULL AS is_limited
 FROM lane
 LEFT JOIN timeball.queue ON queue.name = lane.queue
 WHERE queue.paused_at IS NULL;

@@ -93,7 +93,9 @@ SELECT ranked.id, ranked.queue, ranked.rank, ranked.handler, ranked.fence
 FROM (
     SELECT ready.id, ready.queue, ready.handler, ready.fence, head.rank,
            row_number() OVER (PARTITION BY ready.queue ORDER BY head.rank, ready.id) AS place
-    FROM timeball.lane_heads(:queues::text[], :priorities::smallint[], :bounds::timestamptz[], 'infinity', :handlers::text[], :limit::integer) AS head
+    FROM timeball.lane_heads(:queues::text[], :priorities::smallint[], :bounds::timestamptz[],
+                             array_fill('00000000-0000-0000-0000-000000000000'::uuid, ARRAY[cardinality(:queues::text[])]),
+                             'infinity', :handlers::text[], :limit::integer) AS head
     JOIN timeball.ready ON ready.ctid = head.tid
     WHERE NOT EXISTS (
         SELECT 1
