@@ -44,6 +44,7 @@ class Order(models.Model):
 """
 _MORE_TASKS = """
 
+from asgiref.sync import sync_to_async
 from django.db import connection
 from shop.models import Order
 
@@ -71,10 +72,15 @@ def returns_no_json():
 
 
 @task
-def end_of_session() -> int:
+def session_of_thread() -> int:
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         return cursor.fetchone()[0]
+
+
+@task
+async def session_of_coroutine() -> int:
+    return await sync_to_async(session_of_thread.call)()
 
 
 @task

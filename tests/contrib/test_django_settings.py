@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -159,3 +161,15 @@ def test_without_settings_a_worker_is_told_what_is_missing(
         _ = program.DjangoTimeball().settings
 
     assert "DJANGO_SETTINGS_MODULE=project.settings timeball worker" in str(error.value.hint)
+
+
+def test_django_s_own_classes_are_not_taken_for_generic_ones() -> None:
+    """Those of the backport are, and it is the backport that most tests run with."""
+    sources = Path(program.__file__).parent.glob("*.py")
+    classes = [
+        node for path in sources for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)
+    ]
+
+    generic = [base.value.id for made in classes for base in made.bases if isinstance(base, ast.Subscript)]
+
+    assert not {"Task", "TaskResult", "AnyTask"} & set(generic)

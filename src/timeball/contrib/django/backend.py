@@ -12,8 +12,8 @@ from django.db import connections, transaction
 
 from timeball.contrib.django.calls import Call
 from timeball.contrib.django.frameworks import (
+    AnyTask,
     BaseTaskBackend,
-    Task,
     TaskResult,
     TaskResultDoesNotExist,
     normalize_json,
@@ -31,18 +31,18 @@ from timeball.errors import InvalidInput, NotFound, TimeballError
 class Backend(BaseTaskBackend):
     """Keeps tasks in Timeball: durable, at their time, in the transaction around them where the database is the same."""
 
-    task_class = TimeballTask
+    task_class: Any = TimeballTask
     supports_defer = True
     supports_async_task = True
     supports_get_result = True
     supports_priority = True
 
-    def validate_task(self, task: Task[..., Any]) -> None:
+    def validate_task(self, task: AnyTask) -> None:
         """Refuse what cannot be run here; what can is taken note of, for workers."""
         super().validate_task(task)
         tb.note(task)
 
-    def enqueue(self, task: Task[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult[Any]:
+    def enqueue(self, task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult[Any]:
         """Have a worker call the task; certain when this returns, or when the transaction around it commits."""
         self.validate_task(task)
         call = Call(normalize_json(args), normalize_json(kwargs))
@@ -53,7 +53,7 @@ class Backend(BaseTaskBackend):
         task_enqueued.send(type(self), task_result=result)
         return result
 
-    def _send(self, task: Task[..., Any], call: Call, options: dict[str, Any]) -> str:
+    def _send(self, task: AnyTask, call: Call, options: dict[str, Any]) -> str:
         alias = tb.home.alias
         if alias is None or not _is_in_transaction(alias):
             return tb.enqueue(task.module_path, call.payload(), **options).id
@@ -74,7 +74,7 @@ class Backend(BaseTaskBackend):
             raise TaskResultDoesNotExist(f"{result_id} is of {execution.handler}, which is no task of this project")
         return result_of(record, self._as_enqueued(task, execution), Call.of(payload))
 
-    def _as_enqueued(self, task: Task[..., Any], execution: Execution) -> Task[..., Any]:
+    def _as_enqueued(self, task: AnyTask, execution: Execution) -> AnyTask:
         """The task with what was said when it was enqueued, as far as the execution tells."""
         said: dict[str, Any] = {"backend": self.alias}
         if not self.queues or execution.queue in self.queues:

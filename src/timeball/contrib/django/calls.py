@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from timeball.contrib.django.frameworks import Task
+from timeball.contrib.django.frameworks import AnyTask
 from timeball.domain.handler import PayloadMismatch
 
 _POSITIONAL = "$args"
@@ -39,7 +39,7 @@ class Call:
         """The call as it is kept."""
         return ({_POSITIONAL: list(self.args)} if self.args else {}) | dict(self.kwargs)
 
-    def check(self, task: Task[..., Any]) -> None:
+    def check(self, task: AnyTask) -> None:
         """Refuse arguments that the task could not be called with."""
         signature = inspect.signature(task.func)
         context = (None,) if task.takes_context else ()

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final
 
 from django.utils import timezone
 
-from timeball.contrib.django.frameworks import Task
+from timeball.contrib.django.frameworks import AnyTask, Task
 from timeball.errors import InvalidInput
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 class _Unset:
@@ -27,7 +24,7 @@ UNSET: Final = _Unset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimeballTask(Task[P, R]):
+class TimeballTask(AnyTask):
     """A task with the words that Timeball has beyond Django's; they are those of `@tb.handler(...)`."""
 
     retries: Any = UNSET
@@ -45,7 +42,7 @@ OWN_WORDS = frozenset(field.name for field in fields(TimeballTask)) - {field.nam
 _OF_BACKEND = frozenset({"database", "modules"})
 
 
-def enqueue_options(task: Task[..., Any], of_backend: Mapping[str, Any]) -> dict[str, Any]:
+def enqueue_options(task: AnyTask, of_backend: Mapping[str, Any]) -> dict[str, Any]:
     """The options of one enqueue: the task's word goes before its backend's."""
     check_words(of_backend)
     said = {word: value for word, value in of_backend.items() if word in OWN_WORDS}
@@ -64,7 +61,7 @@ def check_words(of_backend: Mapping[str, Any]) -> None:
             raise InvalidInput(f"OPTIONS has no word {word!r}; known are {', '.join(sorted(known))}", field=word)
 
 
-def _own(task: Task[..., Any]) -> Iterator[tuple[str, Any]]:
+def _own(task: AnyTask) -> Iterator[tuple[str, Any]]:
     for word in OWN_WORDS:
         value = getattr(task, word, UNSET)
         if value is not UNSET:

@@ -21,7 +21,7 @@ from django.conf import settings as django_settings
 from django.utils.module_loading import autodiscover_modules
 
 from timeball.app import Timeball
-from timeball.contrib.django.frameworks import Task, task_backends
+from timeball.contrib.django.frameworks import AnyTask, Task, task_backends
 from timeball.contrib.django.homes import UNSAID, Home, find_home
 from timeball.contrib.django.running import task_handler, tidied
 from timeball.errors import InvalidInput
@@ -43,7 +43,7 @@ class DjangoTimeball(Timeball):
 
     def __init__(self) -> None:
         super().__init__()
-        self._tasks: dict[str, Task[..., Any]] = {}
+        self._tasks: dict[str, AnyTask] = {}
         self._is_discovered = False
         self._known_home: Home | None = None
 
@@ -66,11 +66,11 @@ class DjangoTimeball(Timeball):
 
     # which tasks
 
-    def note(self, task: Task[..., Any]) -> None:
+    def note(self, task: AnyTask) -> None:
         """Take note of a task; a variant of one that is known (`task.using(...)`) is the same task."""
         self._tasks.setdefault(task.module_path, task)
 
-    def find_task(self, name: str) -> Task[..., Any] | None:
+    def find_task(self, name: str) -> AnyTask | None:
         """The task of that path, if it is one of this project's."""
         if name not in self._tasks:
             self._discover()
@@ -130,7 +130,7 @@ def _set_up() -> None:
     django.setup()
 
 
-def _tasks_of_apps() -> Iterator[Task[..., Any]]:
+def _tasks_of_apps() -> Iterator[AnyTask]:
     for app in apps.get_app_configs():
         module = sys.modules.get(f"{app.name}.{_TASKS}")
         if module is not None:

@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import Any
 
 from timeball.contrib.django.calls import Call
-from timeball.contrib.django.frameworks import Task, TaskError, TaskResult, TaskResultStatus
+from timeball.contrib.django.frameworks import AnyTask, TaskError, TaskResult, TaskResultStatus
 from timeball.domain.execution import Attempt, ErrorInfo, Execution, ExecutionState
 from timeball.domain.ids import Incarnation, made_at, show, show_execution
 
@@ -62,7 +62,7 @@ class Record:
         return sorted({instant for instant in found if instant is not None})
 
 
-def new_result(task: Task[..., Any], execution_id: str, call: Call, enqueued_at: datetime | None) -> TaskResult[Any]:
+def new_result(task: AnyTask, execution_id: str, call: Call, enqueued_at: datetime | None) -> TaskResult[Any]:
     """The result of a task that has just been enqueued."""
     return TaskResult(
         task=task,
@@ -80,7 +80,7 @@ def new_result(task: Task[..., Any], execution_id: str, call: Call, enqueued_at:
     )
 
 
-def result_of(record: Record, task: Task[..., Any], call: Call) -> TaskResult[Any]:
+def result_of(record: Record, task: AnyTask, call: Call) -> TaskResult[Any]:
     """The result of a task as it stands."""
     execution, starts = record.execution, record.starts()
     result: TaskResult[Any] = TaskResult(

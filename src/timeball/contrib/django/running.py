@@ -20,7 +20,7 @@ from django.utils import timezone
 
 from timeball.contrib.django.calls import Call
 from timeball.contrib.django.frameworks import (
-    Task,
+    AnyTask,
     TaskContext,
     TaskError,
     TaskResult,
@@ -44,7 +44,7 @@ class ResultNotKept(TypeError):
     """A task returned what is no JSON. By Django's contract it has failed; trying again would return the same."""
 
 
-def task_handler(task: Task[..., Any], store: Asks) -> Handler:
+def task_handler(task: AnyTask, store: Asks) -> Handler:
     """A task under its path, as workers run it."""
     return Handler(
         name=task.module_path,
@@ -58,7 +58,7 @@ def task_handler(task: Task[..., Any], store: Asks) -> Handler:
 class TaskBinder:
     """Calls one task with a stored payload."""
 
-    def __init__(self, task: Task[..., Any], store: Asks) -> None:
+    def __init__(self, task: AnyTask, store: Asks) -> None:
         self._task = task
         self._store = store
 
