@@ -93,15 +93,16 @@ async def test_whatever_is_raised_fails_the_attempt_and_not_the_thread(
 
 
 async def test_a_thread_that_overruns_is_given_up_but_keeps_its_slot(runner: ThreadRunner) -> None:
-    release, freed = threading.Event(), []
+    entered, release, freed = threading.Event(), threading.Event(), []
     runner.on_freed = lambda: freed.append(1)
 
     def stuck() -> None:
+        entered.set()
         release.wait()
 
     context = Attempt(timeout_ms=100)
     attempt = asyncio.create_task(run(runner, stuck, context))
-    await asyncio.sleep(0.01)
+    await until(entered.is_set, "the thread is in the handler")
     context.halt(Halt.TIMEOUT)
     outcome = await attempt
 
