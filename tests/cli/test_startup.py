@@ -13,7 +13,7 @@ from timeball.cli.branches import Branch
 # None of these is needed to show a help, or when a schedule fires; each takes its time.
 HEAVY = {
     *("aiohttp", "asyncio", "asyncpg", "fastapi", "httpx", "jinja2", "orjson", "prometheus_client", "pydantic"),
-    *("pydantic_core", "rich", "starlette", "structlog", "uvicorn", "uvloop"),
+    *("pydantic_core", "rich", "starlette", "uvicorn", "uvloop"),
 }
 
 
@@ -42,6 +42,28 @@ def imported_by(*arguments: str) -> set[str]:
 )
 def test_nothing_heavy_is_imported_for_what_needs_it_not(arguments: list[str]) -> None:
     assert imported_by(*arguments) & HEAVY == set()
+
+
+def test_a_worker_imports_nothing_that_it_may_never_need() -> None:
+    """An idle worker is to be small: what a mail, a call or a page needs is imported by the first that needs it."""
+    program = "import sys\nimport timeball.cli.nodes\nprint(*{name.partition('.')[0] for name in sys.modules})"
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+
+    spared = {
+        "aio_pika",
+        "aiohttp",
+        "aiosmtplib",
+        "fastapi",
+        "httpx",
+        "jinja2",
+        "pygments",
+        "redis",
+        "rich",
+        "starlette",
+        "yarl",
+    }
+    assert spared & set(done.stdout.split()) == set()
 
 
 def test_help_imports_no_command() -> None:

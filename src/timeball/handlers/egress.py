@@ -18,11 +18,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-
-from yarl import URL
+from typing import TYPE_CHECKING
 
 from timeball.errors import InvalidInput
 from timeball.handlers.typed import Refused
+
+if TYPE_CHECKING:
+    from yarl import URL
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -157,6 +159,14 @@ def is_public(address: Address) -> bool:
 
 
 @lru_cache(maxsize=1024)
+def read_url(text: str) -> URL:
+    """A URL as the client will read it that calls it; ValueError if it is none."""
+    # Here and not above: a worker that calls nobody has no memory for it.
+    from yarl import URL
+
+    return URL(text)
+
+
 def parse_target(url: URL) -> Target:
     """Where a URL leads; `EgressRefused` for what no list could allow."""
     if url.scheme not in ("http", "https"):

@@ -17,10 +17,7 @@ import socket
 from base64 import b64decode
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from email.headerregistry import Address
-from email.message import EmailMessage
-from email.policy import SMTP
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from pydantic import (
@@ -39,6 +36,10 @@ from timeball.domain.text import MAX_PAYLOAD_BYTES
 from timeball.errors import SettingsError, TimeballError
 from timeball.handlers.secrets import Disclosure, Secrets
 from timeball.handlers.typed import Payload, Refused
+
+if TYPE_CHECKING:
+    from email.headerregistry import Address
+    from email.message import EmailMessage
 
 _SECONDS = 30.0
 _MOST_RECIPIENTS = 100
@@ -251,6 +252,10 @@ def _told(refused: Mapping[str, str]) -> str:
 
 
 def _compose(payload: EmailPayload, sender: str, clock: Clock) -> EmailMessage:
+    # Here and not above: most workers never send a mail, and have no memory for how one is written.
+    from email.message import EmailMessage
+    from email.policy import SMTP
+
     message = EmailMessage(policy=SMTP)
     message["From"] = _header(sender)
     message["To"] = [_header(address) for address in payload.to]
@@ -272,6 +277,8 @@ def _compose(payload: EmailPayload, sender: str, clock: Clock) -> EmailMessage:
 
 
 def _header(address: str) -> Address:
+    from email.headerregistry import Address
+
     named = _NAMED.fullmatch(address)
     return Address(named[1] if named else "", addr_spec=_bare(address))
 

@@ -22,12 +22,11 @@ from urllib.parse import urlsplit
 
 import orjson
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, field_validator, model_validator
-from yarl import URL
 
 from timeball.clock import Clock
 from timeball.current import current
 from timeball.errors import TimeballError
-from timeball.handlers.egress import Egress, EgressRefused, parse_target
+from timeball.handlers.egress import Egress, EgressRefused, parse_target, read_url
 from timeball.handlers.secrets import Disclosure, JsonBody, SecretReference, Secrets
 from timeball.handlers.typed import Payload, Refused
 from timeball.outcomes import Retry
@@ -104,7 +103,7 @@ class WebhookPayload(Payload):
     @classmethod
     def _check_url(cls, value: str) -> str:
         try:
-            parse_target(URL(value))
+            parse_target(read_url(value))
         except EgressRefused as error:
             raise ValueError(str(error)) from None
         return value
@@ -200,7 +199,7 @@ class Webhook:
 
         keep = MAX_BODY_BYTES + disclosure.longest
         try:
-            return await client.send(payload.method, URL(payload.url), headers, body, payload.timeout / 1000, keep)
+            return await client.send(payload.method, read_url(payload.url), headers, body, payload.timeout / 1000, keep)
         except TimeoutError:
             raise WebhookFailed(f"{_shown(payload)} was not answered within {payload.timeout} ms") from None
         except (ClientError, OSError) as error:
@@ -319,7 +318,7 @@ def _checked(name: str, value: str) -> str:
 
 def _shown(payload: WebhookPayload) -> str:
     """The request in an error: without the query, in which many services want their tokens."""
-    url = URL(payload.url)
+    url = read_url(payload.url)
     return f"{payload.method} {url.origin()}{url.raw_path}"[:500]
 
 

@@ -12,17 +12,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 from weakref import WeakValueDictionary
 
 import orjson
 from pydantic import ConfigDict, Field, StringConstraints, field_validator, model_validator
-from yarl import URL
 
 from timeball.current import current
 from timeball.errors import SettingsError, TimeballError
+from timeball.handlers.egress import read_url
 from timeball.handlers.secrets import Disclosure, JsonBody, SecretReference, Secrets
 from timeball.handlers.typed import Payload, Refused
+
+if TYPE_CHECKING:
+    from yarl import URL
 
 _PORTS = {"amqp": 5672, "amqps": 5671, "redis": 6379, "rediss": 6379}
 _SECONDS = 10.0
@@ -97,7 +100,7 @@ class Place:
 def read_place(text: str) -> Place:
     """Where a URL leads; ValueError, which never repeats it, if it is none of ours."""
     try:
-        url = URL(text)
+        url = read_url(text)
         host, port = (url.raw_host or "").lower(), url.port
     except ValueError:
         raise ValueError("the URL cannot be read") from None

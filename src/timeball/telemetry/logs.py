@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import sys
 from dataclasses import fields
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from threading import Lock
 from typing import Any, TextIO
 from uuid import UUID
-
-import structlog
 
 from timeball.domain.events import (
     AttemptFailed,
@@ -43,6 +43,7 @@ from timeball.domain.events import (
     TicketsUsed,
 )
 from timeball.domain.ids import show
+from timeball.telemetry.log_lines import json_line, text_line
 
 _LEVELS: dict[type[Event], tuple[int, str]] = {
     NodeStarted: (logging.INFO, "node.started"),
@@ -77,29 +78,23 @@ _PREFIXES = {"execution_id": "exe", "job_id": "job", "incarnation": "nod"}
 
 
 def logging_emit(log_format: str = "auto", level: str = "info", stream: TextIO | None = None) -> Emit:
-    """An `emit` that writes log lines to *stream* (standard error, if none is given)."""
+    """An `emit` that writes log lines to *stream* (standard error, if none is given); from any thread."""
     stream = stream or sys.stderr
     least = getattr(logging, level.upper())
     is_text = log_format == "text" or (log_format == "auto" and stream.isatty())
-    logger = structlog.wrap_logger(
-        structlog.PrintLogger(stream),
-        processors=_processors(is_text=is_text, colors=stream.isatty()),
-        wrapper_class=structlog.make_filtering_bound_logger(least),
-    )
+    line = partial(text_line, has_colors=stream.isatty()) if is_text else json_line
+    turn = Lock()
 
     def emit(event: Event) -> None:
         number, name = _LEVELS[type(event)]
-        if number >= least:
-            logger.log(number, name, **_fields(event))
+        if number < least:
+            return
+        written = line(datetime.now(UTC), logging.getLevelName(number).lower(), name, _fields(event))
+        with turn:
+            stream.write(written)
+            stream.flush()
 
     return emit
-
-
-def _processors(*, is_text: bool, colors: bool) -> list[Any]:
-    shared: list[Any] = [structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso", utc=True)]
-    if is_text:
-        return [*shared, structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=22)]
-    return [*shared, structlog.processors.JSONRenderer()]
 
 
 def _fields(event: Event) -> dict[str, Any]:
