@@ -21,13 +21,16 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from timeball.clock import Clock
 from timeball.domain.execution import Claimed
 from timeball.domain.ids import show_execution, show_job
 from timeball.domain.text import clean
 from timeball.errors import TimeballError
+
+if TYPE_CHECKING:
+    import asyncio
 
 _EX_SOFTWARE = 70
 
@@ -78,7 +81,18 @@ class RunContext:
     *open_sink* is called once, when the attempt first has something to say; most never do.
     """
 
-    __slots__ = ("_open_sink", "_pid", "_sink", "claimed", "clock", "halt_reason", "halted", "has_noticed", "on_halt")
+    __slots__ = (
+        "_open_sink",
+        "_pid",
+        "_sink",
+        "claimed",
+        "clock",
+        "halt_reason",
+        "halted",
+        "has_noticed",
+        "on_halt",
+        "task",
+    )
 
     def __init__(self, claimed: Claimed, clock: Clock, open_sink: Callable[[RunContext], RunSink]) -> None:
         self.claimed = claimed
@@ -89,6 +103,8 @@ class RunContext:
         self.has_noticed = False
         # Set by whoever runs the handler: makes a halt felt there. Called in the thread that calls `halt`.
         self.on_halt: Callable[[], object] | None = None
+        # The task that the attempt runs in, where whoever began it knows: asking the event loop costs as much as a small handler.
+        self.task: asyncio.Task[Any] | None = None
         self._open_sink = open_sink
         self._sink: RunSink | None = None
         self._pid = _PROCESS.number

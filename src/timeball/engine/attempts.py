@@ -37,7 +37,7 @@ class Attempts:
         # What every attempt begins with: tasks are made in the middle of others, whose variables are none of its business.
         self._context = copy_context()
         self._wheel = DeadlineWheel(env.clock)
-        self._running: dict[ExecutionId, tuple[RunContext, asyncio.Task[None]]] = {}
+        self._running: dict[ExecutionId, RunContext] = {}
         # Handlers whose last attempt waited for something.
         self._slow: set[str] = set()
         self._begun_last: RunContext | None = None
@@ -57,12 +57,11 @@ class Attempts:
 
     def find(self, execution_id: ExecutionId) -> RunContext | None:
         """The attempt at an execution, if it is running."""
-        running = self._running.get(execution_id)
-        return None if running is None else running[0]
+        return self._running.get(execution_id)
 
     def unfinished(self) -> Sequence[Claimed]:
         """What is still running."""
-        return [context.claimed for context, _ in self._running.values()]
+        return [context.claimed for context in self._running.values()]
 
     def begin(self) -> None:
         """Begin what can be begun; the relay, while it is under way, does so by itself."""
@@ -77,8 +76,12 @@ class Attempts:
         else:
             task = self._loop.create_task(self._run_alone(ready), context=self._context.copy())
             self._time(context)
-        self._running[context.claimed.id] = (context, task)
+        self._take(context, task)
         self._idle.clear()
+
+    def _take(self, context: RunContext, task: asyncio.Task[None]) -> None:
+        context.task = task
+        self._running[context.claimed.id] = context
 
     def _time(self, context: RunContext) -> None:
         if context.claimed.timeout_ms is not None:
@@ -140,7 +143,7 @@ class Attempts:
         while (ready := self.next_ready()) is not None:
             handler, context = ready
             if handler.style is RunStyle.COROUTINE and handler.name not in self._slow:
-                self._running[context.claimed.id] = (context, task)
+                self._take(context, task)
                 return ready
             self._begin(ready)
         return None
@@ -188,15 +191,16 @@ class Attempts:
 
     def halt_all(self, why: Halt, reason: str) -> None:
         """Ask everything that runs to stop."""
-        for context, _ in list(self._running.values()):
+        for context in list(self._running.values()):
             context.halt(why, reason)
 
     def abandon(self, reason: str) -> None:
         """Cut everything off; no outcome is told any more."""
         self._is_closed = True
-        for context, task in list(self._running.values()):
+        for context in list(self._running.values()):
             context.halt(Halt.SHUTDOWN, reason)
-            task.cancel()
+            if context.task is not None:
+                context.task.cancel()
         if self._relay is not None:
             self._relay.cancel()
         self._running.clear()

@@ -31,7 +31,7 @@ class CoroutineRunner:
         """Await the handler. A halt cancels what it awaits; one that swallows that keeps its slot until it returns."""
         if context.halted is not None:
             return outcome_of_halt(context)
-        task = asyncio.current_task()
+        task = context.task or asyncio.current_task()
         assert task is not None
         token = RUNNING.set(context)
         context.on_halt = partial(interrupt, context, task)
