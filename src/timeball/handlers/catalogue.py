@@ -9,10 +9,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
-from pydantic import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter
+from pydantic import (
+    BaseModel,
+    PydanticInvalidForJsonSchema,
+    PydanticSchemaGenerationError,
+    PydanticUserError,
+    TypeAdapter,
+)
 
 from timeball.domain.handler import Handler
 from timeball.errors import InvalidInput
@@ -93,10 +99,16 @@ def _description(handler: Handler) -> str:
     return text.partition("\n\n")[0].replace("\n", " ")
 
 
+@cache
+def _schema_of(model: type[BaseModel]) -> dict[str, Any]:
+    # Once: it takes Pydantic longer than all the rest of an answer.
+    return model.model_json_schema()
+
+
 def _schema(handler: Handler) -> dict[str, Any]:
     if isinstance(handler.binder, ModelBinder):
-        found: dict[str, Any] = handler.binder.model.model_json_schema()
-        return found
+        model: type[BaseModel] = handler.binder.model
+        return _schema_of(model)
     function: Any = handler.function
     try:
         schema = TypeAdapter(function).json_schema()
