@@ -20,6 +20,7 @@ import timeball.dashboard
 from tests.dashboard.conftest import Browser, open_browser, token_of
 from timeball.dashboard.app import CONTENT_POLICY, make_front
 from timeball.dashboard.assets import Assets
+from timeball.dashboard.pages import every_page
 from timeball.settings import Settings
 from timeball.store.placing import AuditEntry
 from timeball.wiring import FrontParts
@@ -269,6 +270,18 @@ async def test_a_form_without_its_token_is_refused(log_in: Entering, token: str)
 
     assert answer.status_code == 403
     assert "our own pages" in answer.text
+
+
+async def test_no_form_at_all_is_taken_from_another_site_or_without_its_token(browser: Browser) -> None:
+    token = token_of((await browser.get("/")).text)
+    paths = [re.sub(r"{\w+}", "x", route.path) for route in every_page() if "POST" in (route.methods or ())]
+
+    for path in paths:
+        foreign = await browser.post(path, data={"token": token}, headers={"Sec-Fetch-Site": "cross-site"})
+        forged = await browser.post(path, data={"token": "0" * 64})
+
+        assert [answer.status_code for answer in (foreign, forged)] == [403, 403], path
+    assert len(paths) > 25
 
 
 async def test_the_token_of_another_browser_is_refused(log_in: Entering) -> None:

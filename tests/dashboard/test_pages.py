@@ -162,6 +162,7 @@ SAME_ROLES = [
     ("/executions/{execution}/cancel", "/executions/{execution}/cancel"),
     ("/executions/{execution}/retry", "/executions/{execution}/retry"),
     ("/executions/bulk", "/executions/bulk"),
+    ("/jobs/bulk", "/jobs/bulk/{action}"),
     ("/dead/retry", "/dead-letter/retry"),
     ("/dead/discard", "/dead-letter/discard"),
     ("/jobs", "/jobs"),

@@ -111,7 +111,7 @@ function listen(address) {
     source = new EventSource(address);
     source.onopen = () => { failures = 0; relay({ topics: ["*"] }); };
     source.addEventListener("topics", (event) => relay({ topics: JSON.parse(event.data) }));
-    for (const name of ["drop", "log"]) source.addEventListener(name, (event) => relay({ [name]: JSON.parse(event.data) }));
+    source.addEventListener("drop", (event) => relay({ drop: JSON.parse(event.data) }));
     source.addEventListener("beat", () => relay({}));
     source.addEventListener("gap", () => relay({ topics: ["*"] }));
     source.onerror = () => { if (++failures > 1) { source.close(); setTimeout(done, Math.min(30_000, 1_000 * 2 ** failures)); } };
