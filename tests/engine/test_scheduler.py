@@ -593,9 +593,10 @@ async def test_a_retry_that_was_read_during_a_pause_is_not_parked_after_it(
     await node.tick()
 
     await commands.resume(job_id)
-    await node.run_for(4)
+    clock.advance("600ms")
+    await node.tick()
 
-    assert (await states(store, job_id))[START + seconds(60)] == "ready"
+    assert (await states(store, job_id))[START + seconds(60)] == "ready", "at once, and not with the next poll"
     assert PARKED_AT not in {row["run_at"] for row in await table(store, "due")}
 
 
