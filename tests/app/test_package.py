@@ -19,7 +19,7 @@ def run(code: str) -> str:
 
 
 def test_importing_the_package_imports_nothing_heavy() -> None:
-    heavy = "{'asyncio', 'pydantic', 'asyncpg', 'orjson', 'cronsim'}"
+    heavy = "{'asyncio', 'pydantic', 'asyncpg', 'orjson', 'cronsim', 'structlog'}"
 
     assert run(f"import sys, timeball; print({heavy} & set(sys.modules))") == "set()"
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import MutableMapping
 from dataclasses import fields
-from datetime import UTC, datetime, timedelta
-from functools import partial
-from threading import Lock
+from datetime import timedelta
 from typing import Any, TextIO
 from uuid import UUID
 
@@ -43,7 +42,7 @@ from timeball.domain.events import (
     TicketsUsed,
 )
 from timeball.domain.ids import show
-from timeball.telemetry.log_lines import json_line, text_line
+from timeball.telemetry.lean_structlog import structlog
 
 _LEVELS: dict[type[Event], tuple[int, str]] = {
     NodeStarted: (logging.INFO, "node.started"),
@@ -78,23 +77,46 @@ _PREFIXES = {"execution_id": "exe", "job_id": "job", "incarnation": "nod"}
 
 
 def logging_emit(log_format: str = "auto", level: str = "info", stream: TextIO | None = None) -> Emit:
-    """An `emit` that writes log lines to *stream* (standard error, if none is given); from any thread."""
+    """An `emit` that writes log lines to *stream* (standard error, if none is given)."""
     stream = stream or sys.stderr
     least = getattr(logging, level.upper())
     is_text = log_format == "text" or (log_format == "auto" and stream.isatty())
-    line = partial(text_line, has_colors=stream.isatty()) if is_text else json_line
-    turn = Lock()
+    logger = structlog.wrap_logger(
+        structlog.PrintLogger(stream),
+        processors=_processors(is_text=is_text, colors=stream.isatty()),
+        wrapper_class=structlog.make_filtering_bound_logger(least),
+    )
 
     def emit(event: Event) -> None:
         number, name = _LEVELS[type(event)]
-        if number < least:
-            return
-        written = line(datetime.now(UTC), logging.getLevelName(number).lower(), name, _fields(event))
-        with turn:
-            stream.write(written)
-            stream.flush()
+        if number >= least:
+            logger.log(number, name, **_fields(event))
 
     return emit
+
+
+def _processors(*, is_text: bool, colors: bool) -> list[Any]:
+    shared: list[Any] = [structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso", utc=True)]
+    if is_text:
+        return [_quote, *shared, structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=22)]
+    return [*shared, structlog.processors.JSONRenderer()]
+
+
+def _quote(_logger: Any, _method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """What cannot be seen, or would move the cursor of a terminal, is shown as Python writes it."""
+    return {name: _Quoted(value) if _is_unseen(value) else value for name, value in fields.items()}
+
+
+def _is_unseen(value: Any) -> bool:
+    return isinstance(value, str) and not (value and value.isprintable())
+
+
+class _Quoted:
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return repr(self._text)
 
 
 def _fields(event: Event) -> dict[str, Any]:
