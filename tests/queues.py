@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
@@ -21,9 +22,14 @@ _RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of loopback that nobody has, and that the system gives to nobody who connects."""
+    # From the system's own range (32768 and up), somebody might have it before the server does; and whoever asks again and
+    # again for a server that is not there yet may be given that very port, and be answered by himself.
+    while True:
+        port = 20_000 + secrets.randbelow(12_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def answers(port: int) -> bool:

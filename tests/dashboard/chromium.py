@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -21,6 +20,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright
 
+from tests.queues import free_port
 from tests.servers import PostgresServer, Servers, ServiceMissing, give_up_on, wait_until
 
 FLAGS = [
@@ -90,13 +90,6 @@ class Up:
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(60)
         self._log.close()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from tests.dashboard.chromium import find_chromium, free_port
+from tests.dashboard.chromium import find_chromium
+from tests.queues import free_port
 from tests.servers import PostgresServer, Servers, ServiceMissing, give_up_on, wait_until
 
 # Every page of the dashboard that needs no id.

@@ -19,6 +19,7 @@ from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult, Envelope, LoginPassword
 
 from tests.handlers.builtin.support import attempt_at, check_payload, die, fail, succeed
+from tests.queues import free_port
 from timeball.clock import SystemClock
 from timeball.domain.handler import Handler, PayloadMismatch
 from timeball.errors import SettingsError
@@ -62,9 +63,7 @@ class PostOffice:
 
 @contextmanager
 def running(office: PostOffice, **options: Any) -> Iterator[int]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     controller = Controller(office, hostname="127.0.0.1", port=port, **options)
     controller.start()
     try:
