@@ -6,9 +6,11 @@ import re
 from uuid import UUID
 
 import httpx
+import orjson
 import pytest
 
 from tests.factories import claim_all, enqueue, found, make_job, record
+from tests.plans import rows_touched
 from timeball.domain.execution import ExecutionState
 from timeball.domain.ids import JobId
 from timeball.domain.search import ExecutionFilter, PageRequest
@@ -71,6 +73,24 @@ async def test_pages_of_executions_are_read_in_the_order_of_an_index(store: Stor
         rows = await connection.fetch(f"EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF) {statement}", jobs)
     buffers = max(sum(map(int, re.findall(r"(?:hit|read)=(\d+)", row[0]))) for row in rows)
     assert buffers < MOST_BUFFERS, f"{buffers} buffers\n" + "\n".join(row[0] for row in rows)
+
+
+async def test_dead_letters_are_grouped_without_reading_the_history(store: Store) -> None:
+    async with store.database.connection() as connection:
+        await connection.execute(_FILL, store.env.clock.now(), 5_000)
+        await connection.execute("UPDATE timeball.finished SET state = 'dead', fingerprint = substr(id::text, 13, 1)")
+        await connection.execute("VACUUM ANALYZE timeball.finished")
+        statement = all_statements()["dead_groups"]
+        given = {"by": "error", "no_fingerprint": "none", "most": 10_000, "limit": 10, "parts": 24, "now": None}
+        explained = await connection.fetchval(
+            f"EXPLAIN (ANALYZE, FORMAT JSON) {statement.numbered()}", *(given[name] for name in statement.parameters)
+        )
+
+    scans = [scan for scan in rows_touched(orjson.loads(explained)[0]["Plan"]) if "on finished" in scan[0]]
+    by_index = sum(rows for scan, rows in scans if scan.startswith("Index Only Scan"))
+    of_history = sum(rows for scan, rows in scans if not scan.startswith("Index Only Scan"))
+    # Each of the dead by the index, and of each group that is told of the latest one.
+    assert (by_index, of_history) == (5_000, 10), scans
 
 
 async def test_a_search_for_something_rare_says_how_far_it_has_come(

@@ -513,6 +513,8 @@ async def test_a_chart_of_a_queue_reads_a_row_a_step_however_many_handlers_there
     assert await read(series_of_queue("default"), None) == 10
     assert await read(WHOLE, None) == 10
     assert await read(ZERO, "tests:noop_7") == 10
+    tallied = given | {"series": [series_of_queue("default")], "untils": [until]}
+    assert await rollups_read(store, "rollup_tallies", tallied) == 10
 
 
 async def rollups_read(store: Store, name: str, given: dict[str, Any]) -> int:

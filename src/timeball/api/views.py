@@ -14,7 +14,7 @@ from starlette.responses import Response
 from timeball.domain.dead_letters import DeadGroup, DeadGrouping
 from timeball.domain.execution import Attempt, Execution
 from timeball.domain.ids import show, show_execution, show_job
-from timeball.domain.job import spec_of
+from timeball.domain.job import JobSpec, spec_of
 from timeball.domain.redaction import redacted
 from timeball.domain.search import Page, PageRequest
 from timeball.insights import ExecutionView, FireTime, JobView, Landing
@@ -22,6 +22,7 @@ from timeball.insights import ExecutionView, FireTime, JobView, Landing
 Item = TypeVar("Item")
 Document = dict[str, Any]
 
+_WISHED = tuple(field.name for field in fields(JobSpec))
 _JSON = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
 
 
@@ -56,7 +57,7 @@ def job_document(view: JobView) -> Document:
     """A job with how it stands; secrets hidden."""
     job, standing = view.job, view.standing
     spec = spec_of(job)
-    wish = {field.name: getattr(spec, field.name) for field in fields(spec)}
+    wish = {name: getattr(spec, name) for name in _WISHED}
     last = None
     if standing.last_id is not None:
         last = {

@@ -22,16 +22,10 @@ def bars(
     """Bars beside one another, the tallest as high as the chart; with fewer than *slots*, there is room on the left."""
     top = most or max(values, default=0) or 1
     empty = max(slots - len(values), 0)
+    shown = zip(values, tones or ["tone-live"] * len(values), titles or [f"{value:g}" for value in values], strict=True)
     body = "".join(
-        _bar(
-            (number + empty) * step,
-            value / top,
-            _at(tones, number, "tone-live"),
-            _at(titles, number, f"{value:g}"),
-            height,
-            step - 1,
-        )
-        for number, value in enumerate(values)
+        _bar(number * step, value / top, tone, title, height, step - 1)
+        for number, (value, tone, title) in enumerate(shown, empty)
     )
     return _svg(f"bars {kind}", max(len(values) + empty, 1) * step, height, label, body)
 
@@ -107,7 +101,3 @@ def _rect(tone: str, x: int, y: float, width: int, height: float, title: str) ->
         f'<rect class="{tone}" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}">'
         f"<title>{escape(title)}</title></rect>"
     )
-
-
-def _at(values: Sequence[str], number: int, otherwise: str) -> str:
-    return values[number] if number < len(values) else otherwise

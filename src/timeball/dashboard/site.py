@@ -12,6 +12,7 @@ from starlette.types import ASGIApp
 
 from timeball.dashboard import charts
 from timeball.dashboard.assets import Assets
+from timeball.dashboard.pieces import when
 from timeball.dashboard.shared_reads import SharedReads
 from timeball.dashboard.visitor import Reception
 from timeball.dashboard.wording import FILTERS, STATES
@@ -60,5 +61,5 @@ def make_templates(assets: Assets) -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(FILTERS)
-    environment.globals.update(assets=assets, charts=charts, states=STATES, version=__version__)
+    environment.globals.update(assets=assets, charts=charts, states=STATES, version=__version__, a_time=when)
     return environment

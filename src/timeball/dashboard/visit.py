@@ -5,6 +5,7 @@ from __future__ import annotations
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
@@ -15,6 +16,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from timeball.api.auth import Caller, Role
 from timeball.api.problems import Refusal
 from timeball.dashboard.inner_api import InnerApi
+from timeball.dashboard.pieces import Pieces, form_fields
 from timeball.dashboard.site import Site
 from timeball.dashboard.visitor import cookie_settings, form_token, keep_cookie, keep_visitor, visitor_of
 
@@ -89,6 +91,22 @@ class Visit:
         path = quote(self.request.scope["path"])
         return f"{path}?{urlencode(pairs)}" if pairs else path
 
+    # pieces of pages
+
+    @cached_property
+    def pieces(self) -> Pieces:
+        """What the pages are put together from."""
+        sprite = self.site_url(f"/static/{self.site.assets['icons.svg'].address}")
+        return Pieces(sprite, form_fields(self._token, self.here()), self.site_url, self.can)
+
+    @cached_property
+    def _visitor(self) -> str:
+        return visitor_of(self.request)
+
+    @cached_property
+    def _token(self) -> str:
+        return form_token(self._visitor, self.request)
+
     # answers
 
     def can(self, role: str) -> bool:
@@ -98,17 +116,16 @@ class Visit:
     def page(self, template: str, /, *, part: str | None = None, http_status: int = 200, **context: Any) -> Response:
         """A whole page; or, when it is being refreshed, only its *part*."""
         wants_part = part is not None and self.is_partial
-        visitor = visitor_of(self.request)
         toast = None if wants_part else self._toast()
         text = self.site.render(
             part if wants_part and part is not None else template,
             visit=self,
-            token=form_token(visitor, self.request),
+            token=self._token,
             toast=toast,
             **context,
         )
         response = HTMLResponse(text, http_status, headers={"Vary": "HX-Request-Type"})
-        keep_visitor(response, self.request, visitor)
+        keep_visitor(response, self.request, self._visitor)
         if toast is not None:
             self._drop_cookie(response, TOAST_COOKIE)
         return response

@@ -6,10 +6,10 @@ Instants are kept as seconds since 1970 here: a view adds thousands of runs, and
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import chain
 
 from timeball.domain.foresight import Fires
 
@@ -79,10 +79,11 @@ class Load:
 
     def bucket(self, at: datetime) -> int:
         """The bucket an instant falls into; what lies outside, into the first or the last."""
-        return self._bucket(at.timestamp())
+        return max(self._bucket(at.timestamp()), 0)
 
     def _bucket(self, moment: float) -> int:
-        return min(max(bisect_right(self._moments, moment) - 1, 0), len(self.seconds) - 1)
+        """The same for what does not lie before the first."""
+        return min(bisect_right(self._moments, moment), len(self.seconds)) - 1
 
     def busy(self, number: int) -> float:
         """How many slots are busy in a bucket on average."""
@@ -92,16 +93,18 @@ class Load:
     def peaks(self) -> list[int]:
         """The most runs at once in each bucket, of those that are known one by one."""
         highest = [0] * len(self.seconds)
+        changes: Counter[float] = Counter()
+        for start, end in self._spans:
+            changes[start] += 1
+            changes[end] -= 1
         level = at = 0
-        # At one instant those that end make room before others begin.
-        changes = sorted(chain.from_iterable(((start, 1), (end, -1)) for start, end in self._spans))
-        for moment, change in changes:
+        for moment in sorted(changes):
             number = self._bucket(moment)
             # A level that lasts is the level of every bucket it reaches into.
             reached = number if moment > self._moments[number] else number - 1
             for between in range(at, reached + 1):
                 highest[between] = max(highest[between], level)
-            level += change
+            level += changes[moment]
             at = number
             highest[at] = max(highest[at], level)
         return highest

@@ -21,7 +21,7 @@ from timeball.store.outlook import Outlook
 
 HOUR = timedelta(hours=1)
 # More of yesterday than this is not read run by run.
-_MOST_MEASURED = 1_000
+_MOST_MEASURED = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import islice
@@ -140,11 +140,15 @@ class Insights:
         views = await self.view_jobs(page.items)
         return Page(views, page.next_cursor, page.total, page.searched_to, page.looked_at)
 
+    async def has_jobs(self) -> bool:
+        """Whether there is any job at all."""
+        return bool((await self._listing.jobs(JobFilter(), JobOrder.NEWEST, PageRequest(limit=1))).items)
+
     async def job_names(self, ids: Sequence[JobId]) -> dict[JobId, str | None]:
         """What these jobs are called."""
         return await self._listing.job_names(list(dict.fromkeys(ids)))
 
-    async def recent_runs(self, ids: Sequence[JobId], count: int) -> dict[JobId, list[dict[str, Any]]]:
+    async def recent_runs(self, ids: Sequence[JobId], count: int) -> dict[JobId, list[Mapping[str, Any]]]:
         """How the latest executions of each of these jobs ended, the oldest first."""
         return await self._listing.recent_runs(ids, count)
 
@@ -241,6 +245,10 @@ class Insights:
     async def dead_groups(self, limit: int, by: DeadGrouping = DeadGrouping.ERROR) -> list[DeadGroup]:
         """The latest dead that nobody has dealt with, by what killed them or by where they ran."""
         return await self._listing.dead_groups(limit, by)
+
+    async def dead_count(self) -> int:
+        """How many of the dead nobody has dealt with, counted up to 10,000."""
+        return await self._listing.dead_count()
 
     # templates
 

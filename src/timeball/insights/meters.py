@@ -36,16 +36,6 @@ class Now:
 
 
 @dataclass(frozen=True, slots=True)
-class Overview:
-    """This moment and the last hour, with queues and nodes."""
-
-    now: Now
-    last_hour: Rollup
-    queues: Sequence[dict[str, Any]]
-    nodes: Sequence[NodeStatus]
-
-
-@dataclass(frozen=True, slots=True)
 class Series:
     """What happened in each step of a window, steps without anything included."""
 
@@ -53,6 +43,21 @@ class Series:
     until: datetime
     step: timedelta
     points: Sequence[Rollup]
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """This moment and the last hour, with queues and nodes."""
+
+    now: Now
+    hour: Series
+    queues: Sequence[dict[str, Any]]
+    nodes: Sequence[NodeStatus]
+
+    @property
+    def last_hour(self) -> Rollup:
+        """The last hour as one."""
+        return summed(self.hour.points, self.hour.since)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +96,7 @@ class Meters:
             max((moment - one["oldest_at"]).total_seconds(), 0.0) for one in queues if one["oldest_at"] is not None
         ]
         now = Now(at=moment, oldest_seconds=max(waits, default=0.0), **found)
-        hour = await self.series(_HOUR)
-        last_hour = summed(hour.points, hour.since)
-        return Overview(now, last_hour, queues, await self._store.nodes.list())
+        return Overview(now, await self.series(_HOUR), queues, await self._store.nodes.list())
 
     async def stats(self, window: timedelta, whose: Whose = Whose()) -> Stats:
         """What happened in the last while; to the minute within eight days, to the hour beyond."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import cache
 from itertools import pairwise
 
 from timeball.domain.capacity import slots_of
@@ -23,7 +24,7 @@ from timeball.store.outlook import Outlook, Past, Run
 from timeball.store.rollups import series_of_queue
 
 # Runs that are read of the past of all, and of the jobs that are shown: no view has room for more marks.
-_SAMPLE = 2_000
+_SAMPLE = 1_000
 _MOST_PAST = 2_000
 _LEAST_PAST = 20
 _LONGEST_BAND = 200
@@ -161,10 +162,9 @@ class Timelines:
     async def _rows_of_jobs(self, wish: TimelineWish, seen: Seen, dense: DensePast) -> tuple[list[Row], bool]:
         names = await self._names_of_jobs(seen)
         # What was enqueued without a name shows with its like.
+        alike = cache(lambda handler: RowName(handler, handler, "enqueued"))
         parts = sorted_parts(
-            seen,
-            lambda run: names.get(run.job_id) or RowName(run.handler, run.handler, "enqueued"),
-            lambda fires: names[fires.line.job_id],
+            seen, lambda run: names.get(run.job_id) or alike(run.handler), lambda fires: names[fires.line.job_id]
         )
         shown = parts[: wish.limit]
         ids = {name.key: job_id for job_id, name in names.items()}

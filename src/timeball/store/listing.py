@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -101,12 +101,12 @@ class Listing:
         rows = await self._database.fetch("names_of_jobs", ids=list(ids))
         return {JobId(row["id"]): row["name"] for row in rows}
 
-    async def recent_runs(self, ids: Sequence[JobId], count: int) -> dict[JobId, list[dict[str, Any]]]:
+    async def recent_runs(self, ids: Sequence[JobId], count: int) -> dict[JobId, list[Mapping[str, Any]]]:
         """How the latest executions of each of these jobs ended, the oldest first."""
-        found: dict[JobId, list[dict[str, Any]]] = {job_id: [] for job_id in ids}
+        found: dict[JobId, list[Mapping[str, Any]]] = {job_id: [] for job_id in ids}
         for row in await self._database.fetch("recent_runs_of_jobs", ids=list(ids), count=count):
-            found[JobId(row["job_id"])].insert(0, dict(row))
-        return found
+            found[JobId(row["job_id"])].append(row)
+        return {job_id: runs[::-1] for job_id, runs in found.items()}
 
     # dead letters
 

@@ -14,11 +14,11 @@ from timeball.api.desk import Desk, TheDesk
 from timeball.api.prometheus import CONTENT_TYPE, exposition
 from timeball.api.schemas.common import Words
 from timeball.api.schemas.meters import MetricsOut, SeriesOut, StatsOut
-from timeball.api.views import answer
+from timeball.api.views import Document, answer
 from timeball.domain.node import NodeKind
 from timeball.domain.rollup import TALLIED, Rollup
 from timeball.domain.sketch import Sketch
-from timeball.insights.meters import LONGEST_WINDOW, Whose
+from timeball.insights.meters import LONGEST_WINDOW, Overview, Series, Whose
 
 router = APIRouter()
 # Outside of the API: where Prometheus looks by itself.
@@ -84,32 +84,7 @@ async def stats(
 @router.get("/metrics", tags=["system"], response_model=MetricsOut, **described(Role.VIEWER, _METRICS_EXAMPLE))
 async def metrics(desk: TheDesk) -> Response:
     """The numbers of this moment and of the last hour: what waits, what is late, queues, workers."""
-    found = await desk.insights.meters.overview()
-    now = found.now
-    workers = [node for node in found.nodes if node.kind is NodeKind.WORKER]
-    document = {
-        "at": now.at,
-        "now": {
-            "scheduled": now.scheduled,
-            "retrying": now.retrying,
-            "queued": now.queued,
-            "running": now.running,
-            "late": now.late,
-            "overdue": now.overdue,
-            "dead": now.dead,
-            "oldest_seconds": round(now.oldest_seconds, 3),
-        },
-        "last_hour": counts_document(found.last_hour) | {"failure_share": found.last_hour.tally.failure_share},
-        "queues": [_queue_document(one) for one in found.queues],
-        "nodes": {
-            "workers": len(workers),
-            "schedulers": len(found.nodes) - len(workers),
-            "slots": sum(node.slots for node in workers),
-            "busy": sum(node.busy for node in workers),
-            "draining": sum(node.draining for node in workers),
-        },
-    }
-    return answer(document)
+    return answer(metrics_document(await desk.insights.meters.overview()))
 
 
 @router.get(
@@ -123,13 +98,7 @@ async def metrics_of_executions(
 ) -> Response:
     """What happened minute by minute; beyond a day in steps of ten minutes, beyond eight by the hour. Quiet steps are zeros."""
     found = await desk.insights.meters.series(timedelta(hours=hours), await _whose(desk, queue, handler, job))
-    document = {
-        "since": found.since,
-        "until": found.until,
-        "step_seconds": int(found.step.total_seconds()),
-        "points": [{"at": point.at} | counts_document(point) for point in found.points],
-    }
-    return answer(document)
+    return answer(series_document(found))
 
 
 @plain_router.get("/metrics", include_in_schema=False, dependencies=[Depends(needs(Role.VIEWER))])
@@ -141,6 +110,44 @@ async def prometheus(desk: TheDesk) -> Response:
 async def _whose(desk: Desk, queue: str | None, handler: str | None, job: str | None) -> Whose:
     job_id = None if job is None else (await desk.insights.find_job(job)).id
     return Whose(job_id, queue, handler)
+
+
+def metrics_document(found: Overview) -> Document:
+    """This moment and the last hour as the API tells them."""
+    now, last_hour = found.now, found.last_hour
+    workers = [node for node in found.nodes if node.kind is NodeKind.WORKER]
+    return {
+        "at": now.at,
+        "now": {
+            "scheduled": now.scheduled,
+            "retrying": now.retrying,
+            "queued": now.queued,
+            "running": now.running,
+            "late": now.late,
+            "overdue": now.overdue,
+            "dead": now.dead,
+            "oldest_seconds": round(now.oldest_seconds, 3),
+        },
+        "last_hour": counts_document(last_hour) | {"failure_share": last_hour.tally.failure_share},
+        "queues": [_queue_document(one) for one in found.queues],
+        "nodes": {
+            "workers": len(workers),
+            "schedulers": len(found.nodes) - len(workers),
+            "slots": sum(node.slots for node in workers),
+            "busy": sum(node.busy for node in workers),
+            "draining": sum(node.draining for node in workers),
+        },
+    }
+
+
+def series_document(found: Series) -> Document:
+    """A window, step by step, as the API tells it."""
+    return {
+        "since": found.since,
+        "until": found.until,
+        "step_seconds": int(found.step.total_seconds()),
+        "points": [{"at": point.at} | counts_document(point) for point in found.points],
+    }
 
 
 def counts_document(rollup: Rollup) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from timeball.domain.collisions import Collision
 from timeball.domain.ids import show_job
 from timeball.errors import InvalidInput
 from timeball.insights import Forecast, ForecastWish, RowsBy, Timeline, TimelineWish
+from timeball.insights.forecast import Hour
 
 router = APIRouter(tags=["time"])
 
@@ -195,13 +196,24 @@ def forecast_document(forecast: Forecast, measure: str) -> Document:
             {
                 "date": day.date,
                 "peak": _peak(day.hours, measure, forecast.slots),
-                "hours": [asdict(hour) | {"value": getattr(hour, measure)} for hour in day.hours],
+                "hours": [_hour_document(hour, measure) for hour in day.hours],
             }
             for day in forecast.days
         ],
         "left_out": forecast.left_out,
         "without_history": list(forecast.without_history),
         "hindsight": asdict(forecast.hindsight),
+    }
+
+
+def _hour_document(hour: Hour, measure: str) -> Document:
+    return {
+        "hour": hour.hour,
+        "at": hour.at,
+        "value": hour.busy if measure == "busy" else hour.starts,
+        "busy": hour.busy,
+        "starts": hour.starts,
+        "note": hour.note,
     }
 
 

@@ -19,7 +19,7 @@ from timeball.domain.execution import ExecutionState
 from timeball.domain.search import EXACT_UP_TO, ExecutionFilter, PageRequest
 
 pages = Pages()
-_GROUPS, _PAGE = 100, 50
+_GROUPS, _PAGE = 50, 50
 
 
 @pages.get("/dead")
@@ -36,7 +36,7 @@ async def groups(visit: Visit) -> Response:
         groups=found,
         by=by,
         groupings=list(DeadGrouping),
-        total=sum(one["executions"] for one in found),
+        total=await visit.site.insights.dead_count(),
         most=EXACT_UP_TO,
     )
 

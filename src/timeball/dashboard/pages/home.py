@@ -9,6 +9,7 @@ from typing import Any
 from starlette.responses import Response
 
 from timeball.api.auth import Role
+from timeball.api.routes.meters import metrics_document, series_document
 from timeball.dashboard import charts
 from timeball.dashboard.inner_api import ApiProblem
 from timeball.dashboard.pages.executions import named
@@ -28,7 +29,6 @@ _MOST_NEXT = 6
 _LATE_SECONDS = 1.0
 # The minutes of a row, where the charts are shown as a table.
 _TABLE_STEP = 5
-_PARTS = ("now", "charts", "next")
 DEMO_JOB: dict[str, Any] = {
     "name": "demo",
     "description": "Says hello every ten seconds. Pause or delete it whenever you like.",
@@ -44,15 +44,13 @@ async def live(visit: Visit) -> Response:
     """The numbers of now; the first steps, as long as there is no job."""
     part = visit.query("part")
     if visit.is_partial and part in _PARTS:
-        return visit.page(f"partials/live_{part}.html", **await _loaded(visit, part, await _metrics(visit, part)))
-    if not (await visit.api.get("jobs", limit=1))["data"]:
+        return visit.page(f"partials/live_{part}.html", **await _PARTS[part](visit))
+    if not await visit.site.insights.has_jobs():
         return await _welcome(visit)
     if visit.is_partial:
         # The first job has come: the checklist becomes this page.
         return Response(status_code=204, headers={"HX-Refresh": "true"})
-    metrics = await _metrics(visit, "now")
-    context = {name: value for part in _PARTS for name, value in (await _loaded(visit, part, metrics)).items()}
-    return visit.page("home.html", drops=await _drops(visit), **context)
+    return visit.page("home.html", drops=await _drops(visit), **await _whole(visit))
 
 
 @pages.post("/welcome/demo", Role.EDITOR)
@@ -77,18 +75,33 @@ async def _welcome(visit: Visit) -> Response:
     )
 
 
-async def _metrics(visit: Visit, part: str) -> dict[str, Any]:
-    """The numbers that two of the parts show."""
-    return {} if part == "next" else await visit.api.get("metrics")
+async def _whole(visit: Visit) -> dict[str, Any]:
+    """All parts at once: this moment and the last hour are read once for all of them."""
+    overview = await visit.site.insights.meters.overview()
+    metrics = metrics_document(overview)
+    late = metrics["last_hour"]["lateness_seconds"]
+    charted = _charted(series_document(overview.hour))
+    return {"late": late, **charted, **await _concerns(visit), "metrics": metrics, **await _next(visit)}
 
 
-async def _loaded(visit: Visit, part: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    if part == "now":
-        return {"metrics": metrics, "concerns": (await visit.api.get("attention"))["data"], "page_of": page_of}
-    if part == "charts":
-        late = metrics["last_hour"]["lateness_seconds"]
-        return {"late": late, **_charted(await visit.api.get("metrics", "executions", hours=1))}
+async def _now(visit: Visit) -> dict[str, Any]:
+    return {"metrics": await visit.api.get("metrics"), **await _concerns(visit)}
+
+
+async def _concerns(visit: Visit) -> dict[str, Any]:
+    return {"concerns": (await visit.api.get("attention"))["data"], "page_of": page_of}
+
+
+async def _charts(visit: Visit) -> dict[str, Any]:
+    late = (await visit.api.get("metrics"))["last_hour"]["lateness_seconds"]
+    return {"late": late, **_charted(await visit.api.get("metrics", "executions", hours=1))}
+
+
+async def _next(visit: Visit) -> dict[str, Any]:
     return {"coming": await _coming(visit)}
+
+
+_PARTS = {"now": _now, "charts": _charts, "next": _next}
 
 
 async def _coming(visit: Visit) -> list[dict[str, Any]]:

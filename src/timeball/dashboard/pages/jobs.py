@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from markupsafe import Markup
 from starlette.responses import Response
 
 from timeball.api.views import job_document
 from timeball.api.wishes import check_search, execution_filter, job_filter
+from timeball.dashboard import charts
 from timeball.dashboard.pages.executions import timed
 from timeball.dashboard.routing import Pages
 from timeball.dashboard.visit import Visit
+from timeball.dashboard.wording import bar_height, span, tone
 from timeball.domain.ids import JobId, show_execution
 from timeball.domain.ids import show_job as show_job_id
 from timeball.domain.job import Job
@@ -69,7 +72,24 @@ async def list_jobs(visit: Visit) -> Response:
 
 async def _rows(visit: Visit, views: Sequence[JobView]) -> list[dict[str, Any]]:
     strips = await visit.site.insights.recent_runs([view.job.id for view in views], _STRIP)
-    return [job_document(view) | {"words": words_of(view.job), "strip": strip(strips[view.job.id])} for view in views]
+    return [job_document(view) | {"words": words_of(view.job), "strip": _drawn(strips[view.job.id])} for view in views]
+
+
+def _drawn(runs: Sequence[Mapping[str, Any]]) -> Markup | str:
+    """The latest runs as small bars; nothing if there are none."""
+    if not runs:
+        return ""
+    spans = [_milliseconds(run) for run in runs]
+    good = sum(run["state"] == "succeeded" for run in runs)
+    return charts.bars(
+        [bar_height(milliseconds) for milliseconds in spans],
+        f"The latest {len(runs)} runs: {good} succeeded",
+        tones=[tone(run["state"]) for run in runs],
+        titles=[span(milliseconds) for milliseconds in spans],
+        height=20,
+        kind="strip",
+        slots=_STRIP,
+    )
 
 
 def words_of(job: Job) -> str:
@@ -77,18 +97,22 @@ def words_of(job: Job) -> str:
     return job.rule.describe().partition(", counted from")[0]
 
 
-def strip(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def strip(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Finished runs as bars: how long each took, and how it ended."""
     return [
         {
             "id": show_execution(run["id"]),
             "state": run["state"],
-            "ms": 0.0
-            if run["started_at"] is None
-            else max((run["finished_at"] - run["started_at"]).total_seconds() * 1_000, 0.0),
+            "ms": _milliseconds(run),
         }
         for run in runs
     ]
+
+
+def _milliseconds(run: Mapping[str, Any]) -> float:
+    """How long a run took; one that never began took no time."""
+    begun = run["started_at"]
+    return 0.0 if begun is None else max((run["finished_at"] - begun).total_seconds() * 1_000, 0.0)
 
 
 @pages.get("/jobs/{job}")

@@ -1,0 +1,100 @@
+"""The small pieces that a page has by the hundred: put together here, because a template takes ten times as long for each.
+
+What is ours is written as it is; whatever comes from outside is escaped. Templates know them by the names in `macros.html`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC
+from typing import Any
+
+from markupsafe import Markup, escape
+
+from timeball.dashboard.wording import STATES, moment
+
+_NEVER = Markup('<span class="faint">–</span>')
+
+
+def when(value: Any, mode: str = "relative") -> Markup:
+    """An instant in UTC, which the browser makes relative, or local; a dash if there is none.
+
+    *mode* is relative, clock (the day only if it is not today) or full.
+    """
+    found = moment(value) if value else None
+    if found is None:
+        return _NEVER
+    at = found.astimezone(UTC)
+    text = f"{at.isoformat(' ', 'seconds')[:19]} UTC"
+    exact = f"{at.isoformat('T', 'milliseconds')[:23]}Z"
+    return Markup(f'<time datetime="{exact}" data-mode="{escape(mode)}" title="{text}">{text}</time>')
+
+
+def form_fields(token: str, back: str) -> Markup:
+    """What every form that changes something bears: a token against forgery, and where to return to."""
+    return Markup(_hidden({"token": token, "back": back}))
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """The pieces that depend on the visit: where our files and pages lie, what forms bear, and what the visitor may do."""
+
+    sprite: str
+    form_fields: Markup
+    site_url: Callable[[str], str]
+    can: Callable[[str], bool]
+
+    def icon(self, name: str) -> Markup:
+        """An icon."""
+        return Markup(f'<svg class="icon" aria-hidden="true"><use href="{escape(self.sprite)}#{escape(name)}"/></svg>')
+
+    def state(self, word: str, text: str | None = None) -> Markup:
+        """A state: icon, word and colour together."""
+        look = STATES[word]
+        shown = escape(text or word.replace("_", " "))
+        return Markup(f'<span class="badge tone-{look.tone}">{self.icon(look.icon)}{shown}</span>')
+
+    def action(
+        self,
+        path: str,
+        text: str,
+        icon_name: str | None = None,
+        *,
+        role: str = "operator",
+        fields: Mapping[str, Any] | None = None,
+        key: str | None = None,
+        title: str | None = None,
+        danger: bool = False,
+        **more: Any,
+    ) -> Markup:
+        """A button that does something, a form of its own; nothing for who may not. *key* is its key on the keyboard.
+
+        *more*: `class`, and what is asked first: `confirm`, with its `detail` and `verb`; `reason` asks why, `typed` for a name.
+        """
+        if not self.can(role):
+            return Markup("")
+        asked = _asked(text, danger=danger, **more) if more.get("confirm") else ""
+        look = f"{escape(more.get('class', ''))}{' danger' if danger else ''}"
+        hint = f' title="{escape(title)}" aria-label="{escape(title)}"' if title else ""
+        on_key = f' data-key="{escape(key)}"' if key else ""
+        return Markup(
+            f'<form class="inline" method="post" action="{escape(self.site_url(path))}"{asked}>'
+            f"{self.form_fields}{_hidden(fields or {})}"
+            f'<button class="{look}"{on_key}{hint}>{self.icon(icon_name) if icon_name else ""}{escape(text)}</button></form>'
+        )
+
+
+def _hidden(fields: Mapping[str, Any]) -> str:
+    return "".join(
+        f'<input type="hidden" name="{escape(name)}" value="{escape(value)}">' for name, value in fields.items()
+    )
+
+
+def _asked(text: str, *, danger: bool, confirm: str, **more: Any) -> str:
+    """What is asked before something is done, for the dialog that asks it."""
+    words = {"confirm": confirm, "detail": more.get("detail", ""), "verb": more.get("verb") or text}
+    if more.get("typed"):
+        words["typed"] = more["typed"]
+    flags = f"{' data-reason' if more.get('reason') else ''}{' data-danger' if danger else ''}"
+    return "".join(f' data-{name}="{escape(value)}"' for name, value in words.items()) + flags
