@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import os
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.conf import LazySettings
-from django.core.exceptions import ImproperlyConfigured
 from django.db.utils import ConnectionHandler
 
 from timeball.contrib.django import homes, program
@@ -106,7 +107,7 @@ def test_what_cannot_be_a_home_is_refused(databases: Any, said: list[Any], why: 
     service = {"ENGINE": "django.db.backends.postgresql", "OPTIONS": {"service": "shop"}}
     databases(default=SQLITE, service=service, queue=POSTGRES)
 
-    with pytest.raises(ImproperlyConfigured, match=why):
+    with pytest.raises(InvalidInput, match=why):
         find_home(said)
 
 
@@ -161,6 +162,20 @@ def test_without_settings_a_worker_is_told_what_is_missing(
         _ = program.DjangoTimeball().settings
 
     assert "DJANGO_SETTINGS_MODULE=project.settings timeball worker" in str(error.value.hint)
+
+
+def test_settings_that_are_not_there_are_told_of_in_a_sentence(
+    django_is_set_up: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def set_up() -> None:
+        import_module(os.environ["DJANGO_SETTINGS_MODULE"])
+
+    monkeypatch.setattr(program.apps, "ready", False)
+    monkeypatch.setattr(program.django, "setup", set_up)
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "moon.settings")
+
+    with pytest.raises(InvalidInput, match="there is no module 'moon'"):
+        _ = program.DjangoTimeball().settings
 
 
 def test_django_s_own_classes_are_not_taken_for_generic_ones() -> None:

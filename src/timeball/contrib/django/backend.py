@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from django.core import checks
-from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, transaction
 
 from timeball.contrib.django.calls import Call
@@ -92,8 +91,8 @@ class Backend(BaseTaskBackend):
         try:
             check_words(self.options)
             home = tb.home
-        except (TimeballError, ImproperlyConfigured) as error:
-            yield checks.Error(str(error), hint=getattr(error, "hint", None), obj=self._place, id="timeball.E001")
+        except TimeballError as error:
+            yield checks.Error(str(error), hint=error.hint, obj=self._place, id="timeball.E001")
             return
         if home.alias is None and "database" not in self.options:
             yield checks.Info(

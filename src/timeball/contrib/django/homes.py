@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
-from django.core.exceptions import ImproperlyConfigured
 from django.db import DEFAULT_DB_ALIAS, connections
 
+from timeball.errors import InvalidInput
 from timeball.settings import load_settings
 
 # What Django hands to its driver and Timeball's driver knows by the same names; the rest is none of its business.
@@ -42,7 +42,7 @@ def find_home(said: Iterable[object]) -> Home:
     """The one home of all backends, by what the OPTIONS of each say of `database` (or UNSAID)."""
     word, *others = list(said) or [UNSAID]
     if any(other != word for other in others):
-        raise ImproperlyConfigured(
+        raise InvalidInput(
             f"the backends in TASKS name several databases, expected one and the same: {_listed([word, *others])}"
         )
     given = load_settings().database_url
@@ -68,10 +68,10 @@ def _found(given: str | None) -> Home:
 def _checked(alias: object) -> str:
     if not isinstance(alias, str) or alias not in connections:
         known = ", ".join(map(repr, connections))
-        raise ImproperlyConfigured(f"OPTIONS has the database {alias!r}, expected None or one of DATABASES: {known}")
+        raise InvalidInput(f"OPTIONS has the database {alias!r}, expected None or one of DATABASES: {known}")
     vendor = connections[alias].vendor
     if vendor != "postgresql":
-        raise ImproperlyConfigured(f"OPTIONS has the database {alias!r}, which is {vendor}, expected a PostgreSQL")
+        raise InvalidInput(f"OPTIONS has the database {alias!r}, which is {vendor}, expected a PostgreSQL")
     return alias
 
 
@@ -80,7 +80,7 @@ def _url_of(alias: str) -> str:
     found: Mapping[str, Any] = connections[alias].settings_dict
     options: Mapping[str, Any] = found.get("OPTIONS") or {}
     if "service" in options:
-        raise ImproperlyConfigured(
+        raise InvalidInput(
             f"DATABASES[{alias!r}] names a connection service, which Timeball cannot read; "
             "set TIMEBALL_DATABASE_URL to the same database"
         )

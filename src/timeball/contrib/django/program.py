@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _TASKS = "tasks"
+_VARIABLE = "DJANGO_SETTINGS_MODULE"
 
 
 class DjangoTimeball(Timeball):
@@ -121,13 +122,23 @@ def _set_up() -> None:
     """Set Django up, where nobody has: in a worker."""
     if apps.ready:
         return
-    if not (django_settings.configured or os.environ.get("DJANGO_SETTINGS_MODULE")):
+    named = os.environ.get(_VARIABLE)
+    if not (django_settings.configured or named):
         raise InvalidInput(
             "DJANGO_SETTINGS_MODULE is not set, and it says where the settings of the Django project are",
-            field="DJANGO_SETTINGS_MODULE",
+            field=_VARIABLE,
             hint="set it as manage.py does: DJANGO_SETTINGS_MODULE=project.settings timeball worker timeball.contrib.django:tb",
         )
-    django.setup()
+    try:
+        django.setup()
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{named}.".startswith(f"{error.name}."):
+            raise  # the settings are there, and miss another module
+        raise InvalidInput(
+            f"{_VARIABLE} is {named}, and there is no module {error.name!r}",
+            field=_VARIABLE,
+            hint="start it in the folder of manage.py, or set PYTHONPATH to that folder",
+        ) from None
 
 
 def _tasks_of_apps() -> Iterator[AnyTask]:
