@@ -85,7 +85,8 @@ EAGER = """
 from app import work
 for number in range(60):
     key = f"key-{number % 4}"
-    run = work.options(key=key).enqueue(seconds=0.02, label=key)
+    # Long enough that somebody asks again meanwhile, on a slow machine too.
+    run = work.options(key=key).enqueue(seconds=0.5, label=key)
     print(key, run.id, flush=True)
 """
 
