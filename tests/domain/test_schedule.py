@@ -54,6 +54,16 @@ def test_every_is_the_anchor_plus_whole_intervals(anchor: datetime, seconds: int
     assert schedule.last_at_or_before(until, after) == (expected[-1] if expected else None)
 
 
+@given(instants, st.integers(1, 10**7), instants, st.lists(instants, min_size=2, max_size=2).map(sorted))
+@settings(max_examples=100, deadline=None)
+def test_every_steps_within_its_bounds_as_it_iterates(
+    anchor: datetime, seconds: int, after: datetime, bounds: list[datetime]
+):
+    schedule = Every(interval_seconds=seconds, anchor=anchor, starts_at=bounds[0], ends_at=bounds[1])
+
+    assert schedule.next_after(after) == next(iter(times(schedule, after, limit=1)), None)
+
+
 def test_every_does_not_drift_in_ten_years():
     schedule = Every(interval_seconds=7, anchor=utc(2014, 1, 1))
 

@@ -202,6 +202,12 @@ class Every(_Bounded):
     def interval(self) -> timedelta:
         return timedelta(seconds=self.interval_seconds)
 
+    def next_after(self, instant: datetime) -> datetime | None:
+        """The first occurrence strictly after *instant*: without walking, because every hoist asks for it."""
+        low, high = self._window(instant, None)
+        span = max(self._number_at(low) + 1, 0) * self.interval
+        return self.anchor + span if span <= high - self.anchor else None
+
     def _forward(self, after: datetime) -> Iterator[Occurrence]:
         for number in count(max(self._number_at(after) + 1, 0)):
             # The last period before the year 2200 may end after the year 9999.
