@@ -9,10 +9,10 @@ BIN     := .venv/bin
 SERVICES := postgresql pgbouncer redis rabbitmq chromium curl
 
 .DEFAULT_GOAL := help
-.PHONY: screenshots reference help up test check lint types audit bench bench-peers peers-page soak schema reference lock clean run-packages dev-packages services
+.PHONY: screenshots reference help up test check lint types audit bench bench-peers performance-page peers-page soak schema reference lock clean run-packages dev-packages services
 
 help: ## list the verbs
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 
 up: run-packages ## install what is needed and run Timeball here, until Ctrl-C
 	@trap : INT; $(BIN)/timeball up $(ARGS)
@@ -41,6 +41,9 @@ bench: dev-packages services ## the benchmarks (ONLY=lateness for one, FULL=1 fo
 bench-peers: dev-packages services ## the same work on other job queues (ONLY=drain, PEERS="celery bullmq", FULL=1, SHORT=1)
 	@sh scripts/install-test-services nodejs
 	@FULL=$(FULL) SHORT=$(SHORT) PEERS="$(PEERS)" $(BIN)/python -m bench.peers $(ONLY)
+
+performance-page: dev-packages ## write the figures of the last runs into docs/explanation/performance.md
+	@$(BIN)/python -m bench.performance_page
 
 peers-page: dev-packages ## write the figures of the last whole `make bench-peers` into docs/explanation/peers.md
 	@$(BIN)/python -m bench.peers.page

@@ -30,7 +30,9 @@ QUESTIONS = (
     "webhooks",
 )
 # Asked by name only: they take minutes each.
-LONG_QUESTIONS = ("brokers", "http", "pages", "growth", "anatomy")
+LONG_QUESTIONS = ("brokers", "http", "pages", "growth_jobs", "growth_schedules", "growth_nodes", "anatomy")
+# Several questions under one name.
+GROUPS = {"growth": ("growth_jobs", "growth_schedules", "growth_nodes")}
 
 
 async def _ask(lab: Lab, name: str) -> Notebook:
@@ -47,19 +49,22 @@ async def _ask_all(names: tuple[str, ...]) -> list[Notebook]:
             begun = time.monotonic()
             notebooks.append(await _ask(lab, name))
             print(table(notebooks[-1]), f"\n  asked in {time.monotonic() - begun:.0f} s", flush=True)
+            if names != QUESTIONS:
+                write(notebooks[-1:], name)
     return notebooks
 
 
 def main() -> None:
-    asked = tuple(sys.argv[1:]) or QUESTIONS
-    there_are = (*QUESTIONS, *LONG_QUESTIONS)
+    asked = tuple(one for name in sys.argv[1:] for one in GROUPS.get(name, (name,))) or QUESTIONS
+    there_are = (*QUESTIONS, *LONG_QUESTIONS, *GROUPS)
     unknown = sorted(set(asked) - set(there_are))
     if unknown:
         raise SystemExit(f"no such question: {', '.join(unknown)}; there are {', '.join(there_are)}")
     # Whoever ends it wants its servers and nodes to end as well.
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     notebooks = asyncio.run(_ask_all(asked))
-    write(notebooks, "all" if asked == QUESTIONS else "-".join(asked))
+    if asked == QUESTIONS:
+        write(notebooks, "all")
 
 
 if __name__ == "__main__":

@@ -55,12 +55,13 @@ async def add_history(system: System, first: int, last: int, now: datetime) -> N
     for day in {(now - n * _STEP).date() for n in (*range(first, last, 10_000), last)} - present:
         await history.add_day(day)
     model = await _finished_one(system)
+    # The copies bear the number of its transaction, which has been folded into the rollups: so they are old news to whoever folds.
+    while (await system.parts.store.rollups.fold()).has_more:
+        pass
     own = {"id": _ID_AT, "claim_id": _ID_AT, "scheduled_for": _AT, "queued_at": _AT}
     own |= {"started_at": f"{_AT} + interval '2 ms'", "finished_at": f"{_AT} + interval '30 ms'"}
     for start in range(first, last + 1, _PORTION):
-        await _multiply(
-            system, "finished", own, _NUMBERS, model, start, min(start + _PORTION - 1, last), now, leaves_out="recorded"
-        )
+        await _multiply(system, "finished", own, _NUMBERS, model, start, min(start + _PORTION - 1, last), now)
 
 
 async def _finished_one(system: System) -> UUID:
@@ -124,13 +125,12 @@ async def _multiply(
     model: UUID,
     *values: Any,
     key: str = "id",
-    leaves_out: str = "",
 ) -> None:
     """Write rows like the *model*, with columns of their own that are computed from what the *source* gives."""
     connection = await system.parts.store.database.connect(is_patient=True)
     try:
         columns = [row["column_name"] for row in await connection.fetch(_COLUMNS, table)]
-        computed = {name: own.get(name, f"model.{name}") for name in columns if name != leaves_out}
+        computed = {name: own.get(name, f"model.{name}") for name in columns}
         await connection.execute(
             f"INSERT INTO timeball.{table} ({', '.join(computed)}) SELECT {', '.join(computed.values())} "
             f"FROM timeball.{table} AS model CROSS JOIN {source} WHERE model.{key} = $1",

@@ -40,11 +40,13 @@ def _cells(notebook: Notebook, measure: Measure) -> tuple[str, ...]:
 
 
 def write(notebooks: Sequence[Notebook], name: str, charted: Sequence[Notebook] | None = None, **more: Any) -> None:
-    """Write `results/<name>.json` and `results/<name>.svg`; a run of one question leaves the others' files alone."""
+    """Write `results/<name>.json`, and `results/<name>.svg` if anything has a limit; other runs leave these files alone."""
     RESULTS.mkdir(exist_ok=True)
     document = {"machine": machine(), **more, "questions": [notebook.as_json() for notebook in notebooks]}
     (RESULTS / f"{name}.json").write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
-    (RESULTS / f"{name}.svg").write_text(chart(notebooks if charted is None else charted))
+    compared = notebooks if charted is None else charted
+    if any(notebook.ratio_to_limit(measure) is not None for notebook in compared for measure in notebook):
+        (RESULTS / f"{name}.svg").write_text(chart(compared))
 
 
 def machine() -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bench import brokers_page
+from bench import brokers_page, performance_page
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -71,6 +71,25 @@ def test_the_figures_of_brokers_are_those_that_were_measured_last() -> None:
     text = brokers_page.PAGE.read_text(encoding="utf-8")
 
     assert brokers_page.page(text, json.loads(brokers_page.SOURCE.read_text(encoding="utf-8"))) == text
+
+
+def test_the_figures_of_performance_are_those_that_were_measured_last() -> None:
+    text = performance_page.PAGE.read_text(encoding="utf-8")
+
+    assert "| hoist | " in text
+    assert performance_page.page(text) == text
+
+
+def test_a_table_has_a_row_for_each_subject_and_a_column_for_each_figure() -> None:
+    figures = [("a", "CPU", 12.34, "µs"), ("a", "buffers", 1234, ""), ("b", "CPU", 0.5, "µs"), ("b", "buffers", 7, "")]
+    measures = [dict(zip(("subject", "figure", "median", "unit"), figure, strict=True)) for figure in figures]
+    idle = [{"subject": "c", "figure": "statements", "median": 3, "unit": "/s"}]
+    machine = {"at": "2026-11-16T09:00:00+00:00", "cores": 2, "load_before": 0.1}
+
+    written = performance_page.section({"machine": machine, "questions": [{"measures": measures + idle}]})
+
+    assert "| | CPU | buffers |\n|---|---|---|\n| a | 12.3 µs | 1,234 |\n| b | 0.500 µs | 7.0 |\n" in written
+    assert "| | statements |\n|---|---|\n| c | 3.0/s |\n" in written
 
 
 FAULT = re.compile(r"^\| (\d+) \|.*\| ([^|]+) \|$", re.MULTILINE)

@@ -315,7 +315,7 @@ def test_a_hot_statement_touches_little(server: PostgresServer, crowded: str, be
 
 @pytest.mark.parametrize("belief", list(_BELIEFS), indirect=True)
 def test_a_hoist_takes_its_rows_by_where_they_are(server: PostgresServer, crowded: str, belief: str) -> None:
-    """Comparing each with a list of all would read no more rows, and yet cost the square of the batch: 116 µs each instead of 30."""
+    """Comparing each with a list of all would read no more rows, and yet cost the square of the batch."""
     with session(server, crowded, belief) as connection:
         scans = rows_touched(run_explained(connection, "hoist", HOT["hoist"][0]))
 

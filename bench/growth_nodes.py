@@ -1,0 +1,42 @@
+"""What does a job cost by how many workers share the work, and what does a node cost that has nothing to do?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bench.curves import Curve, write_curves
+from bench.growing import WORKER, drained, note, note_idle
+from bench.lab import Lab
+
+TITLE = "what a job and an idle node cost, by how many nodes there are"
+_SIZES, _ALL_SIZES = (1, 4, 16), (1, 2, 4, 8, 16)
+
+
+async def ask(lab: Lab) -> None:
+    """Workers that work, workers and schedulers that do not."""
+    sizes = _ALL_SIZES if lab.is_full else _SIZES
+    curves = [await _working(lab, sizes)]
+    curves += [await _idle(lab, kind, sizes) for kind in ("worker", "scheduler")]
+    write_curves("growth_nodes", curves)
+
+
+async def _working(lab: Lab, sizes: Sequence[int]) -> Curve:
+    curve = Curve("a job drained, by worker processes", sizes)
+    for size in sizes:
+        async with lab.system() as system:
+            note(lab, curve, f"drained, {_named(size, 'worker')}", await drained(system, workers=size), WORKER)
+    return curve
+
+
+async def _idle(lab: Lab, kind: str, sizes: Sequence[int]) -> Curve:
+    """What each of so many nodes costs."""
+    curve = Curve(f"an idle {kind}, by how many there are", sizes)
+    for size in sizes:
+        async with lab.system() as system:
+            await system.start_nodes(**{f"{kind}s": size})
+            await note_idle(lab, curve, f"each of {_named(size, f'idle {kind}')}", system)
+    return curve
+
+
+def _named(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
