@@ -6,8 +6,9 @@ import re
 from typing import Any
 
 import httpx
+import pytest
 
-from tests.dashboard.conftest import Browser
+from tests.dashboard.conftest import Browser, token_of
 from tests.dashboard.test_pages import ids
 from tests.factories import enqueue, make_job, make_node
 from timeball.store.postgres import Store
@@ -153,6 +154,17 @@ async def test_the_editor_shows_what_the_next_run_lands_on(browser: Browser, sto
     told = await browser.post("/api/v1/schedules/preview", json={"schedule": "0 3 * * *", "queue": "default"})
     landing = told.json()["landing"]
     assert ([one["label"] for one in landing["jobs"]], landing["need"], landing["slots"]) == (["reindex"], 2, 1)
+
+
+@pytest.mark.parametrize("back", ["//evil.example/", "https://evil.example", "/\\evil.example", "/jobs\n"])
+async def test_a_form_leads_back_to_no_other_site(browser: Browser, ids: Ids, back: str) -> None:
+    token = token_of((await browser.get("/")).text)
+
+    answer = await browser.post(
+        f"/jobs/{ids['cron']}/pause", data={"token": token, "back": back}, follow_redirects=False
+    )
+
+    assert answer.headers["location"] == f"/jobs/{ids['cron']}"
 
 
 async def test_a_pause_can_be_undone(browser: Browser, ids: Ids) -> None:
