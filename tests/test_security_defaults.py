@@ -184,6 +184,8 @@ MAY_IMPORT_BY_NAME = {
     "__init__.py": "the public names, from a list of its own",
     "testing/__init__.py": "the public names for tests, from a list of its own",
     "domain/civil_time.py": "the tzdata package, by its own name",
+    "cli/branches.py": "the commands, from a list of its own",
+    "contrib/django/program.py": "the modules of tasks that the settings of a Django project name",
     "loading.py": "the program that somebody names on the command line",
     "runners/child.py": "the program of the worker that started this child",
 }

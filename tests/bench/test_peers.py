@@ -132,7 +132,7 @@ def test_a_run_is_usual_unless_it_is_asked_to_be_short_or_full(monkeypatch: pyte
 
 
 def test_a_family_has_grandchildren_and_ends_with_them() -> None:
-    shell = ["sh", "-c", "sh -c 'sleep 60; :' & echo started; wait"]
+    shell = ["sh", "-c", "sh -c 'sleep 60; :' & echo started; wait; sleep 60; :"]
     with subprocess.Popen(shell, stdout=subprocess.PIPE, start_new_session=True) as parent:
         assert parent.stdout is not None
         parent.stdout.readline()

@@ -28,7 +28,7 @@ _SETTINGS = """
 import os
 SECRET_KEY = "for tests"
 USE_TZ = True
-INSTALLED_APPS = ["shop", "shop.nightly", *(["django_tasks"] if os.environ["TASKS_ARE"] == "django_tasks" else [])]
+INSTALLED_APPS = ["bookshop", "bookshop.nightly", *(["django_tasks"] if os.environ["TASKS_ARE"] == "django_tasks" else [])]
 EMAIL_BACKEND = "django.core.mail.backends.locmem.EmailBackend"
 LOGGING_CONFIG = None
 DATABASES = {"default": {
@@ -46,7 +46,7 @@ _MORE_TASKS = """
 
 from asgiref.sync import sync_to_async
 from django.db import connection
-from shop.models import Order
+from bookshop.models import Order
 
 
 @task(takes_context=True)
@@ -92,9 +92,9 @@ def positions(*args, **kwargs):
 def write_project(folder: Path) -> None:
     """The project of the guide, with what a project has besides."""
     written = {found["path"]: found["code"] for found in _BLOCK.finditer(GUIDE.read_text(encoding="utf-8"))}
-    written["shop/settings.py"] += _SETTINGS
-    written["shop/tasks.py"] += _MORE_TASKS
-    written |= {"shop/models.py": _MODELS, "shop/__init__.py": "", "shop/nightly/__init__.py": ""}
+    written["bookshop/settings.py"] += _SETTINGS
+    written["bookshop/tasks.py"] += _MORE_TASKS
+    written |= {"bookshop/models.py": _MODELS, "bookshop/__init__.py": "", "bookshop/nightly/__init__.py": ""}
     for path, code in written.items():
         file = folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -111,7 +111,7 @@ def environment_of(database: FreshDatabase) -> dict[str, str]:
     found = conninfo_to_dict(database.dsn)
     names = {"dbname": "NAME", "user": "USER", "password": "PASSWORD", "host": "HOST", "port": "PORT"}
     given = {f"TEST_DB_{names[name]}": str(value) for name, value in found.items() if name in names}
-    return given | {"DJANGO_SETTINGS_MODULE": "shop.settings", "TASKS_ARE": tasks_are()}
+    return given | {"DJANGO_SETTINGS_MODULE": "bookshop.settings", "TASKS_ARE": tasks_are()}
 
 
 @pytest.fixture(scope="session")
@@ -126,14 +126,14 @@ def project_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def django_is_set_up(project_folder: Path) -> None:
     """Django, set up in this process: it can be only once."""
     sys.path.insert(0, str(project_folder))
-    os.environ |= {"DJANGO_SETTINGS_MODULE": "shop.settings", "TASKS_ARE": tasks_are()}
+    os.environ |= {"DJANGO_SETTINGS_MODULE": "bookshop.settings", "TASKS_ARE": tasks_are()}
     django.setup()
 
 
 @pytest.fixture
 def shop(django_is_set_up: None, fresh_database: FreshDatabase) -> Iterator[Any]:
     """The project's program, on the test's database; Django is led there as its own test runner does it."""
-    from shop.models import Order
+    from bookshop.models import Order
 
     from timeball.contrib.django import tb
 

@@ -28,7 +28,7 @@ Worker = Callable[[], AbstractContextManager[None]]
 
 @pytest.fixture
 def tasks(shop: Any) -> Any:
-    return importlib.import_module("shop.tasks")
+    return importlib.import_module("bookshop.tasks")
 
 
 def ended(result: Any, seconds: float = 60) -> Any:
@@ -179,8 +179,8 @@ def test_queue_priority_and_time_are_kept(tasks: Any) -> None:
 
 
 def test_an_enqueue_is_part_of_the_transaction_around_it(tasks: Any, worker: Worker) -> None:
-    from shop.checkout import place_order
-    from shop.models import Order
+    from bookshop.checkout import place_order
+    from bookshop.models import Order
 
     with transaction.atomic():
         place_order("nobody@b.co")
@@ -264,8 +264,12 @@ def test_results_that_are_not_there(tasks: Any, shop: Any) -> None:
 def test_the_program_knows_all_tasks_and_what_is_declared_beside_them(shop: Any) -> None:
     known = set(shop.registry.names())
 
-    assert {"shop.tasks.send_receipt", "shop.tasks.count_orders", "shop.nightly.tasks:clear_sessions"} <= known
-    assert list(shop.schedules) == ["shop.nightly.tasks:clear_sessions"]
+    assert {
+        "bookshop.tasks.send_receipt",
+        "bookshop.tasks.count_orders",
+        "bookshop.nightly.tasks:clear_sessions",
+    } <= known
+    assert list(shop.schedules) == ["bookshop.nightly.tasks:clear_sessions"]
 
 
 def test_the_command_of_the_guide_serves_its_project(

@@ -129,7 +129,7 @@ def check(django_is_set_up: None, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_checks_are_silent_when_all_is_well(check: Any) -> None:
     assert check() == []
-    assert check(database="default", retries=5, modules=["shop.checkout"]) == []
+    assert check(database="default", retries=5, modules=["bookshop.checkout"]) == []
     assert check(database=None) == []
 
 

@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from tests.factories import (
-    ALWAYS,
     FAILURE,
+    FROM_THE_FIRST,
     HANDLER,
     claim_all,
     due_row,
@@ -334,7 +334,7 @@ async def usually_takes(store: Store, job_id: object, seconds: int) -> None:
 async def claim_limited(store: Store, queue: str) -> None:
     worker = await make_node(store, slots=5, handlers=(HANDLER,), queues=("elsewhere",))
     wish = ClaimWish(worker, [HANDLER], 5, 0)
-    await store.rooms.claim_limited(wish, queue, {(queue, 50): ALWAYS}, ClaimId(store.env.new_id()))
+    await store.rooms.claim_limited(wish, queue, {(queue, 50): FROM_THE_FIRST}, ClaimId(store.env.new_id()))
 
 
 async def test_slots_of_the_job(store: Store, insights: Insights, commands: Commands) -> None:

@@ -84,7 +84,7 @@ SELECT (SELECT array_agg(found.id) FROM found WHERE found.tid <> ALL (ARRAY(SELE
        picked.priority
 FROM (VALUES (1)) AS always (one)
 LEFT JOIN picked ON true
-ORDER BY picked.run_at - picked.priority * interval '12 seconds';
+ORDER BY picked.run_at - picked.priority * interval '12 seconds', picked.id;
 
 -- name: read_tickets
 -- The most urgent ready executions of some lanes, up to :limit a queue, for tickets to be published; the heads of lanes as in claim.
