@@ -26,7 +26,7 @@ _FIRST_ID = UUID(int=0)
 # An id bears the moment at which the job was put together, `created_at` that of its transaction.
 _APART = timedelta(days=1)
 # So many of very many are judged, where only about how many there are is asked for.
-_FEW = 200
+_FEW = 100
 
 
 class JobSearch:
