@@ -556,6 +556,22 @@ async def test_rows_that_another_worker_is_just_taking_are_passed_over_and_asked
     assert await rooms_of(store, locked) == ["running"], "and it was looked for again"
 
 
+async def test_what_was_passed_over_in_a_lane_is_forgotten_with_the_lane(store: Store) -> None:
+    """Queues come and go; nothing may be kept for each that there ever was."""
+    worker = await start(store)
+    locked = await enqueue(store)
+    await worker.sweeper.tick()
+    async with store.database.transaction() as connection:
+        await connection.execute("SELECT 1 FROM timeball.ready WHERE id = $1 FOR UPDATE", locked)
+        await worker.claimer.tick()
+        assert worker.claimer._passed
+
+        for _ in range(2):
+            worker.claimer.learn_all({})
+
+    assert worker.claimer._passed == {}
+
+
 async def test_two_workers_are_never_given_the_same(store: Store) -> None:
     workers = [await start(store, slots=50) for _ in range(3)]
     ids = {await enqueue(store) for _ in range(60)}

@@ -106,6 +106,7 @@ class Claimer(Service):
         """What a sweep found: all lanes there are. Others are forgotten, unless a hint named them while the sweep went on."""
         self._limited = {queue for (queue, _), (_, is_limited) in lanes.items() if is_limited}
         self._lanes = {lane: mark for lane, mark in self._lanes.items() if lane in lanes or lane in self._fresh}
+        self._passed = {lane: mark for lane, mark in self._passed.items() if lane in self._lanes}
         self._fresh.clear()
         for lane, (mark, _) in lanes.items():
             if self.looks_at(lane, mark.run_at):

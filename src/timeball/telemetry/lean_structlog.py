@@ -6,17 +6,19 @@ They are five of the forty megabytes that an idle worker has for itself. Whoever
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 _WEIGHT = "rich"
+_MODULES: dict[str, Any] = sys.modules
 
-if _WEIGHT in sys.modules:
+if _WEIGHT in _MODULES:
     import structlog
 else:
     # What stands for None in there cannot be imported, and structlog can do without.
-    sys.modules[_WEIGHT] = None  # type: ignore[assignment]
+    _MODULES[_WEIGHT] = None
     try:
         import structlog
     finally:
-        del sys.modules[_WEIGHT]
+        del _MODULES[_WEIGHT]
 
 __all__ = ["structlog"]
