@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from random import Random
-from uuid import UUID
+from uuid import UUID, SafeUUID
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.domain.oracle import utc, wall
-from timeball.domain.ids import new_id, occurrence_id, parse_id, shard_of, show, show_execution, show_job
+from timeball.domain.ids import new_id, new_ids, occurrence_id, parse_id, shard_of, show, show_execution, show_job
 from timeball.errors import InvalidInput
 
 uuids = st.uuids()
@@ -48,6 +49,16 @@ def test_a_new_id_is_a_uuid_of_version_7(moment: int, bits: int) -> None:
 @settings(deadline=None)
 def test_every_random_bit_is_kept(moment: int, drawn: list[int]) -> None:
     assert len({new_id(moment, bits) for bits in drawn}) == len(drawn)
+
+
+@given(milliseconds, st.lists(random_bits, max_size=20))
+@settings(deadline=None)
+def test_many_new_ids_are_those_made_one_by_one_in_their_order(moment: int, drawn: list[int]) -> None:
+    made = new_ids(moment, drawn)
+
+    assert made == sorted(new_id(moment, bits) for bits in drawn)
+    assert pickle.loads(pickle.dumps(made)) == made
+    assert [(id_.version, id_.is_safe) for id_ in made] == [(7, SafeUUID.unknown)] * len(drawn)
 
 
 @given(uuids, uuids, instants, instants)

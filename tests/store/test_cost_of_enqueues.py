@@ -1,0 +1,37 @@
+"""What it costs to enqueue, counted in what no clock can swing: statements, commits, pages."""
+
+from __future__ import annotations
+
+from timeball.commands import Commands
+from timeball.domain.job import JobSpec
+from timeball.store.postgres import Store
+
+MANY = 3_000
+# An entry of an index of ids takes 28 bytes, and a page that was filled from left to right is nine tenths full.
+_ENTRIES_A_PAGE = 8_192 * 0.9 // 28
+
+
+async def _value(store: Store, query: str) -> int:
+    async with store.database.connection() as connection:
+        return int(await connection.fetchval(query))
+
+
+async def test_a_bulk_enqueue_fills_the_pages_of_its_indexes_one_after_the_other(store: Store) -> None:
+    """Ids at random would split each page in two halves, and search for each row."""
+    await Commands(store, store.env).enqueue_many(JobSpec(handler="work"), ["{}"] * MANY)
+
+    for index in ("job_pkey", "ready_pkey"):
+        pages = await _value(store, f"SELECT pg_relation_size('timeball.{index}') / 8192")
+        # A page of its own for what stands in every index, one for its root, and the last, which is being filled.
+        assert pages <= MANY / _ENTRIES_A_PAGE + 3
+
+
+async def test_a_bulk_enqueue_keeps_the_order_it_was_given(store: Store) -> None:
+    ids = await Commands(store, store.env).enqueue_many(JobSpec(handler="work"), [str(n) for n in range(100)])
+
+    async with store.database.connection() as connection:
+        rows = await connection.fetch(
+            "SELECT id, job.payload::text FROM timeball.ready JOIN timeball.job USING (id) ORDER BY uuid_send(id)"
+        )
+    assert [row["id"] for row in rows] == ids
+    assert [row["payload"] for row in rows] == [str(n) for n in range(100)]
