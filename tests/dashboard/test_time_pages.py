@@ -193,6 +193,17 @@ async def test_the_forecast_has_seven_days_of_twenty_four_hours(browser: Browser
     assert all(row.count("<td") == 25 for row in rows)
 
 
+@pytest.mark.parametrize("path", ["/forecast", "/timeline"])
+async def test_the_age_of_remembered_durations_is_told(browser: Browser, clock: VirtualClock, path: str) -> None:
+    await browser.get(path)
+    clock.advance(timedelta(seconds=30))
+
+    page = (await browser.get(path)).text
+
+    at = (clock.now() - timedelta(seconds=30)).isoformat(timespec="milliseconds")[:23]
+    assert f'durations as of <time datetime="{at}Z" data-mode="clock"' in page
+
+
 async def test_collisions_name_the_jobs_that_collide(browser: Browser, store: Store) -> None:
     await make_node(store, NodeKind.WORKER, slots=1)
     jobs = [await make_recurring(store, every=3600) for _ in range(2)]

@@ -47,6 +47,21 @@ async def test_demand_is_expected_durations_over_time(store: Store, insights: In
     assert forecast.without_history == []
 
 
+async def test_durations_are_remembered_for_a_minute_and_say_since_when(
+    store: Store, insights: Insights, clock: VirtualClock
+) -> None:
+    read_at = clock.now()
+    ages = []
+
+    for seconds in (0, 40, 40):
+        clock.advance(timedelta(seconds=seconds))
+        forecast = await insights.forecast(ForecastWish(days=1))
+        assert forecast.durations_at is not None
+        ages.append((forecast.durations_at - read_at).total_seconds())
+
+    assert ages == [0, 0, 80]
+
+
 async def test_one_offs_count_too(store: Store, insights: Insights, clock: VirtualClock) -> None:
     await ran(store, clock.now() - timedelta(days=2), 1800)
     await enqueue(store, after=3 * 3600)

@@ -71,7 +71,10 @@ class Hindsight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """The next days. *left_out* jobs were too many to foresee; those *without_history* are guessed at."""
+    """The next days. *left_out* jobs were too many to foresee; those *without_history* are guessed at.
+
+    *durations_at* says when it was read how long the others usually take.
+    """
 
     now: datetime
     wish: ForecastWish
@@ -79,6 +82,7 @@ class Forecast:
     days: Sequence[Day]
     left_out: int
     without_history: Sequence[str]
+    durations_at: datetime | None
     hindsight: Hindsight
 
 
@@ -92,6 +96,7 @@ class _Ahead:
     lines: Sequence[Line]
     fires: Sequence[Fires]
     left_out: int
+    durations_at: datetime | None
     workers: Sequence[NodeStatus]
     limits: Mapping[str, int]
 
@@ -118,7 +123,7 @@ class Forecasts:
 
     async def _look(self, wish: ForecastWish) -> _Ahead:
         now = await self._store.history.moment()
-        lines, has_more = await self._outlook.lines(wish.queue)
+        lines, has_more, durations_at = await self._outlook.futures(wish.queue)
         # A day more than is shown: collisions are told from now on, for as many whole days.
         grid = _Grid(wish.timezone, now.astimezone(load_zone(wish.timezone)).date(), wish.days + 1)
         foresight = Foresight(grid.edges)
@@ -131,6 +136,7 @@ class Forecasts:
             lines=lines,
             fires=fires,
             left_out=foresight.left_out + has_more,
+            durations_at=durations_at,
             workers=[node for node in nodes if node.kind is NodeKind.WORKER],
             limits=await self._outlook.queue_limits(),
         )
@@ -143,6 +149,7 @@ class Forecasts:
             days=list(islice(ahead.grid.days(await self._load(ahead), ahead.now), ahead.wish.days)),
             left_out=ahead.left_out,
             without_history=sorted({some.line.label for some in ahead.fires if some.line.is_guess}),
+            durations_at=ahead.durations_at,
             hindsight=await self._hindsight(ahead),
         )
 

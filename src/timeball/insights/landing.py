@@ -53,7 +53,7 @@ class Landings:
 
     async def at(self, wish: LandingWish) -> Landing:
         """What a run that starts then, in this queue, meets."""
-        lines, has_more = await self._outlook.lines(None)
+        lines, has_more, _ = await self._outlook.futures(None)
         pool = await self._pool(wish.queue, {line.queue for line in lines})
         others = [line for line in lines if line.queue in pool.queues and line.job_id != wish.job_id]
         # Aside: thousands of cron expressions take a while, and others wait for this loop.

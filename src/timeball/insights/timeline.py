@@ -66,7 +66,10 @@ class BandStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """A whole drawing. *has_more* rows were left out; *left_out* jobs were too many to foresee."""
+    """A whole drawing. *has_more* rows were left out; *left_out* jobs were too many to foresee.
+
+    *durations_at* says when it was read how long the jobs ahead usually take; None if nothing lies ahead.
+    """
 
     now: datetime
     wish: TimelineWish
@@ -76,6 +79,7 @@ class Timeline:
     band: Sequence[BandStep]
     left_out: int
     without_history: Sequence[str]
+    durations_at: datetime | None
 
 
 class Timelines:
@@ -102,6 +106,7 @@ class Timelines:
             band=await self._band(wish, seen, dense, slots),
             left_out=seen.left_out,
             without_history=sorted({fires.line.label for fires in seen.fires if fires.line.is_guess}),
+            durations_at=seen.durations_at,
         )
 
     async def _look(self, wish: TimelineWish, now: datetime) -> Seen:
@@ -119,7 +124,7 @@ class Timelines:
         return seen
 
     async def _look_ahead(self, wish: TimelineWish, start: datetime, seen: Seen) -> None:
-        lines, has_more = await self._outlook.lines(wish.queue)
+        lines, has_more, seen.durations_at = await self._outlook.futures(wish.queue)
         buckets = max(wish.width // PIXELS_A_MARK, 1)
         foresight = Foresight(even_edges(start, wish.end, buckets))
         # Aside: thousands of cron expressions are seconds of work, and others wait for this loop.

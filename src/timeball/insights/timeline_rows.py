@@ -27,6 +27,7 @@ class Seen:
     fires: list[Fires] = field(default_factory=list)
     names: dict[JobId, Named] = field(default_factory=dict)
     durations: Durations = NO_DURATIONS
+    durations_at: datetime | None = None
     workers: list[NodeStatus] = field(default_factory=list)
     left_out: int = 0
 

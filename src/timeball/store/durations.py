@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from timeball.domain.facts import Usual
@@ -26,10 +26,11 @@ _MOST_REMEMBERED = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """How long things usually take, by job; for jobs that have not run yet, by handler."""
+    """How long things usually take, by job; for jobs that have not run yet, by handler. Nothing of it is older than *read_at*."""
 
     of_jobs: Mapping[JobId, Usual]
     of_handlers: Mapping[str, Usual]
+    read_at: datetime | None = None
 
     def of(self, job_id: JobId, handler: str) -> Usual | None:
         """What is known of a job, or else of its handler."""
@@ -49,6 +50,7 @@ class _Memory:
     """What was read, and since when."""
 
     since: float
+    read_at: datetime
     of_jobs: dict[JobId, Usual]
     of_handlers: Mapping[str, Usual]
 
@@ -66,13 +68,14 @@ class UsualDurations:
         unknown = [job_id for job_id in job_ids if job_id not in memory.of_jobs]
         if unknown:
             memory.of_jobs |= await _of_jobs(self._database, unknown)
-        return Durations(memory.of_jobs, memory.of_handlers)
+        return Durations(memory.of_jobs, memory.of_handlers, memory.read_at)
 
     async def _fresh(self) -> _Memory:
-        now = self._database.env.clock.monotonic()
+        clock = self._database.env.clock
+        now = clock.monotonic()
         memory = self._memory
         if memory is None or now - memory.since > REMEMBERED_SECONDS or len(memory.of_jobs) > _MOST_REMEMBERED:
-            memory = self._memory = _Memory(now, {}, await _of_handlers(self._database))
+            memory = self._memory = _Memory(now, clock.now(), {}, await _of_handlers(self._database))
         return memory
 
 

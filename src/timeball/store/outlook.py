@@ -44,6 +44,14 @@ class Past:
     cut_before: datetime | None = None
 
 
+class Futures(NamedTuple):
+    """The jobs that have a schedule; whether there are more of them; and when it was read how long they usually take."""
+
+    lines: list[Line]
+    has_more: bool
+    durations_at: datetime | None
+
+
 @dataclass(frozen=True, slots=True)
 class Named:
     """A job that bears a name."""
@@ -61,12 +69,12 @@ class Outlook:
         self._database = database
         self._usual = UsualDurations(database)
 
-    async def lines(self, queue: str | None, most: int = MOST_LINES) -> tuple[list[Line], bool]:
-        """The future of every job that has a schedule, with how long it usually takes; and whether there are more."""
+    async def futures(self, queue: str | None, most: int = MOST_LINES) -> Futures:
+        """The future of every job that has a schedule, with how long it usually takes."""
         rows = await self._database.fetch("futures", most=most + 1)
         wanted = [row for row in rows[:most] if row["due_kind"] == "occurrence" and queue in (None, row["queue"])]
         durations = await self.durations([JobId(row["id"]) for row in wanted])
-        return [_line(row, durations) for row in wanted], len(rows) > most
+        return Futures([_line(row, durations) for row in wanted], len(rows) > most, durations.read_at)
 
     async def durations(self, job_ids: Collection[JobId]) -> Durations:
         """How long executions of these jobs usually take, at most a minute old."""

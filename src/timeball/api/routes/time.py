@@ -56,6 +56,7 @@ _TIMELINE_EXAMPLE = {
     ],
     "left_out": 0,
     "without_history": [],
+    "durations_at": "2026-11-16T05:41:30Z",
 }
 
 _HOUR_EXAMPLE = {"hour": 3, "at": "2026-11-17T02:00:00Z", "value": 11.2, "busy": 11.2, "starts": 14, "note": None}
@@ -73,6 +74,7 @@ _FORECAST_EXAMPLE = {
     ],
     "left_out": 0,
     "without_history": ["new-report"],
+    "durations_at": "2026-11-16T05:41:30Z",
     "hindsight": {
         "date": "2026-11-15",
         "predicted_peak": 7.6,
@@ -182,6 +184,7 @@ def timeline_document(timeline: Timeline) -> Document:
         "band": timeline.band,
         "left_out": timeline.left_out,
         "without_history": list(timeline.without_history),
+        "durations_at": timeline.durations_at,
     }
 
 
@@ -202,6 +205,7 @@ def forecast_document(forecast: Forecast, measure: str) -> Document:
         ],
         "left_out": forecast.left_out,
         "without_history": list(forecast.without_history),
+        "durations_at": forecast.durations_at,
         "hindsight": asdict(forecast.hindsight),
     }
 

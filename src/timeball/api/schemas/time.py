@@ -55,6 +55,9 @@ class TimelineOut(BaseModel):
     band: list[BandStepOut]
     left_out: int = Field(description="How many jobs were too many to foresee.")
     without_history: list[str]
+    durations_at: datetime | None = Field(
+        description="When it was read how long jobs usually take: at most a minute ago. None if nothing lies ahead."
+    )
 
 
 class HourOut(BaseModel):
@@ -104,6 +107,9 @@ class ForecastOut(BaseModel):
     days: list[DayOut]
     left_out: int = Field(description="How many jobs were too many to foresee.")
     without_history: list[str]
+    durations_at: datetime | None = Field(
+        description="When it was read how long jobs usually take: at most a minute ago. None if nothing lies ahead."
+    )
     hindsight: HindsightOut
 
 
