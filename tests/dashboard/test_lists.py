@@ -23,6 +23,7 @@ from tests.factories import (
     record,
     seconds,
 )
+from tests.insights.support import ran
 from timeball.commands import Commands
 from timeball.domain.execution import Failed
 from timeball.domain.node import NodeKind
@@ -30,6 +31,8 @@ from timeball.store.postgres import Store
 from timeball.testing import VirtualClock
 
 Entering = Callable[[str], Awaitable[Browser]]
+# A page has fifty of them, and most of what it costs is what it writes.
+MOST_BYTES_A_ROW, MOST_ELEMENTS_A_ROW = 2_800, 48
 PARTIAL = {"HX-Request": "true", "HX-Request-Type": "partial"}
 
 
@@ -72,6 +75,24 @@ async def test_what_lies_ahead_is_not_in_the_way_of_what_has_come(browser: Brows
 
 
 # completion
+
+
+async def test_a_row_of_the_jobs_stays_small_however_much_has_run(
+    browser: Browser, store: Store, clock: VirtualClock
+) -> None:
+    job = await make_recurring(store, every=60, name="busy")
+    for number in range(25):
+        state = "dead" if number % 5 == 0 else "succeeded"
+        await ran(store, clock.now() - seconds(60 * (25 - number)), 0.001 * (number + 1), job.id, state)
+
+    page = (await browser.get("/jobs")).text
+
+    (row,) = re.findall(r'<tr id="row-.*?</tr>', page, re.DOTALL)
+    assert 'aria-label="The latest 20 runs: 16 succeeded; took 6.0 ms to 25 ms"' in row
+    # Each bar once, and one element for all of a state.
+    assert [path.count("M") for path in re.findall(r'<path class="tone-(?:bad|good)" d="([^"]*)"', row)] == [4, 16]
+    assert len(re.findall(r"<\w", row)) <= MOST_ELEMENTS_A_ROW
+    assert len(row.encode()) <= MOST_BYTES_A_ROW, len(row.encode())
 
 
 async def test_a_search_goes_on_with_fields_and_with_their_values(browser: Browser, store: Store) -> None:

@@ -15,19 +15,17 @@ def bars(
     titles: Sequence[str] = (),
     height: int = 32,
     step: int = 6,
-    most: float | None = None,
-    kind: str = "",
     slots: int = 0,
 ) -> Markup:
     """Bars beside one another, the tallest as high as the chart; with fewer than *slots*, there is room on the left."""
-    top = most or max(values, default=0) or 1
+    top = max(values, default=0) or 1
     empty = max(slots - len(values), 0)
     shown = zip(values, tones or ["tone-live"] * len(values), titles or [f"{value:g}" for value in values], strict=True)
     body = "".join(
         _bar(number * step, value / top, tone, title, height, step - 1)
         for number, (value, tone, title) in enumerate(shown, empty)
     )
-    return _svg(f"bars {kind}", max(len(values) + empty, 1) * step, height, label, body)
+    return _svg("bars", max(len(values) + empty, 1) * step, height, label, body)
 
 
 def _bar(x: int, share: float, tone: str, title: str, height: int, width: int) -> str:
@@ -53,6 +51,19 @@ def stacked_bars(
                 parts.append(_rect(tone, number * step, y, step - 1, tall, f"{values[number]:g}"))
             below += tall
     return _svg("bars", max(length, 1) * step, height, label, "".join(parts))
+
+
+def strip(
+    values: Sequence[float], tones: Sequence[str], label: str, slots: int, *, height: int = 20, step: int = 6
+) -> Markup:
+    """Small bars on the right of so many slots, those of a tone as one element: a page has fifty such strips."""
+    top = max(values, default=0) or 1
+    paths: dict[str, list[str]] = {}
+    for number, (value, tone) in enumerate(zip(values, tones, strict=True), max(slots - len(values), 0)):
+        tall = max(value / top * height, 1)
+        paths.setdefault(tone, []).append(f"M{number * step} {height}h{step - 1}v-{tall:.3g}h-{step - 1}z")
+    drawn = "".join(f'<path class="{tone}" d="{"".join(bars)}"/>' for tone, bars in paths.items())
+    return _svg("strip", slots * step, height, label, f"<title>{escape(label)}</title>{drawn}")
 
 
 def sparkline(values: Sequence[float], label: str, *, height: int = 20, step: int = 5) -> Markup:

@@ -11,6 +11,7 @@ from timeball.insights.lookup import Insights
 from timeball.insights.revisions import Change, Revision
 from timeball.insights.timeline import RowsBy, Timeline, TimelineWish
 from timeball.insights.views import Check, ExecutionView, FireTime, JobView
+from timeball.store.listing import RecentRuns
 
 __all__ = [
     "MOST_COUNTED",
@@ -25,6 +26,7 @@ __all__ = [
     "JobView",
     "Landing",
     "LandingWish",
+    "RecentRuns",
     "Revision",
     "RowsBy",
     "Timeline",

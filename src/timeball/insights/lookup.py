@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import islice
@@ -37,7 +37,7 @@ from timeball.insights.views import Check, ExecutionView, FireTime, JobView
 from timeball.settings import Settings
 from timeball.store.inspection import Inspection
 from timeball.store.interface import LogLine, Store
-from timeball.store.listing import Listing
+from timeball.store.listing import Listing, RecentRuns
 from timeball.store.migrate import newest_known
 from timeball.store.outlook import Outlook
 from timeball.store.survey import Survey
@@ -148,8 +148,8 @@ class Insights:
         """What these jobs are called."""
         return await self._listing.job_names(list(dict.fromkeys(ids)))
 
-    async def recent_runs(self, ids: Sequence[JobId], count: int) -> dict[JobId, list[Mapping[str, Any]]]:
-        """How the latest executions of each of these jobs ended, the oldest first."""
+    async def recent_runs(self, ids: Sequence[JobId], count: int) -> dict[JobId, RecentRuns]:
+        """How the latest executions of each of these jobs ended and how long they took, the oldest first."""
         return await self._listing.recent_runs(ids, count)
 
     def clock_changes(self, rule: Schedule, after: datetime, count: int) -> list[FireTime]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from timeball.domain.dead_letters import NO_FINGERPRINT, DeadGroup, DeadGrouping
@@ -46,6 +46,13 @@ class Standing:
     last_id: ExecutionId | None
     last_state: ExecutionState | None
     last_finished_at: datetime | None
+
+
+class RecentRuns(NamedTuple):
+    """How executions ended and how long each took, in milliseconds; one that never began took no time."""
+
+    states: Sequence[str]
+    milliseconds: Sequence[float]
 
 
 class Listing:
@@ -101,12 +108,10 @@ class Listing:
         rows = await self._database.fetch("names_of_jobs", ids=list(ids))
         return {JobId(row["id"]): row["name"] for row in rows}
 
-    async def recent_runs(self, ids: Sequence[JobId], count: int) -> dict[JobId, list[Mapping[str, Any]]]:
-        """How the latest executions of each of these jobs ended, the oldest first."""
-        found: dict[JobId, list[Mapping[str, Any]]] = {job_id: [] for job_id in ids}
-        for row in await self._database.fetch("recent_runs_of_jobs", ids=list(ids), count=count):
-            found[JobId(row["job_id"])].append(row)
-        return {job_id: runs[::-1] for job_id, runs in found.items()}
+    async def recent_runs(self, ids: Sequence[JobId], count: int) -> dict[JobId, RecentRuns]:
+        """How the latest executions of each of these jobs ended and how long they took, the oldest first."""
+        rows = await self._database.fetch("recent_runs_of_jobs", ids=list(ids), count=count)
+        return {JobId(row["id"]): _runs_from(row) for row in rows}
 
     # dead letters
 
@@ -177,6 +182,10 @@ def _group_from(row: Any, by: DeadGrouping) -> DeadGroup:
     told = dict(row)
     counts = dict(zip(told.pop("parts"), told["deaths"], strict=True))
     return DeadGroup(**told | {"by": by, "deaths": [counts.get(part, 0) for part in range(1, _PARTS + 1)]})
+
+
+def _runs_from(row: Any) -> RecentRuns:
+    return RecentRuns((row["states"] or [])[::-1], (row["milliseconds"] or [])[::-1])
 
 
 def _standing_from(row: Any) -> Standing:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,9 +19,10 @@ from timeball.dashboard.wording import bar_height, span, tone
 from timeball.domain.ids import JobId, show_execution
 from timeball.domain.ids import show_job as show_job_id
 from timeball.domain.job import Job
+from timeball.domain.schedule import Once
 from timeball.domain.search import ExecutionFilter, JobFilter, JobOrder, Page, PageRequest
 from timeball.errors import InvalidInput
-from timeball.insights import JobView
+from timeball.insights import JobView, RecentRuns
 
 pages = Pages()
 STATUSES = ("active", "paused", "finished", "running", "dead")
@@ -72,47 +73,41 @@ async def list_jobs(visit: Visit) -> Response:
 
 async def _rows(visit: Visit, views: Sequence[JobView]) -> list[dict[str, Any]]:
     strips = await visit.site.insights.recent_runs([view.job.id for view in views], _STRIP)
-    return [job_document(view) | {"words": words_of(view.job), "strip": _drawn(strips[view.job.id])} for view in views]
+    return [_row(view, strips[view.job.id]) for view in views]
 
 
-def _drawn(runs: Sequence[Mapping[str, Any]]) -> Markup | str:
+def _row(view: JobView, runs: RecentRuns) -> dict[str, Any]:
+    """A job as the list shows it; there are fifty of them, and most of a job is not shown there."""
+    job, standing = view.job, view.standing
+    return {
+        "id": show_job_id(job.id),
+        "name": job.name,
+        "handler": job.handler,
+        "queue": job.queue,
+        "status": view.status,
+        "once_at": job.rule.scheduled_at if isinstance(job.rule, Once) else None,
+        "words": words_of(job),
+        "strip": _drawn(runs),
+        "last_id": None if standing.last_id is None else show_execution(standing.last_id),
+        "last_state": standing.last_state,
+        "last_finished_at": standing.last_finished_at,
+        "next_run_at": standing.next_run_at,
+    }
+
+
+def _drawn(runs: RecentRuns) -> Markup | str:
     """The latest runs as small bars; nothing if there are none."""
-    if not runs:
+    states, spans = runs
+    if not states:
         return ""
-    spans = [_milliseconds(run) for run in runs]
-    good = sum(run["state"] == "succeeded" for run in runs)
-    return charts.bars(
-        [bar_height(milliseconds) for milliseconds in spans],
-        f"The latest {len(runs)} runs: {good} succeeded",
-        tones=[tone(run["state"]) for run in runs],
-        titles=[span(milliseconds) for milliseconds in spans],
-        height=20,
-        kind="strip",
-        slots=_STRIP,
-    )
+    good = states.count("succeeded")
+    label = f"The latest {len(states)} runs: {good} succeeded; took {span(min(spans))} to {span(max(spans))}"
+    return charts.strip([bar_height(one) for one in spans], [tone(state) for state in states], label, _STRIP)
 
 
 def words_of(job: Job) -> str:
     """When a job runs, in plain words."""
     return job.rule.describe().partition(", counted from")[0]
-
-
-def strip(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Finished runs as bars: how long each took, and how it ended."""
-    return [
-        {
-            "id": show_execution(run["id"]),
-            "state": run["state"],
-            "ms": _milliseconds(run),
-        }
-        for run in runs
-    ]
-
-
-def _milliseconds(run: Mapping[str, Any]) -> float:
-    """How long a run took; one that never began took no time."""
-    begun = run["started_at"]
-    return 0.0 if begun is None else max((run["finished_at"] - begun).total_seconds() * 1_000, 0.0)
 
 
 @pages.get("/jobs/{job}")
@@ -136,7 +131,7 @@ async def _overview(visit: Visit, job: Job) -> dict[str, Any]:
     runs = (await visit.site.insights.recent_runs([job.id], _LONG_STRIP))[job.id]
     times = visit.site.insights.next_times(job.rule, job.timezone, visit.site.insights.now(), 5)
     latest = await _executions(visit, job.id, None, 8)
-    return {"runs": strip(runs), "times": times, "latest": latest[0]}
+    return {"runs": runs, "times": times, "latest": latest[0]}
 
 
 async def _executions_tab(visit: Visit, job: Job) -> dict[str, Any]:

@@ -43,18 +43,22 @@ FROM timeball.job
 WHERE id = ANY (:ids::uuid[]);
 
 -- name: recent_runs_of_jobs
--- The latest finished executions of each of these jobs, the latest first; one-offs that bear their job's id have no row here.
--- Rows are compared, not job_id alone: see standing_of_jobs.
-SELECT recent.job_id, recent.id, recent.state, recent.started_at, recent.finished_at
+-- How the latest finished executions of each of these jobs ended and how long they took, the latest first; one row a job, because a page
+-- has a thousand of them. One-offs that bear their job's id are not among them. Rows are compared, not job_id alone: see standing_of_jobs.
+SELECT given.id, recent.states, recent.milliseconds
 FROM unnest(:ids::uuid[]) AS given (id)
 CROSS JOIN LATERAL (
-    SELECT job_id, id, state, started_at, finished_at
-    FROM timeball.finished
-    WHERE (finished.job_id, finished.id) >= (given.id, '00000000-0000-0000-0000-000000000000'::uuid)
-      AND (finished.job_id, finished.id) <= (given.id, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid)
-      AND finished.job_id <> finished.id
-    ORDER BY job_id DESC, id DESC
-    LIMIT :count
+    SELECT array_agg(state) AS states,
+           array_agg(coalesce(greatest(date_part('epoch', finished_at - started_at), 0) * 1000, 0)) AS milliseconds
+    FROM (
+        SELECT state, started_at, finished_at
+        FROM timeball.finished
+        WHERE (finished.job_id, finished.id) >= (given.id, '00000000-0000-0000-0000-000000000000'::uuid)
+          AND (finished.job_id, finished.id) <= (given.id, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid)
+          AND finished.job_id <> finished.id
+        ORDER BY job_id DESC, id DESC
+        LIMIT :count
+    ) AS latest
 ) AS recent;
 
 -- name: execution_extras
