@@ -267,6 +267,34 @@ async def test_even_then_nothing_waits_for_ever(
     assert executor.waiting == 0
 
 
+async def test_a_loop_that_comes_late_gives_nothing_back_at_once(
+    executor: Executor, runner: ManualRunner, findings: Findings, clock: VirtualClock
+) -> None:
+    """Handlers had no time to end either. What has waited long by then does not wait any longer."""
+    claims = [claim(number=number) for number in range(1, 6)]
+    executor.accept(claims)
+    await turn()
+    clock.advance("45ms")
+    executor._lose_patience()
+    assert executor.waiting == 3
+
+    clock.advance("25ms")
+    executor._lose_patience()
+    assert findings.outcomes == dict.fromkeys([3, 4, 5], Released())
+
+
+async def test_nothing_is_given_back_while_a_slot_is_free(
+    executor: Executor, findings: Findings, clock: VirtualClock
+) -> None:
+    """One attempt after the other is begun, and the loop turns in between: whatever waits has its turn."""
+    executor.accept([claim(number=number) for number in range(1, 6)])
+    clock.advance("1s")
+
+    executor._lose_patience()
+
+    assert (executor.waiting, findings.outcomes) == (4, {})
+
+
 async def test_the_longest_wait_for_a_slot_is_told_once(
     executor: Executor, runner: ManualRunner, clock: VirtualClock
 ) -> None:

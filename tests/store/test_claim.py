@@ -267,12 +267,25 @@ async def test_a_claim_tells_when_others_were_taking_the_rest(store: Store) -> N
     assert not (await claim(store, lanes)).is_contended
 
 
+@pytest.mark.parametrize("lanes", [1, 2])
+async def test_a_claim_goes_on_behind_what_others_are_taking(store: Store, lanes: int) -> None:
+    first, second = sorted([await enqueue(store) for _ in range(2)])
+    coming, following = sorted([await enqueue(store, after=0.1) for _ in range(2)])
+    asked = {("default", 50 + place): FROM_THE_FIRST for place in range(lanes)}
+    async with store.database.transaction() as connection:
+        await connection.execute("SELECT FROM timeball.ready WHERE id = ANY ($1) FOR UPDATE", [first, coming])
+
+        claims = await claim(store, asked, slots=1, holds=2)
+
+    assert [each.id for each in claims.executions] == [second, following]
+    assert claims.is_contended, "there was room for what comes, and others were taking it"
+
+
 async def test_a_claim_tells_when_others_were_taking_what_comes(store: Store) -> None:
-    for _ in range(2):
-        await enqueue(store, after=0.1)
+    await enqueue(store, after=0.1)
     lanes = {("default", 50): FROM_THE_FIRST}
     async with store.database.transaction() as connection:
-        await connection.execute("SELECT FROM timeball.ready ORDER BY run_at, id LIMIT 1 FOR UPDATE")
+        await connection.execute("SELECT FROM timeball.ready FOR UPDATE")
 
         contended = await claim(store, lanes, holds=1)
 

@@ -2,8 +2,9 @@
 
 What is not yet due is held, without a slot, until its instant has surely come by the database's clock. What is due
 waits for a slot: for a few milliseconds, because quick handlers free them that fast; what finds none by then is given
-back, uncounted, so that another worker can have it. Timers of an event loop fire up to a millisecond early, so the
-instant is checked again before the drop.
+back, uncounted, so that another worker can have it. Not on a machine so busy that the event loop itself comes late: then
+handlers could not end either, and giving back would only add to the work. Timers of an event loop fire up to a
+millisecond early, so the instant is checked again before the drop.
 """
 
 from __future__ import annotations
@@ -85,6 +86,7 @@ class Executor:
         self._attempts.on_room = lambda: self.on_room()
         self._drop_timer: asyncio.TimerHandle | None = None
         self._patience_timer: asyncio.TimerHandle | None = None
+        self._patience_ends = 0.0
         self._last_start = float("-inf")
         self._longest_wait = 0.0
         # How many were begun here so far.
@@ -170,18 +172,24 @@ class Executor:
         """Start what waits, while there are slots; look again soon at what found none."""
         self._attempts.begin()
         if self._waiting and self._patience_timer is None:
+            self._patience_ends = self._env.clock.monotonic() + _PATIENCE_SECONDS
             self._patience_timer = self._loop.call_later(_PATIENCE_SECONDS, self._lose_patience)
 
     def _lose_patience(self) -> None:
         self._patience_timer = None
+        if self.busy >= self._slots:
+            self._give_back_what_waited()
+        self._fill()
+
+    def _give_back_what_waited(self) -> None:
         now = self._env.clock.monotonic()
-        is_stuck = now - self._last_start >= _PATIENCE_SECONDS
+        is_late = now - self._patience_ends >= _PATIENCE_SECONDS
+        is_stuck = now - self._last_start >= _PATIENCE_SECONDS and not is_late
         patience = _PATIENCE_SECONDS if is_stuck else _LONGEST_WAIT_SECONDS
         while self._waiting and now - self._waiting[0][1] >= patience:
             claimed, _ = self._waiting.popleft()
             self._longest_wait = _LONGEST_WAIT_SECONDS
             self._give_back(claimed)
-        self._fill()
 
     def _give_back(self, claimed: Claimed) -> None:
         self._stops.pop(claimed.id, None)

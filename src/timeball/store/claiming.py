@@ -18,7 +18,7 @@ from timeball.store.rows import claims_from
 class ClaimWish:
     """What a worker can take: whose handlers, how many due now, how many to hold; of what is due, only what has waited so long.
 
-    *has_rivals*: others are likely to be taking the same rows just now, so it looks at more than it wants.
+    *has_rivals*: others are likely to be taking the same rows just now, so of several lanes it looks at more than it wants.
     """
 
     incarnation: Incarnation

@@ -237,10 +237,10 @@ RETURNING id;
 -- name: claim
 -- Give the most urgent ready executions of some lanes to one worker: up to :slots that are due, by rank; then up to :holds that are not yet due;
 -- never more than :most in all.
--- A lane is a (queue, priority); its rows are read in the order of time and id from its mark on, so dead rows behind that are not visited:
--- :looks of each, more than :slots if others are likely to be taking some of them just now.
--- MATERIALIZED: otherwise the planner may run a part again and take more than its limit. By ctid: the rows are locked, and no statistics can mislead it.
--- `is_contended` tells an empty lane from one whose head others take just now, of what is due or of what comes. Of what is due, only what has been so for :unclaimed_for.
+-- A lane is a (queue, priority); its rows are read in the order of time and id from its mark on, so dead rows behind that are not visited.
+-- `take_heads` locks them: of one lane as it sees them, of several out of the first :looks of each. MATERIALIZED: otherwise the planner may run a part
+-- again and take more than its limit. By ctid: the rows are locked, and no statistics can mislead it.
+-- `is_contended` tells an empty lane from one whose rest others take just now, of what is due or of what comes. Of what is due, only what has been so for :unclaimed_for.
 -- Counters stay at the ends of their ranges: one row that cannot be counted must not stop the claims of all others.
 -- `gate` finds nothing, ever; but it makes whoever limits a queue wait for this claim, and this claim for them (lock_out_claims): by the lock on the
 -- table that FOR KEY SHARE takes. It is looked at, so that it can never be planned away.
@@ -270,35 +270,19 @@ line AS MATERIALIZED (
            array_agg('00000000-0000-0000-0000-000000000000'::uuid) AS any_ids
     FROM lane
 ),
-due_row AS MATERIALIZED (
-    SELECT head.tid, head.rank
-    FROM line
-    CROSS JOIN LATERAL timeball.lane_heads(line.queues, line.priorities, line.bounds, line.first_ids,
-                                           coalesce(:now, now()) - :unclaimed_for::interval, :handlers::text[], :looks::integer) AS head
-    WHERE :looks::integer > 0
-),
 chosen AS MATERIALIZED (
-    SELECT ready.ctid AS tid
-    FROM due_row
-    JOIN timeball.ready ON ready.ctid = due_row.tid
-    ORDER BY due_row.rank
-    LIMIT :slots::integer
-    FOR UPDATE OF ready SKIP LOCKED
-),
-coming_row AS MATERIALIZED (
-    SELECT head.tid, head.run_at
+    SELECT head.tid
     FROM line
-    CROSS JOIN LATERAL timeball.lane_heads(line.queues, line.priorities, line.after_now, line.any_ids, 'infinity', :handlers::text[],
-                                           :holds::integer) AS head
-    WHERE :holds::integer > 0
+    CROSS JOIN LATERAL timeball.take_heads(line.queues, line.priorities, line.bounds, line.first_ids, coalesce(:now, now()) - :unclaimed_for::interval,
+                                           :handlers::text[], :looks::integer, :slots::integer) AS head (tid)
+    WHERE :slots::integer > 0
 ),
 held AS MATERIALIZED (
-    SELECT ready.ctid AS tid
-    FROM coming_row
-    JOIN timeball.ready ON ready.ctid = coming_row.tid
-    ORDER BY coming_row.run_at
-    LIMIT least(:holds::integer, :most::integer - (SELECT count(*) FROM chosen))
-    FOR UPDATE OF ready SKIP LOCKED
+    SELECT head.tid
+    FROM line
+    CROSS JOIN LATERAL timeball.take_heads(line.queues, line.priorities, line.after_now, line.any_ids, 'infinity', :handlers::text[], :holds::integer,
+                                           least(:holds::integer, :most::integer - (SELECT count(tid) FROM chosen)::integer)) AS head (tid)
+    WHERE :holds::integer > 0
 ),
 taken AS (
     DELETE FROM timeball.ready
@@ -320,9 +304,7 @@ claimed AS (
            greatest(coalesce(:now, now()), run_at) + timeout_ms * interval '1 millisecond' + interval '5 seconds', :is_limited::boolean
     FROM picked
 )
-SELECT (SELECT count(*) FROM chosen) < least(:slots::integer, (SELECT count(*) FROM due_row))
-       OR (SELECT count(*) FROM held)
-          < least(:holds::integer, :most::integer - (SELECT count(*) FROM chosen), (SELECT count(*) FROM coming_row)) AS is_contended,
+SELECT EXISTS (SELECT 1 FROM chosen WHERE tid IS NULL) OR EXISTS (SELECT 1 FROM held WHERE tid IS NULL) AS is_contended,
        picked.id,
        picked.job_id,
        least(picked.fence, 9223372036854775806) + 1,
