@@ -35,6 +35,8 @@ types: dev-packages ## strict type checking (pyright checks the public face, in 
 audit: dev-packages ## known vulnerabilities in the locked packages
 	@$(BIN)/pip-audit --progress-spinner off --disable-pip --require-hashes -r requirements/run.lock
 
+# Nor are the nodes that are measured: whoever has installed us has us compiled.
+bench bench-peers: export PYTHONDONTWRITEBYTECODE =
 bench: dev-packages services ## the benchmarks (ONLY=lateness for one, FULL=1 for the long versions)
 	@FULL=$(FULL) $(BIN)/python -m bench $(ONLY)
 

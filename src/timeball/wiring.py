@@ -8,7 +8,7 @@ import platform
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from timeball.broker.interface import Broker
 from timeball.broker.opening import make_broker
@@ -19,27 +19,20 @@ from timeball.domain.handler import Handler, RunStyle
 from timeball.domain.ids import Incarnation
 from timeball.domain.node import Node, NodeKind
 from timeball.engine.life import Life
-from timeball.engine.scheduler_life import SchedulerLife
 from timeball.engine.supervisor import Supervisor
-from timeball.engine.worker_life import WorkerLife
 from timeball.env import Env
 from timeball.handlers.box import Box
 from timeball.handlers.catalogue import Catalogue
 from timeball.handlers.installed import installed_handlers
 from timeball.handlers.registry import Registry
-from timeball.runners.coroutine import CoroutineRunner
-from timeball.runners.interface import Runner
-from timeball.runners.log_capture import LogCapture
-from timeball.runners.process import ProcessRunner
-from timeball.runners.thread import ThreadRunner
 from timeball.settings import Settings
-from timeball.store.embedded import EmbeddedServer
 from timeball.store.postgres import Store
 from timeball.version import __version__
 
 if TYPE_CHECKING:
     from timeball.insights import Insights
     from timeball.live import Live
+    from timeball.runners.interface import Runner
     from timeball.store.idempotency import Requests
     from timeball.store.keys import Keys
     from timeball.store.listing import Listing
@@ -76,6 +69,8 @@ async def reached(settings: Settings) -> AsyncIterator[str]:
     if settings.database_url is not None:
         yield settings.database_url
         return
+    from timeball.store.embedded import EmbeddedServer
+
     server = EmbeddedServer(settings.data_dir)
     url = await asyncio.to_thread(server.start)
     try:
@@ -172,6 +167,8 @@ def make_supervisor(
 ) -> Supervisor:
     """The nodes this process is to run."""
     if with_worker:
+        from timeball.runners.log_capture import LogCapture
+
         LogCapture().install()
     nodes = _Nodes(parts, emit, registry or Registry(), app_reference)
     return Supervisor(
@@ -183,7 +180,7 @@ def make_supervisor(
 
 
 class _Nodes:
-    """Makes the lives of this process's nodes."""
+    """Makes the lives of this process's nodes; the code of a kind is imported with the first life of that kind."""
 
     def __init__(self, parts: Parts, emit: Emit, registry: Registry, app_reference: str | None) -> None:
         self._parts = parts
@@ -192,6 +189,8 @@ class _Nodes:
         self._app_reference = app_reference
 
     def scheduler(self) -> Life:
+        from timeball.engine.scheduler_life import SchedulerLife
+
         parts = self._parts
         node = self._node(NodeKind.SCHEDULER)
         return SchedulerLife(
@@ -205,6 +204,8 @@ class _Nodes:
         )
 
     def worker(self) -> Life:
+        from timeball.engine.worker_life import WorkerLife
+
         parts, settings = self._parts, self._parts.settings.worker
         self._handlers.prepare()
         node = self._node(NodeKind.WORKER)
@@ -213,11 +214,24 @@ class _Nodes:
         )
 
     def _runners(self) -> Mapping[RunStyle, Runner]:
-        return {
-            RunStyle.COROUTINE: CoroutineRunner(),
-            RunStyle.THREAD: ThreadRunner(self._parts.settings.worker.slots),
-            RunStyle.PROCESS: ProcessRunner(self._app_reference or ""),
-        }
+        return {style: self._runner(style) for style in {handler.style for handler in self._handlers}}
+
+    def _runner(self, style: RunStyle) -> Runner:
+        match style:
+            case RunStyle.COROUTINE:
+                from timeball.runners.coroutine import CoroutineRunner
+
+                return CoroutineRunner()
+            case RunStyle.THREAD:
+                from timeball.runners.thread import ThreadRunner
+
+                return ThreadRunner(self._parts.settings.worker.slots)
+            case RunStyle.PROCESS:
+                from timeball.runners.process import ProcessRunner
+
+                return ProcessRunner(self._app_reference or "")
+            case _:
+                assert_never(style)
 
     def _node(self, kind: NodeKind) -> Node:
         settings = self._parts.settings

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
 
 from tests.cli.tree import all_branches
+from tests.conftest import FreshDatabase
 from timeball.cli.branches import Branch
 
 # None of these is needed to show a help, or when a schedule fires; each takes its time.
@@ -44,26 +46,52 @@ def test_nothing_heavy_is_imported_for_what_needs_it_not(arguments: list[str]) -
     assert imported_by(*arguments) & HEAVY == set()
 
 
-def test_a_worker_imports_nothing_that_it_may_never_need() -> None:
-    """An idle worker is to be small: what a mail, a call or a page needs is imported by the first that needs it."""
-    program = "import sys\nimport timeball.cli.nodes\nprint(*{name.partition('.')[0] for name in sys.modules})"
+def imported_by_a_running(kind: str, dsn: str) -> set[str]:
+    """The modules of a node that has started and has nothing to do."""
+    program = (
+        f"import sys\nfrom timeball.cli.main import run\ncode = run([{kind!r}])\nprint(*sys.modules)\nsys.exit(code)"
+    )
+    node = subprocess.Popen(
+        [sys.executable, "-c", program],
+        env=os.environ | {"TIMEBALL_DATABASE_URL": dsn, "TIMEBALL_LOG_FORMAT": "json"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert node.stderr is not None
+        assert any("listener.changed" in line for line in node.stderr), "it ended before it listened"
+        node.terminate()
+        out, err = node.communicate(timeout=60)
+    finally:
+        node.kill()
+    assert node.returncode == 0, err
+    return set(out.split())
 
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
 
-    spared = {
-        "aio_pika",
-        "aiohttp",
-        "aiosmtplib",
-        "fastapi",
-        "httpx",
-        "jinja2",
-        "pygments",
-        "redis",
-        "rich",
-        "starlette",
-        "yarl",
-    }
-    assert spared & set(done.stdout.split()) == set()
+# What a mail, a call, a page, a broker, a child process, an embedded server or somebody who reads metrics needs.
+SPARED = {
+    *("aio_pika", "aiohttp", "aiosmtplib", "ctypes", "fastapi", "greenlet", "httpx", "jinja2", "prometheus_client"),
+    *("pygments", "redis", "rich", "starlette", "wsgiref", "yarl"),
+    *("timeball.insights", "timeball.live", "timeball.store.embedded"),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "other"),
+    [
+        ("worker", {"timeball.engine.scheduler", "timeball.engine.janitor", "timeball.runners.process"}),
+        ("scheduler", {"timeball.engine.claimer", "timeball.engine.executor", "timeball.runners.thread"}),
+    ],
+)
+def test_an_idle_node_has_imported_nothing_that_it_may_never_need(
+    kind: str, other: set[str], fresh_database: FreshDatabase
+) -> None:
+    """It is to be small: what only some need is imported by the first that needs it."""
+    imported = imported_by_a_running(kind, fresh_database.dsn)
+
+    assert f"timeball.engine.{kind}_life" in imported
+    assert imported & (SPARED | other) == set()
 
 
 def test_help_imports_no_command() -> None:

@@ -19,11 +19,11 @@ from timeball.errors import InvalidInput
 from timeball.handlers.registry import Registry
 from timeball.settings import Settings, unknown_variables
 from timeball.telemetry.logs import logging_emit
-from timeball.telemetry.metrics import ProcessMetrics, both, serve
 from timeball.wiring import Parts, front_parts, make_supervisor, opened
 
 if TYPE_CHECKING:
     from timeball.api.server import ApiServer
+    from timeball.telemetry.metrics import ProcessMetrics
 
 
 _OBJECTS_BETWEEN_COLLECTIONS = 20_000
@@ -91,8 +91,10 @@ async def _run(
     is_up: bool,
     with_demo: bool,
 ) -> None:
-    metrics = ProcessMetrics()
-    emit = both(logging_emit(settings.log_format, settings.log_level), metrics.emit)
+    emit = logging_emit(settings.log_format, settings.log_level)
+    metrics: ProcessMetrics | None = None
+    if is_up or settings.metrics_port is not None:
+        metrics, emit = _counted(emit)
     tell_strangers(emit)
     async with opened(settings) as parts:
         registry = Registry() if program is None else program.registry
@@ -128,6 +130,14 @@ async def _run(
         await _run_both(supervisor, api)
 
 
+def _counted(emit: Emit) -> tuple[ProcessMetrics, Emit]:
+    """Counters of what is emitted, and an `emit` that counts; a process that nobody reads has no memory for them."""
+    from timeball.telemetry.metrics import ProcessMetrics, both
+
+    metrics = ProcessMetrics()
+    return metrics, both(emit, metrics.emit)
+
+
 def spare_what_stays() -> None:
     """Let the garbage collector leave alone what was imported, and come less often: a batch of executions is thousands of objects.
 
@@ -139,11 +149,13 @@ def spare_what_stays() -> None:
 
 
 @contextmanager
-def _metrics_served(metrics: ProcessMetrics, settings: Settings) -> Iterator[None]:
+def _metrics_served(metrics: ProcessMetrics | None, settings: Settings) -> Iterator[None]:
     """A process without an API listens on nothing, unless it was asked to let Prometheus read it."""
-    if settings.metrics_port is None:
+    if metrics is None or settings.metrics_port is None:
         yield
         return
+    from timeball.telemetry.metrics import serve
+
     try:
         end = serve(metrics, settings.metrics_port, settings.metrics_host)
     except OSError as error:

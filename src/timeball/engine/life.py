@@ -74,6 +74,9 @@ class Life:
         """Ask this life to leave."""
         self._ended.set()
 
+    def hurry(self) -> None:
+        """Do not wait for what runs; nothing does, unless a kind of life says so."""
+
     def _on_lost(self, reason: str) -> None:
         self._lost_reason = reason
         self._loop.call_soon_threadsafe(self._ended.set)

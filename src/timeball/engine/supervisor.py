@@ -9,7 +9,6 @@ from typing import Any
 
 from timeball.domain.events import Emit, ServiceFailed
 from timeball.engine.life import Life
-from timeball.engine.worker_life import WorkerLife
 from timeball.env import Env
 from timeball.errors import StoreError
 
@@ -72,7 +71,7 @@ class _Node:
             self._life.end()
 
     def hurry(self) -> None:
-        if isinstance(self._life, WorkerLife):
+        if self._life is not None:
             self._life.hurry()
 
     async def run(self) -> None:

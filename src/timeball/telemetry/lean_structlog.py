@@ -1,6 +1,8 @@
-"""structlog without Rich and Pygments, which it imports wherever they are installed: for tracebacks, which a worker never prints.
+"""structlog without what it imports wherever it is installed, and a worker has no use for.
 
-They are five of the forty megabytes that an idle worker has for itself. Whoever has imported Rich already has paid for it.
+Rich and Pygments are for tracebacks that nobody here prints: five of the forty megabytes that an idle worker has for itself.
+greenlet is for `structlog.threadlocal`, which structlog itself advises against: one more, with the library of C++ behind it.
+Whoever has imported one of them already has paid for it, and keeps it.
 """
 
 from __future__ import annotations
@@ -8,17 +10,15 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-_WEIGHT = "rich"
 _MODULES: dict[str, Any] = sys.modules
+_SPARED = [name for name in ("rich", "greenlet") if name not in _MODULES]
 
-if _WEIGHT in _MODULES:
-    import structlog
-else:
+try:
     # What stands for None in there cannot be imported, and structlog can do without.
-    _MODULES[_WEIGHT] = None
-    try:
-        import structlog
-    finally:
-        del _MODULES[_WEIGHT]
+    _MODULES.update(dict.fromkeys(_SPARED))
+    import structlog
+finally:
+    for _name in _SPARED:
+        del _MODULES[_name]
 
 __all__ = ["structlog"]
