@@ -11,7 +11,6 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from operator import attrgetter
 from uuid import UUID
 
 from timeball.domain.execution import ExecutionState
@@ -32,7 +31,7 @@ _FEW = 100
 class JobSearch:
     """The jobs that a filter leaves; a place is an id, or a name in the orders by name."""
 
-    def __init__(self, reader: Reader, wanted: JobFilter, order: JobOrder, only: Sequence[UUID] | None) -> None:
+    def __init__(self, reader: Reader, wanted: JobFilter, order: JobOrder, only: Sequence[bytes] | None) -> None:
         self._reader = reader
         self._wanted = wanted
         self._order = order
@@ -41,15 +40,14 @@ class JobSearch:
         self._column = "name" if self._by_name else "id"
         is_filtered = replace(wanted, is_named=False) != JobFilter() or (wanted.is_named and not self._by_name)
         self._is_searched = is_filtered and only is None
-        by_number = attrgetter("int")
-        self._only = None if only is None else sorted(only, key=by_number, reverse=self._is_descending)
+        self._only = None if only is None else sorted(only, reverse=self._is_descending)
 
     async def end(self, start: Place | None, length: int) -> Place | None:
         """As far as it takes to look at so many jobs."""
         if self._only is not None:
             # By name all of them are looked at, but few have one.
             behind = [] if self._by_name else self._among_only(start, None)
-            return behind[length - 1] if len(behind) > length else None
+            return UUID(bytes=behind[length - 1]) if len(behind) > length else None
         if not self._is_searched:
             return None
         values = Values()
@@ -113,12 +111,12 @@ class JobSearch:
     def _query(self, columns: str, values: Values, start: Place | None, end: Place | None) -> str:
         conditions = self._bounds(values, start, end)
         if self._only is not None:
-            few = self._only if self._by_name else self._among_only(start, end)
+            few = [UUID(bytes=id_) for id_ in (self._only if self._by_name else self._among_only(start, end))]
             conditions.append(f"job.id = ANY ({values.add(few, 'uuid[]')})")
         conditions += _conditions(self._wanted, values, self._reader.clock.now())
         return f"SELECT {columns} FROM timeball.job WHERE {' AND '.join(conditions)}"
 
-    def _among_only(self, start: Place | None, end: Place | None) -> list[UUID]:
+    def _among_only(self, start: Place | None, end: Place | None) -> list[bytes]:
         """The jobs that were led to, within a stretch and in its order."""
         ids = self._only or []
         first = self._number_behind(start) if isinstance(start, UUID) else 0
@@ -128,7 +126,7 @@ class JobSearch:
     def _number_behind(self, place: UUID) -> int:
         """How many of the jobs that were led to do not lie behind a place."""
         sign = -1 if self._is_descending else 1
-        return bisect_right(self._only or [], sign * place.int, key=lambda id_: sign * id_.int)
+        return bisect_right(self._only or [], sign * place.int, key=lambda id_: sign * int.from_bytes(id_))
 
     def _bounds(self, values: Values, start: Place | None, end: Place | None) -> list[str]:
         """What the index that the list is read by knows of."""

@@ -1,13 +1,12 @@
 """What leads to the jobs that a filter wants: indexes of the rare ones, and the rooms.
 
 A lead names every job that can fulfil one part of the filter, and perhaps others; whether they do is asked of each. One that
-names more than ten thousand is none.
+names more than ten thousand is none. Ids are bytes here: most of ten thousand are only counted and sorted, which needs no objects.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from uuid import UUID
 
 from timeball.domain.execution import ExecutionState
 from timeball.domain.job import JobStatus
@@ -18,6 +17,7 @@ from timeball.store.composing import Reader, Values
 from timeball.store.searching import NamedJobs, id_in, name_condition
 
 LONGEST = 10_000
+_ID_BYTES = 16
 
 _RECURRING = "SELECT id FROM timeball.job WHERE kind <> 'once'"
 _PAUSED = "SELECT id FROM timeball.job WHERE paused_at IS NOT NULL"
@@ -57,9 +57,9 @@ class Lead:
         self.values = Values()
 
 
-async def jobs_led_to(reader: Reader, wanted: JobFilter) -> list[UUID] | None:
+async def jobs_led_to(reader: Reader, wanted: JobFilter) -> list[bytes] | None:
     """The jobs that all short leads name; None if there is no short one."""
-    found: set[UUID] | None = None
+    found: set[bytes] | None = None
     for lead in _leads(wanted):
         ids = await _follow(reader, lead)
         if ids is not None:
@@ -81,10 +81,14 @@ async def jobs_named(reader: Reader, terms: Sequence[Term]) -> NamedJobs:
     return found
 
 
-async def _follow(reader: Reader, lead: Lead) -> set[UUID] | None:
+async def _follow(reader: Reader, lead: Lead) -> set[bytes] | None:
     cut = " UNION ALL ".join(f"({text} LIMIT {LONGEST + 1})" for text in lead.texts)
-    rows = await reader.fetch(cut, lead.values)
-    return {row[0] for row in rows} if len(rows) <= LONGEST else None
+    # All in one value: a row for each takes the server, the network and the driver many times as long.
+    rows = await reader.fetch(f"SELECT string_agg(uuid_send(led.id), '') FROM ({cut}) AS led (id)", lead.values)
+    ids: bytes = rows[0][0] or b""
+    if len(ids) > LONGEST * _ID_BYTES:
+        return None
+    return {ids[place : place + _ID_BYTES] for place in range(0, len(ids), _ID_BYTES)}
 
 
 def _leads(wanted: JobFilter) -> Iterator[Lead]:
