@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC
+from functools import lru_cache
 from typing import Any
 
 from markupsafe import Markup, escape
@@ -47,13 +48,11 @@ class Pieces:
 
     def icon(self, name: str) -> Markup:
         """An icon."""
-        return Markup(f'<svg class="icon" aria-hidden="true"><use href="{escape(self.sprite)}#{escape(name)}"/></svg>')
+        return _icon(self.sprite, name)
 
     def state(self, word: str, text: str | None = None) -> Markup:
         """A state: icon, word and colour together."""
-        look = STATES[word]
-        shown = escape(text or word.replace("_", " "))
-        return Markup(f'<span class="badge tone-{look.tone}">{self.icon(look.icon)}{shown}</span>')
+        return _badge(self.sprite, word, text)
 
     def action(
         self,
@@ -83,6 +82,20 @@ class Pieces:
             f"{self.form_fields}{_hidden(fields or {})}"
             f'<button class="{look}"{on_key}{hint}>{self.icon(icon_name) if icon_name else ""}{escape(text)}</button></form>'
         )
+
+
+# Few of these are different, and every page shows most of them.
+@lru_cache(maxsize=1_000)
+def _icon(sprite: str, name: str) -> Markup:
+    return Markup(f'<svg class="icon" aria-hidden="true"><use href="{escape(sprite)}#{escape(name)}"/></svg>')
+
+
+# A text that is markup already is another than its like that is not.
+@lru_cache(maxsize=1_000, typed=True)
+def _badge(sprite: str, word: str, text: str | None = None) -> Markup:
+    look = STATES[word]
+    shown = escape(text or word.replace("_", " "))
+    return Markup(f'<span class="badge tone-{look.tone}">{_icon(sprite, look.icon)}{shown}</span>')
 
 
 def _hidden(fields: Mapping[str, Any]) -> str:

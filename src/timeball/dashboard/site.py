@@ -51,14 +51,28 @@ class Site:
         return self.templates.get_template(template).render(**context)
 
 
+class _Templates(Environment):
+    """Most of what templates read are documents: `row.name` is looked for among the fields first, which is many times as quick."""
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        if type(obj) is dict and attribute in obj:
+            return obj[attribute]
+        try:
+            return getattr(obj, attribute)
+        except AttributeError:
+            return super().getattr(obj, attribute)
+
+
 def make_templates(assets: Assets) -> Environment:
     """The templates: everything is escaped, and a name that is missing is an error."""
-    environment = Environment(
+    environment = _Templates(
         loader=PackageLoader("timeball.dashboard"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        # They come with the package: whoever changes one starts anew, and no page has to ask thirty times whether somebody did.
+        auto_reload=False,
     )
     environment.filters.update(FILTERS)
     environment.globals.update(assets=assets, charts=charts, states=STATES, version=__version__, a_time=when)

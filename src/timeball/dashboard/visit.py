@@ -82,7 +82,11 @@ class Visit:
 
     def site_url(self, path: str) -> str:
         """A path of ours, below the prefix we are mounted under."""
-        return f"{self.request.scope.get('root_path', '')}{path}"
+        return self._prefix + path
+
+    @cached_property
+    def _prefix(self) -> str:
+        return str(self.request.scope.get("root_path", ""))
 
     def here(self, **changes: Any) -> str:
         """This very address with some parameters changed; None takes one away."""
@@ -111,7 +115,11 @@ class Visit:
 
     def can(self, role: str) -> bool:
         """Whether the visitor may do what needs this role."""
-        return self.caller.role.includes(Role(role))
+        return role in self._roles
+
+    @cached_property
+    def _roles(self) -> frozenset[str]:
+        return frozenset(role for role in Role if self.caller.role.includes(role))
 
     def page(self, template: str, /, *, part: str | None = None, http_status: int = 200, **context: Any) -> Response:
         """A whole page; or, when it is being refreshed, only its *part*."""

@@ -4,22 +4,32 @@ from __future__ import annotations
 
 from typing import Any
 
+from markupsafe import Markup
 from starlette.responses import Response
 
 from timeball.api.auth import Role
-from timeball.api.views import dead_group_document
+from timeball.dashboard import charts
 from timeball.dashboard.pages.execution_actions import undo_of
 from timeball.dashboard.pages.executions import named
 from timeball.dashboard.pages.many import sum_up
 from timeball.dashboard.pages.operations import is_operation, watch
+from timeball.dashboard.pieces import Pieces, when
 from timeball.dashboard.routing import Pages
 from timeball.dashboard.visit import Visit
-from timeball.domain.dead_letters import DeadGrouping
+from timeball.dashboard.wording import counted, number, short_type, stamp
+from timeball.domain.dead_letters import DeadGroup, DeadGrouping
 from timeball.domain.execution import ExecutionState
+from timeball.domain.ids import show_execution
 from timeball.domain.search import EXACT_UP_TO, ExecutionFilter, PageRequest
 
 pages = Pages()
-_GROUPS, _PAGE = 50, 50
+_GROUPS, _PAGE, _MOST_BESIDE = 50, 50, 3
+_SMALL: dict[str, Any] = {"class": "small"}
+_DISCARD: dict[str, Any] = _SMALL | {
+    "danger": True,
+    "detail": "They leave this list without being run again; their history stays.",
+    "reason": True,
+}
 
 
 @pages.get("/dead")
@@ -29,11 +39,12 @@ async def groups(visit: Visit) -> Response:
     if chosen is not None:
         return await _one_group(visit, chosen, visit.query(chosen.field))
     by = DeadGrouping(visit.query("by")) if visit.query("by") in list(DeadGrouping) else DeadGrouping.ERROR
-    found = await _groups(visit, by)
+    found = await visit.site.insights.dead_groups(_GROUPS, by)
     return visit.page(
         "dead.html",
         part="partials/dead_list.html",
-        groups=found,
+        groups=[_row(visit, group) for group in found],
+        since=found[0].since if found else None,
         by=by,
         groupings=list(DeadGrouping),
         total=await visit.site.insights.dead_count(),
@@ -46,10 +57,11 @@ async def _one_group(visit: Visit, by: DeadGrouping, key: str) -> Response:
     wanted = ExecutionFilter(states=(ExecutionState.DEAD,), is_unsettled=True, **chosen)
     request = PageRequest(limit=_PAGE, cursor=visit.query("cursor") or None)
     page = await visit.site.insights.executions(wanted, request)
+    found = await visit.site.insights.dead_groups(_GROUPS, by)
     return visit.page(
         "dead_group.html",
         part="partials/dead_group.html",
-        group=next((one for one in await _groups(visit, by) if one[by.field] == key), None),
+        group=next((_row(visit, one) for one in found if one.key == key), None),
         by=by,
         key=key,
         rows=await named(visit, page.items),
@@ -57,8 +69,41 @@ async def _one_group(visit: Visit, by: DeadGrouping, key: str) -> Response:
     )
 
 
-async def _groups(visit: Visit, by: DeadGrouping) -> list[dict[str, Any]]:
-    return [dead_group_document(group) for group in await visit.site.insights.dead_groups(_GROUPS, by)]
+def _row(visit: Visit, group: DeadGroup) -> dict[str, Any]:
+    """A group as the list shows it: put together here, because there are fifty of them and a template takes long for each piece."""
+    is_of_errors = group.by is DeadGrouping.ERROR
+    kind = short_type(group.error_type)
+    beside = group.queues if group.by is DeadGrouping.HANDLER else group.handlers
+    latest = show_execution(group.latest_id)
+    between = f"between {stamp(group.first_at)} and {stamp(group.last_at)}"
+    return {
+        "key": group.key,
+        "href": visit.url("/dead", **{group.by.field: group.key}),
+        "executions": group.executions,
+        "title": (kind or "No error was recorded") if is_of_errors else group.key,
+        "place": group.top_frame if is_of_errors else kind,
+        "top_frame": group.top_frame,
+        "latest_error": group.latest_error or "",
+        "latest_id": latest,
+        "latest_page": visit.site_url(f"/executions/{latest}"),
+        "last_at": when(group.last_at),
+        "died": charts.sparkline(group.deaths, f"{number(group.executions)} died {between}"),
+        "beside": beside[:_MOST_BESIDE],
+        "more_beside": len(beside) - _MOST_BESIDE,
+        "acts": _acts(visit.pieces, group, latest),
+    }
+
+
+def _acts(pieces: Pieces, group: DeadGroup, latest: str) -> Markup:
+    """What can be done to a group: look at one first, then all."""
+    chosen = {group.by.field: group.key}
+    question = f"Discard {counted(group.executions, 'execution')}?"
+    is_one = group.executions == 1
+    first = (
+        "" if is_one else pieces.action("/dead/retry", "Retry one, then all", fields={"one": latest}, **_SMALL) + " "
+    )
+    retry = pieces.action("/dead/retry", "Retry" if is_one else "Retry all", key="r", fields=chosen, **_SMALL)
+    return first + retry + " " + pieces.action("/dead/discard", "Discard", fields=chosen, confirm=question, **_DISCARD)
 
 
 @pages.post("/dead/retry", Role.OPERATOR)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import date
 from typing import Any
+from urllib.parse import quote_plus
 
 from starlette.responses import Response
 
 from timeball.api.routes.time import collision_document, forecast_document
 from timeball.dashboard.routing import Pages
 from timeball.dashboard.visit import Visit
+from timeball.dashboard.wording import counted, iso, number
 from timeball.dashboard.zones import zone_name, zone_of
 from timeball.insights import ForecastWish
 
@@ -30,6 +32,7 @@ async def forecast(visit: Visit) -> Response:
     wish = ForecastWish(days=_DAYS, queue=queue, timezone=zone.key)
     foreseen, collisions = await visit.site.insights.forecast_with_collisions(wish)
     found = forecast_document(foreseen, measure)
+    hour_page = visit.url("/timeline", span="1h", queue=queue) + "&from="
     queues = sorted({row["name"] for row in await visit.site.insights.queues()} | ({queue} if queue else set()))
     return visit.page(
         "forecast.html",
@@ -41,7 +44,7 @@ async def forecast(visit: Visit) -> Response:
         queue=queue,
         queues=queues,
         zone=zone_name(zone),
-        days=[_day(day, found["slots"], measure, _top(found)) for day in found["days"]],
+        days=[_day(day, found["slots"], measure, _top(found), hour_page) for day in found["days"]],
     )
 
 
@@ -49,15 +52,37 @@ def _top(found: Mapping[str, Any]) -> float:
     return max((hour["value"] or 0 for day in found["days"] for hour in day["hours"]), default=0)
 
 
-def _day(day: Mapping[str, Any], slots: int, measure: str, top: float) -> dict[str, Any]:
+def _day(day: Mapping[str, Any], slots: int, measure: str, top: float, hour_page: str) -> dict[str, Any]:
     when = date.fromisoformat(str(day["date"]))
+    name = f"{when:%a %-d %b}"
     changes = [f"{hour['hour']:02}:00 {_NOTES[hour['note']]}" for hour in day["hours"] if hour["note"] in _NOTES]
     return {
-        "name": f"{when:%a %-d %b}",
-        "hours": [{**hour, "shade": shade(hour, slots, measure, top)} for hour in day["hours"]],
+        "name": name,
+        "hours": [_cell(hour, name, hour_page, shade(hour, slots, measure, top), measure) for hour in day["hours"]],
         "peak": _peak(day["peak"], slots, measure),
         "changes": changes,
     }
+
+
+def _cell(hour: Mapping[str, Any], day: str, hour_page: str, shade: str, measure: str) -> dict[str, Any]:
+    """An hour as it is shown: put together here, because there are 168 of them and a template takes long for each piece."""
+    if hour["note"] in ("past", "gap"):
+        return {"shade": shade, "note": hour["note"], "hour": f"{hour['hour']:02}:00"}
+    twice = "; comes twice" if hour["note"] == "repeat" else ""
+    return {
+        "shade": f"{shade} repeat" if twice else shade,
+        "note": hour["note"],
+        "href": hour_page + quote_plus(iso(hour["at"])),
+        "title": f"{day} {hour['hour']:02}:00: {hour['busy']} slots busy, {counted(hour['starts'], 'start')}{twice}",
+        "text": _value(hour["value"], measure),
+    }
+
+
+def _value(value: float | None, measure: str) -> str:
+    """Tenths of a slot where there are few; nothing is a dot in the template."""
+    if not value:
+        return ""
+    return f"{value:.1f}" if value < 10 and measure == "busy" else number(round(value))
 
 
 def _peak(peak: Mapping[str, Any] | None, slots: int, measure: str) -> str:

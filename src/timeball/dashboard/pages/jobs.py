@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from markupsafe import Markup
@@ -13,12 +14,13 @@ from timeball.api.views import job_document
 from timeball.api.wishes import check_search, execution_filter, job_filter
 from timeball.dashboard import charts
 from timeball.dashboard.pages.executions import timed
+from timeball.dashboard.pieces import Pieces, when
 from timeball.dashboard.routing import Pages
 from timeball.dashboard.visit import Visit
 from timeball.dashboard.wording import bar_height, span, tone
 from timeball.domain.ids import JobId, show_execution
 from timeball.domain.ids import show_job as show_job_id
-from timeball.domain.job import Job
+from timeball.domain.job import Job, JobStatus
 from timeball.domain.schedule import Once
 from timeball.domain.search import ExecutionFilter, JobFilter, JobOrder, Page, PageRequest
 from timeball.errors import InvalidInput
@@ -28,6 +30,7 @@ pages = Pages()
 STATUSES = ("active", "paused", "finished", "running", "dead")
 TABS = ("overview", "executions", "schedule", "settings", "activity")
 _PAGE, _STRIP, _LONG_STRIP = 50, 20, 60
+_SMALL: dict[str, Any] = {"class": "small"}
 # Beyond that the foot of the list says about how many there are.
 _MOST_COUNTED = 500
 
@@ -73,26 +76,39 @@ async def list_jobs(visit: Visit) -> Response:
 
 async def _rows(visit: Visit, views: Sequence[JobView]) -> list[dict[str, Any]]:
     strips = await visit.site.insights.recent_runs([view.job.id for view in views], _STRIP)
-    return [_row(view, strips[view.job.id]) for view in views]
+    queue_page = cache(lambda name: visit.url("/queues/one", name=name))
+    return [
+        _row(visit.pieces, view, strips[view.job.id]) | {"queue_page": queue_page(view.job.queue)} for view in views
+    ]
 
 
-def _row(view: JobView, runs: RecentRuns) -> dict[str, Any]:
-    """A job as the list shows it; there are fifty of them, and most of a job is not shown there."""
+def _row(pieces: Pieces, view: JobView, runs: RecentRuns) -> dict[str, Any]:
+    """A job as the list shows it: put together here, because there are fifty of them and a template takes long for each piece."""
     job, standing = view.job, view.standing
+    shown = show_job_id(job.id)
+    path = f"/jobs/{shown}"
     return {
-        "id": show_job_id(job.id),
+        "id": shown,
+        "href": pieces.site_url(path),
         "name": job.name,
         "handler": job.handler,
         "queue": job.queue,
-        "status": view.status,
-        "once_at": job.rule.scheduled_at if isinstance(job.rule, Once) else None,
-        "words": words_of(job),
+        "state": pieces.state(view.status),
+        "words": "Once, " + when(job.rule.scheduled_at) if isinstance(job.rule, Once) else words_of(job),
         "strip": _drawn(runs),
-        "last_id": None if standing.last_id is None else show_execution(standing.last_id),
-        "last_state": standing.last_state,
-        "last_finished_at": standing.last_finished_at,
-        "next_run_at": standing.next_run_at,
+        "last_page": standing.last_id and pieces.site_url(f"/executions/{show_execution(standing.last_id)}"),
+        "last_state": standing.last_state and pieces.state(standing.last_state),
+        "last_at": when(standing.last_finished_at),
+        "next": when(standing.next_run_at) if standing.next_run_at else "",
+        "acts": _acts(pieces, path, view.status),
     }
+
+
+def _acts(pieces: Pieces, path: str, status: JobStatus) -> Markup:
+    """What can be done to a job from its row."""
+    word = "Resume" if status is JobStatus.PAUSED else "Pause"
+    trigger = pieces.action(f"{path}/trigger", "Trigger", fields={"stay": "yes"}, key="t", **_SMALL)
+    return trigger + " " + pieces.action(f"{path}/{word.lower()}", word, key="p", **_SMALL)
 
 
 def _drawn(runs: RecentRuns) -> Markup | str:
