@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from timeball.commands import Actor, Commands
     from timeball.env import Env
     from timeball.settings import Settings
-    from timeball.store.interface import Created
+    from timeball.store.interface import Created, Pattern
     from timeball.transactions import Batch
     from timeball.wiring import Parts
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _ENQUEUED_VERSION = 7
 # A clock that has not been compared with the database's for longer is compared before it is relied on.
 _CLOCK_IS_GOOD_FOR_SECONDS = 5.0
+# A program has so many kinds of wishes at most, or makes a new one each time.
+_MOST_PATTERNS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class Desk:
         self.parts = parts
         self.enqueues: Batcher[tuple[Wish, str], Created] = Batcher(self._create)
         self._compared_at = parts.env.clock.monotonic()
+        self._patterns: dict[int, tuple[Wish, Pattern | None]] = {}
 
     @property
     def commands(self) -> Commands:
@@ -69,8 +72,22 @@ class Desk:
         return clock.now()
 
     async def _create(self, wishes: Sequence[tuple[Wish, str]]) -> list[Created]:
+        first = wishes[0][0]
+        if all(wish is first for wish, _ in wishes) and (pattern := self._pattern(first)) is not None:
+            return await self.commands.enqueue(pattern, [payload for _, payload in wishes])
         specs = [with_payload(await self._spec(wish), payload) for wish, payload in wishes]
         return [await self.known(made) for made in await self.commands.create_all(specs)]
+
+    def _pattern(self, wish: Wish) -> Pattern | None:
+        """What can be checked and encoded once for all jobs of this wish."""
+        known = self._patterns.get(id(wish))
+        if known is None:
+            if len(self._patterns) >= _MOST_PATTERNS:
+                self._patterns.clear()
+            pattern = self.commands.pattern(wish.spec) if wish.delay is None else None
+            # With the wish itself: while it is kept, no other can have its id.
+            known = self._patterns[id(wish)] = (wish, pattern)
+        return known[1]
 
     async def create_many(self, wish: Wish, payloads: Sequence[str]) -> list[ExecutionId]:
         """Create many jobs, all or none."""

@@ -20,7 +20,7 @@ from uuid import UUID
 from timeball.domain.ids import ExecutionId, JobId
 from timeball.domain.job import Job
 from timeball.errors import InvalidInput, StoreError
-from timeball.store.interface import Created, Opening
+from timeball.store.interface import Created, Opening, is_plain
 from timeball.store.rows import job_columns, json_text
 from timeball.store.statements import all_statements
 
@@ -91,10 +91,7 @@ def _creation(batch: Batch, jobs: Sequence[Job]) -> _Creation:
     made: dict[JobId, Created] = {}
     missing = jobs
     for _ in range(_TRIES):
-        rows = yield (
-            "create_jobs",
-            _parameters(batch, missing, [openings[job.id] for job in missing if job.id in openings]),
-        )
+        rows = yield _statement(batch, missing, [openings[job.id] for job in missing if job.id in openings])
         for row in rows:
             job_id = JobId(_uuid(row["job_id"]))
             made[job_id] = Created(job_id, ExecutionId(_uuid(row["execution_id"])), is_new=True)
@@ -113,14 +110,13 @@ def _creation(batch: Batch, jobs: Sequence[Job]) -> _Creation:
     raise StoreError(f"the unique key {missing[0].unique_key!r} is taken and freed over and over")
 
 
-def _parameters(batch: Batch, jobs: Sequence[Job], openings: Sequence[Opening]) -> dict[str, Any]:
-    return {
-        "jobs": json_text(job_columns(job) for job in jobs),
-        "firsts": json_text(asdict(opening) for opening in openings),
-        "hoist_window": batch.hoist_window,
-        "now": batch.now,
-        "hint": None,
-    }
+def _statement(batch: Batch, jobs: Sequence[Job], openings: Sequence[Opening]) -> tuple[str, dict[str, Any]]:
+    columns = [job_columns(job) for job in jobs]
+    shared = {"jobs": json_text(columns), "now": batch.now, "hint": None}
+    if all(map(is_plain, jobs, columns)) and all(opening.run_at is None for opening in openings):
+        return "create_plain_jobs", shared
+    firsts = json_text(asdict(opening) for opening in openings)
+    return "create_jobs", {**shared, "firsts": firsts, "hoist_window": batch.hoist_window}
 
 
 def _uuid(value: object) -> UUID:

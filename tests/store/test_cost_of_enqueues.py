@@ -1,6 +1,10 @@
-"""What it costs to enqueue, counted in what no clock can swing: statements, commits, pages."""
+"""What it costs to enqueue, counted in what no clock can swing: statements and pages."""
 
 from __future__ import annotations
+
+from collections import Counter
+
+import pytest
 
 from timeball.commands import Commands
 from timeball.domain.job import JobSpec
@@ -35,3 +39,33 @@ async def test_a_bulk_enqueue_keeps_the_order_it_was_given(store: Store) -> None
         )
     assert [row["id"] for row in rows] == ids
     assert [row["payload"] for row in rows] == [str(n) for n in range(100)]
+
+
+@pytest.mark.parametrize("fresh_database", ["pg18"], indirect=True)
+async def test_an_enqueue_is_one_statement_by_itself(store: Store) -> None:
+    """Whoever asks for it: each statement is a commit, unless it stands in a transaction."""
+    commands = Commands(store, store.env)
+    pattern = commands.pattern(JobSpec(handler="work"))
+    assert pattern is not None
+    asked: Counter[str] = Counter()
+    store.env.fault = lambda point: asked.update([point])
+
+    for _ in range(5):
+        await commands.enqueue(pattern, ["{}"])
+        await commands.create(JobSpec(handler="work"))
+
+    assert asked == {"enqueue_one.before": 10, "enqueue_one.after_commit": 10}
+
+
+@pytest.mark.parametrize("fresh_database", ["pg18"], indirect=True)
+async def test_enqueues_that_come_together_are_one_statement(store: Store) -> None:
+    commands = Commands(store, store.env)
+    pattern = commands.pattern(JobSpec(handler="work"))
+    assert pattern is not None
+    asked: Counter[str] = Counter()
+    store.env.fault = lambda point: asked.update([point])
+
+    made = await commands.enqueue(pattern, ["{}"] * 100)
+
+    assert asked == {"enqueue_alike.before": 1, "enqueue_alike.after_commit": 1}
+    assert len({created.execution_id for created in made}) == 100

@@ -24,7 +24,9 @@ from tests.factories import (
 )
 from timeball.domain import changes
 from timeball.domain.hints import Hints
+from timeball.errors import StoreError
 from timeball.store.database import Database
+from timeball.store.enqueuing import pattern_of
 from timeball.store.hinter import Hinter
 from timeball.store.postgres import Store
 from timeball.testing import VirtualClock
@@ -89,14 +91,52 @@ async def test_what_comes_close_together_goes_out_together(store: Store, clock: 
     assert set((await ear.next()).shards) == set(range(50))
 
 
-async def test_a_statement_may_carry_one_hint_along_and_then_no_more_for_a_while(
-    store: Store, clock: VirtualClock, ear: Ear
+async def test_a_statement_may_carry_hints_along_and_then_no_more_for_a_while(
+    store: Store, clock: VirtualClock
 ) -> None:
     hinter = Hinter(store.database)
 
-    assert [hinter.may_go_along(), hinter.may_go_along()] == [True, False]
+    assert hinter.take_along(Hints(nodes_changed=True)) == Hints(nodes_changed=True)
+    assert hinter.take_along(Hints(nodes_changed=True)) is None
     clock.advance("10ms")
-    assert hinter.may_go_along()
+    assert hinter.take_along(Hints(nodes_changed=True)) is not None
+
+
+async def test_a_statement_that_passes_by_takes_along_what_waits(store: Store, clock: VirtualClock, ear: Ear) -> None:
+    """A message of its own would cost a commit."""
+    hinter = Hinter(store.database)
+    hinter.take_along(Hints(look_everywhere=True))
+    waiting = Hints()
+    waiting.add_shard(5, clock.now())
+    hinter.tell(waiting)
+    await asyncio.sleep(0)  # the sender looks, and waits for a while
+
+    clock.advance("6ms")
+    carried = hinter.take_along(Hints(nodes_changed=True))
+
+    assert carried == Hints(shards={5: clock.now() - seconds(0.006)}, nodes_changed=True)
+    await hinter.flush()
+    assert not await ear.all(store)
+
+
+async def test_what_a_failed_statement_carried_is_told_all_the_same(
+    store: Store, clock: VirtualClock, ear: Ear
+) -> None:
+    """It announced the work of others too."""
+    store.hinter.take_along(Hints(nodes_changed=True))
+    waiting = Hints()
+    waiting.add_shard(5, clock.now())
+    store.hinter.tell(waiting)
+    await asyncio.sleep(0)
+    clock.advance("6ms")
+    job = define_job(store, name=None, scheduled_at=clock.now())
+    pattern = pattern_of(job)
+    assert pattern is not None
+
+    with pytest.raises(StoreError):
+        await store.jobs.enqueue(pattern, [(job.id, job.shard, "no JSON")])
+
+    assert 5 in (await ear.all(store)).shards
 
 
 async def test_a_hint_that_cannot_be_sent_is_forgotten(store: Store) -> None:

@@ -38,7 +38,7 @@ from timeball.domain.job import Job
 from timeball.domain.lifecycle import Delivery
 from timeball.env import Env
 from timeball.errors import Conflict
-from timeball.store import new_jobs
+from timeball.store import enqueuing, new_jobs
 from timeball.store.new_jobs import Opening
 from timeball.store.postgres import Store
 from timeball.testing import VirtualClock
@@ -161,23 +161,43 @@ async def test_a_one_off_without_an_instant_is_due_by_the_clock_of_the_database(
 
 
 async def test_a_plain_one_off_is_written_like_any_other(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commonest wish has a statement of its own."""
-    plain = {name: EVERYTHING[name] for name in EVERYTHING if name in new_jobs._PLAIN_COLUMNS | {"delivery"}}
+    """The commonest wish has statements of its own: for one, for some that are alike, for some that are not."""
+    plain = {name: EVERYTHING[name] for name in EVERYTHING if name in enqueuing.PLAIN_COLUMNS | {"delivery"}}
     asked: list[str] = []
     store.database.env.fault = asked.append
 
-    await _create_now(store, define_job(store, **plain, name=None, scheduled_at=store.database.env.clock.now()))
-    monkeypatch.setattr(new_jobs, "_is_plain", lambda job, columns: False)
-    await _create_now(store, define_job(store, **plain, name=None, scheduled_at=store.database.env.clock.now()))
+    def one() -> Job:
+        return define_job(store, **plain, name=None, scheduled_at=store.database.env.clock.now())
 
-    assert [point for point in asked if point.endswith(".before")] == ["create_plain_jobs.before", "create_jobs.before"]
+    job = one()
+    pattern = enqueuing.pattern_of(job)
+    assert pattern is not None
+    await _create_now(store, job)
+    await store.jobs.enqueue(pattern, [(new_id(1, bits), 1, job.payload) for bits in range(2)])
+    await _create_now(store, one(), one())
+    monkeypatch.setattr(new_jobs, "pattern_of", lambda job: None)
+    monkeypatch.setattr(new_jobs, "is_plain", lambda job, columns: False)
+    await _create_now(store, one())
+
+    used = [point.removesuffix(".before") for point in asked if point.endswith(".before")]
+    assert used == ["enqueue_one", "enqueue_alike", "create_plain_jobs", "create_jobs"]
     for room in ("job", "ready"):
-        first, second = [{**row, "id": None, "job_id": None, "shard": None} for row in await table(store, room)]
-        assert first == second
+        rows = [{**row, "id": None, "job_id": None, "shard": None} for row in await table(store, room)]
+        assert rows == [rows[0]] * 6
 
 
-async def _create_now(store: Store, job: Job) -> None:
-    await store.jobs.create([job], [Opening(id=ExecutionId(job.id), job_id=job.id, origin=Origin.ENQUEUE)])
+@pytest.mark.parametrize(
+    "own",
+    [{"unique_key": "k"}, {"max_running": 2}, {"name": "named"}, {"starts_at": "2020-01-01T00:00Z"}],
+    ids=lambda own: next(iter(own)),
+)
+async def test_what_has_something_of_its_own_has_no_pattern(store: Store, own: dict[str, Any]) -> None:
+    assert enqueuing.pattern_of(define_job(store, **{"name": None, "scheduled_at": "2030-01-01T00:00Z"} | own)) is None
+
+
+async def _create_now(store: Store, *jobs: Job) -> None:
+    openings = [Opening(id=ExecutionId(job.id), job_id=job.id, origin=Origin.ENQUEUE) for job in jobs]
+    await store.jobs.create(jobs, openings)
 
 
 async def test_what_is_due_within_the_hoist_window_skips_the_waiting(store: Store) -> None:
@@ -424,7 +444,7 @@ async def test_many_one_offs_for_later_wait_in_due(store: Store, clock: VirtualC
 async def test_a_bulk_write_is_all_or_nothing(
     store: Store, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, rows_at_once: int
 ) -> None:
-    monkeypatch.setattr("timeball.store.new_jobs._BULK_SLICE", rows_at_once)
+    monkeypatch.setattr("timeball.store.enqueuing._BULK_SLICE", rows_at_once)
     template = define_job(store, name=None, scheduled_at=clock.now())
     doubled = [(UUID(int=1), 1, "{}"), (UUID(int=2), 2, "{}"), (UUID(int=1), 1, "{}")]
 

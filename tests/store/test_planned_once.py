@@ -6,7 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from tests.factories import claim_all, enqueue, found, hoist_due, make_owner, make_recurring
+from tests.factories import HANDLER, claim_all, enqueue, found, hoist_due, make_owner, make_recurring
+from timeball.commands import Commands
+from timeball.domain.job import JobSpec
 from timeball.store.postgres import Store
 from timeball.store.statements import all_statements
 from timeball.testing import VirtualClock
@@ -29,6 +31,13 @@ async def plans_of(store: Store) -> dict[str, tuple[int, int]]:
     }
 
 
+async def enqueue_alike(store: Store, number: int) -> None:
+    commands = Commands(store, store.env)
+    pattern = commands.pattern(JobSpec(handler=HANDLER))
+    assert pattern is not None
+    await commands.enqueue(pattern, ["{}"] * number)
+
+
 @pytest.mark.parametrize("fresh_database", ["pg15", "pg18"], indirect=True)
 @pytest.mark.parametrize("crowd", [1, 40])
 async def test_a_hot_statement_is_planned_once(store: Store, clock: VirtualClock, crowd: int) -> None:
@@ -38,14 +47,16 @@ async def test_a_hot_statement_is_planned_once(store: Store, clock: VirtualClock
         await make_recurring(store, every=1)
     for _ in range(_ROUNDS):
         await enqueue(store)
+        await enqueue_alike(store, 1)
+        await enqueue_alike(store, crowd + 1)
         clock.advance(timedelta(seconds=1))
         assert len(await hoist_due(store, owner)) == crowd
         claims = await claim_all(store)
         assert await store.rooms.finish_succeeded([found(claimed) for claimed in claims]) == []
-        assert len(claims) == crowd + 1
+        assert len(claims) == crowd + 1 + 1 + crowd + 1
 
     planned = await plans_of(store)
-    for name in ("create_jobs", "hoist", "claim", "finish_succeeded"):
+    for name in ("create_jobs", "enqueue_one", "enqueue_alike", "hoist", "claim", "finish_succeeded"):
         custom, generic = planned[name]
         assert custom <= _TRIALS, f"{name}: planned {custom} times"
         assert generic > 0, name

@@ -78,7 +78,7 @@ async def test_a_restarted_database_finds_its_nodes_again(
 
 async def test_an_enqueue_whose_reply_is_lost_enqueues_once(cluster: Cluster, proxy: Proxy) -> None:
     async with cluster.commands(through(proxy, cluster)["TIMEBALL_DATABASE_URL"]) as commands:
-        cut = proxy.lose_reply(text_of("create_plain_jobs"))
+        cut = proxy.lose_reply(text_of("enqueue_one"))
         execution = await enqueue(commands, "work", {"label": "a"})
         cut_too = proxy.lose_reply(text_of("create_jobs"))
         named = await commands.create(JobSpec(name="named", handler="work", interval_seconds=3600))

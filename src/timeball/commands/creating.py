@@ -6,19 +6,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from timeball.commands.actor import LOCAL, Actor
 from timeball.commands.base import Base
 from timeball.domain.execution import Origin
-from timeball.domain.ids import ExecutionId, shard_of
+from timeball.domain.ids import ExecutionId, JobId, shard_of
 from timeball.domain.job import Job, JobSpec, define
 from timeball.domain.occurrences import first_occurrence
 from timeball.domain.schedule import Once
 from timeball.errors import InvalidInput, StoreUnavailable
-from timeball.store.interface import Created, Opening
+from timeball.store.interface import AuditEntry, Created, Opening, Pattern, pattern_of
 
-# A write whose reply was lost is looked up before it is made again; for about this long in all.
-_TRIES = 4
+# A write whose reply was lost is looked up and made again so often: for about a second and a half in all.
+_TRIES_AGAIN = 3
 
 
 class Creating(Base):
@@ -42,16 +43,25 @@ class Creating(Base):
         # Definitions and bulk actions are audited; the enqueue of a one-off is work, not a change.
         is_noted = any(not job.is_enqueued for job in jobs) or (actor is not LOCAL and len(jobs) > 1)
         audit = actor.entry if is_noted else None
-        for attempt in range(_TRIES):
+        try:
+            return await self._store.jobs.create(jobs, openings, audit=audit)
+        except StoreUnavailable:
+            return await self._write_again(jobs, openings, audit)
+
+    async def _write_again(
+        self, jobs: Sequence[Job], openings: Sequence[Opening], audit: AuditEntry | None = None
+    ) -> list[Created]:
+        """Write what may have been written: looked up before it is made again, for as long as there is hope."""
+        for attempt in range(_TRIES_AGAIN):
+            await self._env.clock.sleep(0.2 * 2**attempt)
+            done = await self._created_before(jobs, openings)
+            if done is not None:
+                return done
             try:
                 return await self._store.jobs.create(jobs, openings, audit=audit)
             except StoreUnavailable:
-                if attempt == _TRIES - 1:
+                if attempt == _TRIES_AGAIN - 1:
                     raise
-                await self._env.clock.sleep(0.2 * 2**attempt)
-                done = await self._created_before(jobs, openings)
-                if done is not None:
-                    return done
         raise AssertionError("unreachable")
 
     async def _created_before(self, jobs: Sequence[Job], openings: Sequence[Opening]) -> list[Created] | None:
@@ -80,14 +90,12 @@ class Creating(Base):
         return prepared
 
     def _prepare_one(self, spec: JobSpec, now: datetime) -> tuple[Job, Opening | None]:
-        is_immediate = (
-            spec.name is None and spec.schedule is None and spec.interval_seconds is None and spec.scheduled_at is None
-        )
+        is_immediate = _is_immediate(spec)
         job = define(
             replace(spec, scheduled_at=now) if is_immediate else spec, self._new_job_id(), now, self._store.shards
         )
         if is_immediate:
-            return job, Opening(id=ExecutionId(job.id), job_id=job.id, origin=Origin.ENQUEUE)
+            return job, _opening_now(job)
         first = first_occurrence(job, now)
         if first is None:
             return job, None
@@ -101,6 +109,30 @@ class Creating(Base):
             tzdata=None if isinstance(job.rule, Once) else first.tzdata,
             executions_left=first.executions_left,
         )
+
+    def pattern(self, spec: JobSpec) -> Pattern | None:
+        """What one-offs by this wish have in common, checked once for all of them; None if each is something of its own."""
+        if not _is_immediate(spec):
+            return None
+        now = self._env.clock.now()
+        return pattern_of(define(replace(spec, scheduled_at=now), self._new_job_id(), now, self._store.shards))
+
+    async def enqueue(self, pattern: Pattern, payloads: Sequence[str], actor: Actor = LOCAL) -> list[Created]:
+        """Create one-offs of a pattern, due now, with these payloads (JSON texts): all or none, in one statement."""
+        for payload in payloads:
+            self._check_payload(pattern.job.handler, payload, actor)
+        rows = self._rows_for(payloads)
+        try:
+            await self._store.jobs.enqueue(pattern, rows)
+        except StoreUnavailable:
+            jobs = [replace(pattern.job, id=JobId(id_), shard=shard, payload=payload) for id_, shard, payload in rows]
+            return await self._write_again(jobs, [_opening_now(job) for job in jobs])
+        return [Created(JobId(id_), ExecutionId(id_), is_new=True) for id_, _, _ in rows]
+
+    def _rows_for(self, payloads: Sequence[str]) -> list[tuple[UUID, int, str]]:
+        shards = self._store.shards
+        ids = self._env.new_ids(len(payloads))
+        return [(id_, shard_of(id_, shards), payload) for id_, payload in zip(ids, payloads, strict=True)]
 
     async def enqueue_many(self, spec: JobSpec, payloads: Sequence[str], actor: Actor = LOCAL) -> list[ExecutionId]:
         """Create many one-offs that differ only in their payloads (JSON texts): all or none.
@@ -118,9 +150,7 @@ class Creating(Base):
             replace(spec, name=None, scheduled_at=due_at or now), self._new_job_id(), now, self._store.shards
         )
         assert isinstance(template.rule, Once)
-        shards = self._store.shards
-        ids = self._env.new_ids(len(payloads))
-        rows = [(id_, shard_of(id_, shards), payload) for id_, payload in zip(ids, payloads, strict=True)]
+        rows = self._rows_for(payloads)
         if rows:
             run_at = template.rule.scheduled_at if due_at else None
             await self._store.jobs.create_many(template, rows, run_at, None if actor is LOCAL else actor.entry)
@@ -136,3 +166,11 @@ class Creating(Base):
                 check(payload)
             except InvalidInput as error:
                 raise error.below(str(number)) from None
+
+
+def _is_immediate(spec: JobSpec) -> bool:
+    return spec.name is None and spec.schedule is None and spec.interval_seconds is None and spec.scheduled_at is None
+
+
+def _opening_now(job: Job) -> Opening:
+    return Opening(id=ExecutionId(job.id), job_id=job.id, origin=Origin.ENQUEUE)

@@ -12,6 +12,7 @@ from timeball.errors import StoreError
 from timeball.store.database import Database
 
 _QUIET_SECONDS = 0.005
+_PASSING_SECONDS = 0.0025
 _FLUSH_SECONDS = 1.0
 
 
@@ -32,20 +33,29 @@ class Hinter:
         if self._sender is None or self._sender.done():
             self._sender = asyncio.get_running_loop().create_task(self._send_all())
 
-    def may_go_along(self) -> bool:
-        """Whether the next statement may carry a hint itself; if so, it counts as sent."""
+    def take_along(self, hints: Hints) -> Hints | None:
+        """What the next statement is to announce: these, and all that wait; None if it is too early for another message.
+
+        What was taken counts as sent: whoever does not send it tells it again.
+        """
         now = self._database.env.clock.monotonic()
-        is_quiet = now - self._last_sent >= _QUIET_SECONDS
-        if is_quiet:
-            self._last_sent = now
-        return is_quiet
+        if now - self._last_sent < _QUIET_SECONDS:
+            return None
+        self._last_sent = now
+        going, self._waiting = self._waiting, Hints()
+        going.merge(hints)
+        return going
 
     async def _send_all(self) -> None:
         clock = self._database.env.clock
         while self._waiting:
-            since = clock.monotonic() - self._last_sent
+            last_sent = self._last_sent
+            since = clock.monotonic() - last_sent
             if since < _QUIET_SECONDS:
-                await asyncio.sleep(_QUIET_SECONDS - since)
+                # A little longer than it must be: a statement that passes by takes the hints along, which saves a commit.
+                await asyncio.sleep(_QUIET_SECONDS + _PASSING_SECONDS - since)
+                if self._last_sent != last_sent or not self._waiting:
+                    continue
             going, self._waiting = self._waiting, Hints()
             self._last_sent = clock.monotonic()
             try:

@@ -6,6 +6,7 @@ There is one implementation, on PostgreSQL; this is the seam behind which it sta
 from __future__ import annotations
 
 from timeball.store.changes import Changes, ChangeStream
+from timeball.store.enqueuing import Pattern, is_plain, pattern_of
 from timeball.store.history import History as HistoryStore
 from timeball.store.history import LogLine
 from timeball.store.jobs import Jobs as JobStore
@@ -37,6 +38,7 @@ __all__ = [
     "Opening",
     "Orphan",
     "Ownership",
+    "Pattern",
     "ReadyRow",
     "Renewal",
     "Request",
@@ -47,4 +49,6 @@ __all__ = [
     "Store",
     "TicketClaims",
     "TicketStore",
+    "is_plain",
+    "pattern_of",
 ]

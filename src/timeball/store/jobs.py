@@ -21,7 +21,8 @@ from timeball.domain.occurrences import NextOccurrence, Timetable
 from timeball.domain.schedule import Once
 from timeball.errors import Conflict, NotFound
 from timeball.store.connections import Connection
-from timeball.store.new_jobs import HINT_MARGIN, NewJobs, name_taken
+from timeball.store.enqueuing import HINT_MARGIN
+from timeball.store.new_jobs import NewJobs, name_taken
 from timeball.store.placing import AuditEntry
 from timeball.store.queues import Queues
 from timeball.store.rooms import PARKED_AT

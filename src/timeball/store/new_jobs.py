@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -17,19 +17,9 @@ from timeball.domain.ids import ExecutionId, JobId
 from timeball.domain.job import Job
 from timeball.errors import Conflict
 from timeball.store.connections import Connection
-from timeball.store.placing import AuditEntry, Placing
+from timeball.store.enqueuing import HINT_MARGIN, Enqueuing, is_plain, pattern_of
+from timeball.store.placing import AuditEntry
 from timeball.store.rows import job_columns, json_text
-
-# A hint must not come out later than what it announces, and the two clocks are only nearly the same.
-HINT_MARGIN = timedelta(milliseconds=50)
-# So many rows go with one statement of a bulk enqueue: each ends well within the patience for one.
-_BULK_SLICE = 20_000
-# What `create_plain_jobs` writes.
-_PLAIN_COLUMNS = (
-    {"id", "description", "handler", "payload", "kind", "scheduled_at", "timezone", "queue", "priority", "tags"}
-    | {"max_retries", "max_lost", "initial_backoff_ms", "max_backoff_ms", "timeout_ms", "at_most_once"}
-    | {"shard", "version"}
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +45,7 @@ class Created:
     is_new: bool
 
 
-class NewJobs(Placing):
+class NewJobs(Enqueuing):
     """Writes jobs with their first executions."""
 
     async def create(
@@ -70,13 +60,16 @@ class NewJobs(Placing):
         Inside a caller's own *connection* no hint is sent: the workers find the work with their next sweep.
         With *audit*, what was written is noted in the same transaction.
         """
-        hint = self._hint_for(jobs) if connection is None and self._hinter.may_go_along() else None
         try:
-            rows = await self._insert(jobs, openings, connection, hint, audit)
+            if len(jobs) == 1 and openings and openings[0].run_at is None and (pattern := pattern_of(jobs[0])):
+                await self.enqueue(pattern, [(jobs[0].id, jobs[0].shard, jobs[0].payload)], connection)
+                return [Created(jobs[0].id, openings[0].id, is_new=True)]
+            carried = None if connection is not None else self._hinter.take_along(self._hints_for(jobs))
+            rows = await self._carrying(carried, lambda hint: self._insert(jobs, openings, connection, hint, audit))
         except asyncpg.UniqueViolationError as error:
             raise name_taken(error, jobs) from error
         if connection is None:
-            await self._after_placing(rows, is_hinted=hint is not None)
+            await self._after_placing(rows, is_hinted=carried is not None)
         made = {row["job_id"]: Created(row["job_id"], row["execution_id"], is_new=True) for row in rows}
         refused = [job for job in jobs if job.id not in made]
         if refused:
@@ -107,7 +100,7 @@ class NewJobs(Placing):
         self, jobs: Sequence[Job], openings: Sequence[Opening], connection: Connection | None, hint: str | None
     ) -> list[Any]:
         columns = [_without_nulls(job_columns(job)) for job in jobs]
-        if all(map(_is_plain, jobs, columns)) and all(opening.run_at is None for opening in openings):
+        if all(map(is_plain, jobs, columns)) and all(opening.run_at is None for opening in openings):
             return await self._database.fetch("create_plain_jobs", connection, jobs=json_text(columns), hint=hint)
         return await self._database.fetch(
             "create_jobs",
@@ -139,59 +132,17 @@ class NewJobs(Placing):
         known = [Created(job.id, holders[job.unique_key], is_new=False) for job in refused if job.unique_key in holders]
         return {created.job_id: created for created in (*made, *known)}
 
-    def _hint_for(self, jobs: Sequence[Job]) -> str:
+    def _hints_for(self, jobs: Sequence[Job]) -> Hints:
         hints = Hints()
         moment = self._database.env.clock.now() - HINT_MARGIN
         for job in jobs[:100]:
             hints.add_lane(job.queue, job.priority, moment)
         hints.look_everywhere = len(jobs) > 100
-        return hints.encode()
-
-    async def create_many(
-        self,
-        template: Job,
-        rows: Sequence[tuple[UUID, int, str]],
-        run_at: datetime | None,
-        audit: AuditEntry | None = None,
-    ) -> None:
-        """Write many one-off jobs that differ only in (id, shard, payload), all or nothing; *audit* notes them in one row."""
-        moment = await self.moment()
-        starts_at = run_at or moment
-        is_ready = starts_at <= moment + self._hoist_window
-        given = json_text(
-            [job_columns(template) | {"scheduled_at": starts_at, "created_at": moment, "updated_at": moment}]
-        )
-        async with self._database.transaction() as connection:
-            for start in range(0, len(rows), _BULK_SLICE):
-                ids, shards, payloads = map(list, zip(*rows[start : start + _BULK_SLICE], strict=True))
-                await self._database.fetch(
-                    "enqueue_jobs", connection, template=given, ids=ids, shards=shards, payloads=payloads
-                )
-                await self._database.fetch(
-                    "enqueue_ready" if is_ready else "enqueue_due", connection, template=given, ids=ids, shards=shards
-                )
-            if audit is not None:
-                facts = {"count": len(rows), "handler": template.handler, "queue": template.queue}
-                await self.audit(connection, audit, "job.create", f"{len(rows)} jobs", None, facts)
-        self._hint_bulk(template, {shard for _, shard, _ in rows}, starts_at, is_ready=is_ready)
-
-    def _hint_bulk(self, template: Job, shards: set[int], starts_at: datetime, *, is_ready: bool) -> None:
-        hints = Hints()
-        if is_ready:
-            hints.add_lane(template.queue, template.priority, starts_at)
-        else:
-            for shard in shards:
-                hints.add_shard(shard, starts_at)
-        self._hinter.tell(hints)
+        return hints
 
 
 def _without_nulls(columns: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in columns.items() if value is not None}
-
-
-def _is_plain(job: Job, columns: Iterable[str]) -> bool:
-    """Whether this is a one-off with nothing that `create_plain_jobs` does not write: neither key nor limit."""
-    return job.is_enqueued and _PLAIN_COLUMNS.issuperset(columns)
 
 
 def _opening_columns(opening: Opening) -> dict[str, Any]:

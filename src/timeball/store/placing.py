@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
@@ -15,6 +15,8 @@ from timeball.store.connections import Connection
 from timeball.store.database import Database
 from timeball.store.hinter import Hinter
 from timeball.store.rooms import Rooms
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,16 @@ class Placing:
         self._hinter = hinter
         self._rooms = rooms
         self._hoist_window = hoist_window
+
+    async def _carrying(self, hints: Hints | None, write: Callable[[str | None], Awaitable[Result]]) -> Result:
+        """Have a statement carry hints along; if it fails, they go another way, for they announce the work of others too."""
+        if hints is None:
+            return await write(None)
+        try:
+            return await write(hints.encode())
+        except Exception:
+            self._hinter.tell(hints)
+            raise
 
     async def _after_placing(self, rows: Sequence[Any], *, is_hinted: bool) -> None:
         hints = Hints()

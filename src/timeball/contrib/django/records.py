@@ -12,7 +12,7 @@ from timeball.domain.hints import Hints
 from timeball.domain.ids import ExecutionId, shard_of, show_execution
 from timeball.errors import NotFound
 from timeball.office import Desk
-from timeball.store.new_jobs import HINT_MARGIN
+from timeball.store.enqueuing import HINT_MARGIN
 
 T = TypeVar("T")
 

@@ -115,6 +115,45 @@ FROM given
 RETURNING job_id, id AS execution_id, 'ready' AS room, run_at, queue, priority, NULL::smallint AS shard, limit_key,
           CASE WHEN :hint::text IS NOT NULL THEN pg_notify('timeball', :hint::text) END AS hinted;
 
+-- name: enqueue_one
+-- Write a one-off that is due at once and has neither key nor limit, with its execution: as create_plain_jobs does, but with nothing to read from JSON.
+WITH made AS (
+    INSERT INTO timeball.job (id, description, handler, payload, kind, scheduled_at, timezone, queue, priority, max_retries, max_lost, initial_backoff_ms,
+                              max_backoff_ms, timeout_ms, at_most_once, tags, shard, version, created_at, updated_at)
+    VALUES (:id::uuid, :description::text, :handler::text, :payload::text::jsonb, 'once', coalesce(:now, now()), :timezone::text, :queue::text,
+            :priority::smallint, :max_retries::integer, :max_lost::integer, :initial_backoff_ms::bigint, :max_backoff_ms::bigint, :timeout_ms::bigint,
+            :at_most_once::boolean, :tags::text[], :shard::smallint, :version::integer, coalesce(:now, now()), coalesce(:now, now()))
+)
+INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at)
+VALUES (:id, :id, 'enqueue', :version, :queue, :priority, :handler, coalesce(:now, now()), coalesce(:now, now()), coalesce(:now, now()))
+RETURNING CASE WHEN :hint::text IS NOT NULL THEN pg_notify('timeball', :hint::text) END AS hinted;
+
+-- name: enqueue_alike
+-- Write one-offs that are due at once and differ only in id, shard and payload, with their executions.
+-- The arrays come out of a materialized row: if it could see into them, the planner would think of each number of jobs anew.
+WITH given AS MATERIALIZED (
+    SELECT :ids::uuid[] AS ids, :shards::smallint[] AS shards, :payloads::text[] AS payloads, coalesce(:now, now()) AS moment
+),
+own AS (
+    SELECT one.id, one.shard, one.payload, given.moment
+    FROM given
+    CROSS JOIN unnest(given.ids, given.shards, given.payloads) AS one (id, shard, payload)
+),
+made AS (
+    INSERT INTO timeball.job (id, description, handler, payload, kind, scheduled_at, timezone, queue, priority, max_retries, max_lost, initial_backoff_ms,
+                              max_backoff_ms, timeout_ms, at_most_once, tags, shard, version, created_at, updated_at)
+    SELECT id, :description::text, :handler::text, payload::jsonb, 'once', moment, :timezone::text, :queue::text, :priority::smallint,
+           :max_retries::integer, :max_lost::integer, :initial_backoff_ms::bigint, :max_backoff_ms::bigint, :timeout_ms::bigint,
+           :at_most_once::boolean, :tags::text[], shard, :version::integer, moment, moment
+    FROM own
+),
+placed AS (
+    INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at)
+    SELECT id, id, 'enqueue', :version, :queue, :priority, :handler, moment, moment, moment
+    FROM own
+)
+SELECT CASE WHEN :hint::text IS NOT NULL THEN pg_notify('timeball', :hint::text) END AS hinted;
+
 -- name: enqueue_jobs
 -- Write many one-off jobs that differ only in id, shard and payload.
 -- Not by COPY: the columns that all rows share would be encoded, sent and parsed once for each of them.
