@@ -30,7 +30,8 @@ _SWEEP = timedelta(seconds=1)
 # Rows become visible a moment after the instant they bear; a mark stays that far behind.
 _SLACK = timedelta(milliseconds=50)
 _CONTENDED = timedelta(milliseconds=2)
-_LARGEST_WINDOW = 1_000
+# No more than is started within an acceptable wait is ever asked for; with half of that, the worker ran dry while the database was writing.
+_LARGEST_WINDOW = 2_000
 _ACCEPTABLE_WAIT = 0.08
 # Slots that become free within this time are filled by one claim.
 _GATHER_SECONDS = 0.003
