@@ -70,6 +70,17 @@ async def test_a_queue_shows_how_deep_it_is_and_how_long_its_oldest_waits(
     assert "2 min 5 s" in page
 
 
+async def test_a_queue_that_a_living_worker_names_is_listed_before_anything_waits_in_it(
+    browser: Browser, store: Store, clock: VirtualClock
+) -> None:
+    await make_node(store, NodeKind.WORKER, slots=1, queues=("mail",))
+    assert 'name=mail"' in (await browser.get("/queues")).text
+
+    clock.advance(seconds(3600))
+
+    assert 'name=mail"' not in (await browser.get("/queues")).text
+
+
 async def test_a_queue_that_nobody_serves_is_called_so(browser: Browser, store: Store) -> None:
     await make_node(store, NodeKind.WORKER, slots=1, queues=("other",))
     await enqueue(store, queue="mail")

@@ -150,7 +150,7 @@ ON CONFLICT (execution_id) DO NOTHING
 RETURNING execution_id;
 
 -- name: queue_overview
--- Every queue that has something ready, running, a pause or a limit. Depths are counted up to :most; the oldest is one probe a lane.
+-- Every queue that has something ready, running, a pause or a limit, or a living worker that names it. Depths are counted up to :most; the oldest is one probe a lane.
 WITH RECURSIVE lane AS (
     (
         SELECT queue, priority, run_at
@@ -180,6 +180,8 @@ known AS (
     SELECT queue FROM busy
     UNION
     SELECT queue.name FROM timeball.queue
+    UNION
+    SELECT unnest(queues) FROM timeball.node WHERE kind = 'worker' AND lease_until > coalesce(:now, now())
     UNION
     SELECT :name::text WHERE :name::text IS NOT NULL
 )
