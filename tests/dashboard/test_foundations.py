@@ -141,6 +141,14 @@ async def test_a_first_view_is_small(browser: Browser) -> None:
     assert len(page.content) + sum(len(asset.body) for asset in loaded) <= 130_000
 
 
+@pytest.mark.parametrize(("kind", "kilobytes"), [("js", 25), ("css", 30)])
+def test_what_is_ours_stays_small(kind: str, kilobytes: int) -> None:
+    ours = {path.name: path.stat().st_size for path in (ROOT / "static").glob(f"*.{kind}")}
+
+    assert ours
+    assert sum(ours.values()) <= kilobytes * 1024, ours
+
+
 def test_every_icon_that_is_named_exists() -> None:
     sprite = (ROOT / "static/icons.svg").read_text(encoding="utf-8")
     known = set(re.findall(r'id="([a-z]+)"', sprite))

@@ -23,7 +23,7 @@ from timeball.domain.search import ExecutionFilter, PageRequest
 
 pages = Pages()
 
-_MOST_DROPS = 14
+_MOST_DROPS = 18
 _MOST_NEXT = 6
 # From here on a start was late enough to look at.
 _LATE_SECONDS = 1.0

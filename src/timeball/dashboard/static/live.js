@@ -1,63 +1,58 @@
 // Keeps a page fresh: one stream for the whole browser says what changed, and the parts that show it are fetched anew.
 // The visible tab that holds the lock listens, and tells the others. Where there is no stream, everything is fetched every ten seconds.
-import { countNew, isScrolled, restOf } from "./news.js";
+import { all, on, one, tell } from "./dom.js";
+import { countNew, isScrolled } from "./news.js";
 
 const POLL = 10_000;
 const PATIENCE = 25_000;
-const root = document.documentElement;
-const channel = "BroadcastChannel" in window ? new BroadcastChannel("timeball") : null;
+const EVERYTHING = ["*"];
+const { ping, stream } = document.documentElement.dataset;
+const channel = new BroadcastChannel("timeball");
 const dirty = new Set();
-let frozenByHand = false;
-let lastHeard = Date.now();
-let source = null;
-let failures = 0;
-let offlineSince = null;
-
-const parts = () => [...document.querySelectorAll("[data-topics]")];
-
-function typing() {
-  const at = document.activeElement;
-  return at && at.closest("main") && at.matches("input:not([type=checkbox]):not([type=radio]), textarea, select");
-}
-
-function busyHands() {
-  return Boolean(typing() || document.querySelector("dialog[open], .menu[open], [name=ids]:checked") || String(getSelection()).length > 1);
-}
-
-function concerns(part) {
-  const topics = part.dataset.topics.split(" ");
-  return dirty.has("*") || topics.some((topic) => dirty.has(topic));
-}
-
 // By id: a part that is fetched anew is another element.
 const stale = new Set();
 const uncounted = new Set();
 const freshAt = new Map();
+const countedAt = new Map();
+let lastHeard = Date.now();
+let failures = 0;
+let offlineSince = null;
+export let isFrozen = false;
+
+function busyHands() {
+  const isTyping = document.activeElement?.matches("main :is(input:not([type=checkbox], [type=radio]), textarea, select)");
+  return Boolean(isTyping || one("dialog[open], .menu[open], [name=ids]:checked") || String(getSelection()).length > 1);
+}
+
+const concerns = (part) => dirty.has("*") || part.dataset.topics.split(" ").some((topic) => dirty.has(topic));
+
+// What was done to a part a moment ago waits for its turn.
+function isEarly(doneAt, part, seconds) {
+  const wait = (doneAt.get(part.id) || 0) + seconds * 1000 - Date.now();
+  wait > 0 ? setTimeout(refresh, wait + 10) : doneAt.set(part.id, Date.now());
+  return wait > 0;
+}
 
 function renew(part) {
-  const wait = (freshAt.get(part.id) || 0) + Number(part.dataset.rest || 1) * 1000 - Date.now();
-  if (wait > 0) return setTimeout(refresh, wait + 10);
+  if (isEarly(freshAt, part, part.dataset.rest)) return;
   stale.delete(part.id);
-  freshAt.set(part.id, Date.now());
-  part.dispatchEvent(new CustomEvent("refresh"));
+  part.dispatchEvent(new Event("refresh"));
 }
 
 // A list that must stay as it is says how much is new; if it is only scrolled, and nothing would move, it is renewed.
 function peek(part, isStill) {
-  if (!part.matches("[data-list]") || !uncounted.has(part.id)) return;
-  const wait = restOf(part);
-  if (wait > 0) return setTimeout(refresh, wait + 10);
+  if (!part.matches("[data-list]") || !uncounted.has(part.id) || isEarly(countedAt, part, 2)) return;
   uncounted.delete(part.id);
   countNew(part).then((number) => { if (!number && !isStill) renew(part); }, () => {});
 }
 
 function refresh() {
-  if (document.visibilityState !== "visible") return;
-  const all = parts();
-  const isStill = frozenByHand || busyHands();
-  for (const part of all) if (concerns(part)) { stale.add(part.id); uncounted.add(part.id); }
+  if (document.hidden) return;
+  const parts = all("[data-topics]");
+  const isStill = isFrozen || busyHands();
+  for (const part of parts) if (concerns(part)) { stale.add(part.id); uncounted.add(part.id); }
   dirty.clear();
-  for (const part of all) if (stale.has(part.id)) isStill || isScrolled(part) ? peek(part, isStill) : renew(part);
+  for (const part of parts) if (stale.has(part.id)) isStill || isScrolled(part) ? peek(part, isStill) : renew(part);
   show();
 }
 
@@ -69,92 +64,91 @@ function mark(topics) {
 function heard(message) {
   lastHeard = Date.now();
   offlineSince = null;
-  if (message.topics?.length) mark(message.topics);
-  document.dispatchEvent(new CustomEvent("timeball:stream", { detail: message }));
-  show();
+  mark(message.topics || []);
+  tell("stream", message);
+}
+
+function relay(message) {
+  heard(message);
+  channel.postMessage(message);
 }
 
 function state() {
-  if (offlineSince) return ["offline", `Offline since ${new Date(offlineSince).toLocaleTimeString("en-GB")}`];
-  if (frozenByHand) return ["frozen", "Frozen"];
+  if (offlineSince) return ["offline", `Offline since ${offlineSince.toLocaleTimeString("en-GB")}`];
+  if (isFrozen) return ["frozen", "Frozen"];
   if (stale.size && busyHands()) return ["frozen", "Waiting for you"];
   if (Date.now() - lastHeard > PATIENCE) return ["behind", "Catching up"];
   return ["live", "Live"];
 }
 
 function show() {
-  const button = document.getElementById("live");
-  if (!button) return;
+  const button = one("#live");
+  const [dot, label] = button.children;
   const [kind, words] = state();
-  button.querySelector(".dot").className = `dot ${kind}`;
-  const label = button.querySelector("span:last-child");
+  dot.className = `dot ${kind}`;
   if (label.textContent !== words) label.textContent = words;
-  button.setAttribute("aria-pressed", String(frozenByHand));
+  button.ariaPressed = isFrozen;
 }
 
-export const isFrozen = () => frozenByHand;
-
-export function freeze() {
-  frozenByHand = !frozenByHand;
-  if (!frozenByHand) mark(["*"]);
-  document.dispatchEvent(new CustomEvent("timeball:frozen"));
+function freeze() {
+  isFrozen = !isFrozen;
+  if (!isFrozen) mark(EVERYTHING);
+  tell("frozen");
   show();
 }
 
-function relay(message) {
-  heard(message);
-  channel?.postMessage(message);
-}
+const nextTurn = (act) => on("visibilitychange", act, document, { once: true });
 
-function listen(address) {
+function listen() {
   return new Promise((done) => {
-    source = new EventSource(address);
-    source.onopen = () => { failures = 0; relay({ topics: ["*"] }); };
-    source.addEventListener("topics", (event) => relay({ topics: JSON.parse(event.data) }));
-    source.addEventListener("drop", (event) => relay({ drop: JSON.parse(event.data) }));
-    source.addEventListener("beat", () => relay({}));
-    source.addEventListener("gap", () => relay({ topics: ["*"] }));
+    const source = new EventSource(stream);
+    const hear = (name, read) => on(name, (event) => relay(read(event.data)), source);
+    hear("open", () => { failures = 0; return { topics: EVERYTHING }; });
+    hear("topics", (data) => ({ topics: JSON.parse(data) }));
+    hear("drop", (data) => ({ drop: JSON.parse(data) }));
+    hear("beat", () => ({}));
+    hear("gap", () => ({ topics: EVERYTHING }));
     source.onerror = () => { if (++failures > 1) { source.close(); setTimeout(done, Math.min(30_000, 1_000 * 2 ** failures)); } };
-    const leave = () => { if (document.visibilityState !== "visible") { source.close(); document.removeEventListener("visibilitychange", leave); done(); } };
-    document.addEventListener("visibilitychange", leave);
+    nextTurn(() => { source.close(); done(); });
   });
 }
 
 // Only one tab of a browser listens: more than six streams would block every further request.
-async function compete(address) {
-  for (;;) {
-    if (document.visibilityState === "visible") await navigator.locks.request("timeball-stream", () => listen(address));
-    else await new Promise((done) => document.addEventListener("visibilitychange", done, { once: true }));
-  }
+async function compete() {
+  for (;;) await (document.hidden ? new Promise(nextTurn) : navigator.locks.request("timeball-stream", listen));
+}
+
+function lost() {
+  offlineSince ??= new Date();
+  show();
 }
 
 async function poll() {
-  if (document.visibilityState !== "visible") return;
-  const quiet = Date.now() - lastHeard > POLL - 500;
-  if (!quiet) return show();
+  if (document.hidden) return;
+  if (Date.now() - lastHeard < POLL - 500) return show();
   try {
-    const answer = await fetch(root.dataset.ping, { headers: { "HX-Request": "true" }, cache: "no-store" });
+    const answer = await fetch(ping, { headers: { "HX-Request": "true" }, cache: "no-store" });
     if (answer.status === 401) return location.reload();
     if (!answer.ok) throw new Error(answer.status);
-    heard({ topics: ["*"] });
+    heard({ topics: EVERYTHING });
   } catch {
-    offlineSince ??= Date.now();
-    show();
+    lost();
   }
 }
 
-export function startLive() {
-  // Whoever has to log in first hears nothing yet.
-  if (!document.getElementById("live")) return;
-  document.getElementById("live")?.addEventListener("click", freeze);
-  channel?.addEventListener("message", (event) => heard(event.data));
-  document.addEventListener("visibilitychange", () => { if (document.visibilityState === "visible") mark(["*"]); });
-  for (const name of ["focusout", "change", "close", "selectionchange", "toggle"]) document.addEventListener(name, () => setTimeout(refresh, 60), true);
-  document.addEventListener("scrollend", () => refresh());
-  document.addEventListener("timeball:zone", () => mark(["*"]));
-  window.addEventListener("online", () => mark(["*"]));
-  window.addEventListener("offline", () => { offlineSince = Date.now(); show(); });
-  if (root.dataset.stream && navigator.locks && "EventSource" in window) compete(root.dataset.stream);
+function start() {
+  on("click", freeze, one("#live"));
+  on("message", (event) => heard(event.data), channel);
+  on("visibilitychange timeball:zone", () => mark(EVERYTHING));
+  on("focusout change close selectionchange toggle", () => setTimeout(refresh, 60), document, true);
+  on("scrollend", refresh);
+  on("online", () => mark(EVERYTHING), window);
+  on("offline", lost, window);
+  // There are no locks where the address is neither this machine's nor safe.
+  if (navigator.locks) compete();
   setInterval(poll, POLL / 2);
   show();
 }
+
+// Whoever has to log in first hears nothing yet.
+if (one("#live")) start();

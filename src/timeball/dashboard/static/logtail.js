@@ -1,47 +1,37 @@
 // The log of one execution: fetched in pieces behind a cursor, followed while it runs, narrowed by level and words.
+import { all, create, on, one } from "./dom.js";
 import { showTimes } from "./time.js";
 
 const LEVELS = ["debug", "info", "warning", "error", "critical"];
-const box = document.querySelector("[data-log]");
-const list = box.querySelector("ol");
-const find = box.querySelector("[data-log-find]");
-const level = box.querySelector("[data-log-level]");
-const follow = box.querySelector("[data-log-follow]");
+const box = one("[data-log]");
+const [list, find, level, follow] = ["ol", "[type=search]", "select", "[type=checkbox]"].map((selector) => one(selector, box));
 let cursor = "";
-let isReading = false;
 
-const isOver = () => document.getElementById("execution-body")?.dataset.over === "yes";
+const isOver = () => one("#execution-body").dataset.over === "yes";
 
-function narrow(lines = list.children) {
-  const least = LEVELS.indexOf(level.value);
+function narrow(lines = all("li", list)) {
   const words = find.value.toLowerCase();
   for (const line of lines) {
-    const text = line.lastElementChild.textContent;
-    line.hidden = LEVELS.indexOf(line.dataset.level) < least || (words && !text.toLowerCase().includes(words));
-    mark(line.lastElementChild, text, words);
+    const span = line.lastElementChild;
+    const text = span.textContent;
+    const at = text.toLowerCase().indexOf(words);
+    line.hidden = at < 0 || LEVELS.indexOf(line.dataset.level) < LEVELS.indexOf(level.value);
+    const end = at + words.length;
+    if (at < 0 || !words) span.textContent = text;
+    else span.replaceChildren(text.slice(0, at), create("mark", { textContent: text.slice(at, end) }), text.slice(end));
   }
 }
 
-function mark(span, text, words) {
-  const at = words ? text.toLowerCase().indexOf(words) : -1;
-  if (at < 0) { if (span.childElementCount) span.textContent = text; return; }
-  const found = Object.assign(document.createElement("mark"), { textContent: text.slice(at, at + words.length) });
-  span.replaceChildren(text.slice(0, at), found, text.slice(at + words.length));
-}
-
 function add(html) {
-  const before = list.childElementCount;
-  const page = new DOMParser().parseFromString(`<ol>${html}</ol>`, "text/html");
-  list.append(...page.querySelectorAll("li"));
-  narrow([...list.children].slice(before));
+  const lines = all("li", new DOMParser().parseFromString(`<ol>${html}</ol>`, "text/html"));
+  list.append(...lines);
+  narrow(lines);
   showTimes(list);
-  box.querySelector("[data-log-empty]").hidden = list.childElementCount > 0;
-  if (follow.checked && list.childElementCount > before) list.scrollTop = list.scrollHeight;
+  one("[data-log-empty]", box).hidden = list.childElementCount > 0;
+  if (follow.checked && lines.length) list.scrollTop = list.scrollHeight;
 }
 
 async function read() {
-  if (isReading) return;
-  isReading = true;
   try {
     for (let more = true; more;) {
       const answer = await fetch(`${box.dataset.log}?cursor=${encodeURIComponent(cursor)}`, { headers: { "HX-Request": "true" } });
@@ -52,27 +42,25 @@ async function read() {
     }
   } catch {
     // The indicator says that the server is away; the next round tries again.
-  } finally {
-    isReading = false;
   }
 }
 
 function save() {
-  const text = [...list.children].map((line) => [line.querySelector("time").dateTime, line.dataset.level, line.lastElementChild.textContent].join("\t")).join("\n");
-  const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(new Blob([text], { type: "text/plain" })), download: `${document.querySelector("[data-id]").dataset.id}.log` });
-  link.click();
-  URL.revokeObjectURL(link.href);
+  const lines = all("li", list).map((line) => [one("time", line).dateTime, line.dataset.level, line.lastElementChild.textContent].join("\t"));
+  const href = URL.createObjectURL(new Blob([lines.join("\n")], { type: "text/plain" }));
+  create("a", { href, download: `${one("main [data-id]").dataset.id}.log` }).click();
+  URL.revokeObjectURL(href);
 }
 
-level.addEventListener("change", () => narrow());
-find.addEventListener("input", () => narrow());
-box.querySelector("[data-log-save]").addEventListener("click", save);
-list.addEventListener("wheel", () => { if (list.scrollTop + list.clientHeight < list.scrollHeight - 40) follow.checked = false; });
+on("change", () => narrow(), level);
+on("input", () => narrow(), find);
+on("click", save, one("button", box));
+on("wheel", () => { if (list.scrollTop + list.clientHeight < list.scrollHeight - 40) follow.checked = false; }, list);
 await read();
 // Once more after it is over: the last lines may come a moment later.
 for (let rounds = isOver() ? 0 : 2; rounds > 0;) {
   await new Promise((done) => setTimeout(done, 1500));
-  if (document.visibilityState !== "visible") continue;
+  if (document.hidden) continue;
   await read();
   if (isOver()) rounds--;
 }

@@ -1,14 +1,9 @@
 // What every page runs.
-import { showTimes, zoneWasKnown } from "./time.js";
-import { startLive } from "./live.js";
-import { startKeys } from "./keys.js";
-import { startPage } from "./page.js";
-import { startAnnouncing } from "./announce.js";
+import { tell } from "./dom.js";
+import { zoneWasKnown } from "./time.js";
+import "./page.js";
+import "./keys.js";
+import "./live.js";
+import "./announce.js";
 
-showTimes();
-startPage();
-startKeys();
-startLive();
-startAnnouncing();
-if (!zoneWasKnown) document.dispatchEvent(new CustomEvent("timeball:zone"));
-document.addEventListener("htmx:after:swap", () => showTimes());
+if (!zoneWasKnown) tell("zone");

@@ -1,65 +1,53 @@
 // The drop ticker: each start the moment the stream tells it, the latest on top; still while the hand is on it.
-import { zone } from "./time.js";
-import { freeze, isFrozen } from "./live.js";
+import { all, on, one } from "./dom.js";
+import { isFrozen } from "./live.js";
+import { written } from "./time.js";
 
-const MOST = 14;
+const MOST = 18;
 const LATE_MS = 100;
-const list = document.getElementById("ticker");
-const button = document.getElementById("freeze");
+const list = one("#ticker");
+const button = one("#freeze");
 let held = [];
 
-function spoken(milliseconds) {
-  if (milliseconds === null || milliseconds === undefined) return "try again";
-  if (milliseconds < 10) return `+${milliseconds.toFixed(1)} ms`;
-  if (milliseconds < 1000) return `+${Math.round(milliseconds)} ms`;
-  return milliseconds < 60000 ? `+${(milliseconds / 1000).toFixed(1)} s` : `+${Math.round(milliseconds / 60000)} min`;
+function spoken(ms) {
+  if (ms == null) return "try again";
+  if (ms < 1000) return `+${ms.toFixed(ms < 10 ? 1 : 0)} ms`;
+  return ms < 60000 ? `+${(ms / 1000).toFixed(1)} s` : `+${Math.round(ms / 60000)} min`;
 }
 
-export function exact(date) {
-  const clock = new Intl.DateTimeFormat("en-GB", { timeZone: zone(), hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
-  return `${clock.format(date)}.${String(date.getUTCMilliseconds()).padStart(3, "0")}`;
-}
-
-function element(name, props, ...inside) {
-  const made = Object.assign(document.createElement(name), props);
-  made.append(...inside);
-  return made;
-}
-
-function row(drop) {
-  const late = (drop.data.lateness_ms ?? 0) > LATE_MS;
-  const time = element("time", { dateTime: drop.at }, exact(new Date(drop.at)));
-  time.dataset.mode = "exact";
-  const mark = element("i", { className: late ? "late-mark" : "" });
-  mark.setAttribute("aria-hidden", "true");
-  const link = element("a", { href: list.dataset.executions + drop.subject }, drop.name || drop.handler);
-  const made = element("li", { className: "new" }, time, mark, link, element("span", { className: late ? "by late" : "by" }, spoken(drop.data.lateness_ms)));
-  made.dataset.id = drop.subject;
+function row({ at, subject, name, handler, data }) {
+  const made = one("#drop").content.firstElementChild.cloneNode(true);
+  const [time, mark, link, by] = made.children;
+  const isLate = data.lateness_ms > LATE_MS;
+  made.dataset.id = subject;
+  time.dateTime = at;
+  time.textContent = written(at, "log");
+  mark.classList.toggle("late-mark", isLate);
+  link.href += subject;
+  link.textContent = name || handler;
+  by.classList.toggle("late", isLate);
+  by.textContent = spoken(data.lateness_ms);
   return made;
 }
 
 function add(drops) {
-  list.querySelector(".none")?.remove();
-  const known = new Set([...list.children].map((one) => one.dataset.id));
-  for (const drop of drops.slice(-MOST)) if (!known.has(drop.subject)) list.prepend(row(drop));
-  while (list.children.length > MOST) list.lastElementChild.remove();
+  one(".none", list)?.remove();
+  const known = all("li", list).map((row) => row.dataset.id);
+  for (const drop of drops) if (!known.includes(drop.subject)) list.prepend(row(drop));
+  all("li", list).slice(MOST).forEach((old) => old.remove());
 }
 
 function flush() {
-  const still = isFrozen() || list.matches(":hover, :focus-within");
-  button.querySelector("span").textContent = isFrozen() ? (held.length ? `${held.length} new, go on` : "Go on") : "Freeze";
-  if (still) return;
-  add(held);
+  one("span", button).textContent = !isFrozen ? "Freeze" : held.length ? `${held.length} new, go on` : "Go on";
+  if (isFrozen || list.matches(":hover, :focus-within")) return;
+  add(held.slice(-MOST));
   held = [];
 }
 
-document.addEventListener("timeball:stream", (event) => {
-  const drops = event.detail.drop;
-  if (!drops) return;
-  held = [...held, ...(Array.isArray(drops) ? drops : [drops])].slice(-256);
+on("timeball:stream", (event) => {
+  held = held.concat(event.detail.drop || []).slice(-256);
   flush();
 });
-for (const name of ["pointerleave", "focusout"]) list.addEventListener(name, () => setTimeout(flush, 50));
-document.addEventListener("timeball:frozen", flush);
-button.addEventListener("click", freeze);
-for (const time of list.querySelectorAll("time")) time.textContent = exact(new Date(time.dateTime));
+on("pointerleave focusout", () => setTimeout(flush, 50), list);
+on("timeball:frozen", flush);
+on("click", () => one("#live").click(), button);

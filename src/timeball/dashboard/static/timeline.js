@@ -1,36 +1,34 @@
 // The time line under the hand: a click opens a run, a drag moves the view, keys walk through time.
-const part = () => document.getElementById("timeline");
+import { on, one } from "./dom.js";
 
+const part = () => one("#timeline");
 let dragged = false;
 
 function open(event) {
-  const mark = event.target.closest?.("[data-go]");
+  const mark = event.target.closest("[data-go]");
   if (!mark || dragged) return;
   const address = part().dataset.executions + mark.dataset.go;
   if (event.ctrlKey || event.metaKey || event.button === 1) window.open(address, "_blank", "noopener");
   else location.href = address;
 }
 
-function moved(pixels, width) {
+function moved(share) {
   const { span, start } = part().dataset;
-  const shift = (-pixels / width) * span * 1000;
   const target = new URL(location.href);
-  target.searchParams.set("from", new Date(Date.parse(start) + shift).toISOString());
+  target.searchParams.set("from", new Date(Date.parse(start) - share * span * 1000).toISOString());
   location.href = target.href;
 }
 
 function drag(event) {
-  const canvas = event.target.closest?.(".timeline .canvas");
+  const canvas = event.target.closest(".canvas");
   if (!canvas || event.button !== 0 || event.pointerType === "touch") return;
-  const from = event.clientX;
-  document.addEventListener("pointerup", (end) => {
-    const pixels = end.clientX - from;
+  on("pointerup", (end) => {
+    const pixels = end.clientX - event.clientX;
     dragged = Math.abs(pixels) > 12;
-    if (dragged) moved(pixels, canvas.clientWidth);
-  }, { once: true });
+    if (dragged) moved(pixels / canvas.clientWidth);
+  }, document, { once: true });
 }
 
-document.addEventListener("pointerdown", drag);
-document.addEventListener("click", open);
-document.addEventListener("auxclick", open);
-document.addEventListener("timeball:key", (event) => part()?.querySelector(`[data-nav="${event.detail}"]`)?.click());
+on("pointerdown", drag);
+on("click auxclick", open);
+on("timeball:key", (event) => one(`[data-nav="${event.detail}"]`, part())?.click());
