@@ -37,6 +37,7 @@ from timeball.env import Env
 from timeball.errors import StoreUnavailable
 from timeball.settings import HousekeepingSettings, SchedulerSettings, WorkerSettings
 from timeball.store.postgres import Store
+from timeball.store.statements import all_statements
 from timeball.testing import VirtualClock
 
 
@@ -129,6 +130,18 @@ async def test_a_worker_claims_runs_and_records(store: Store, heard: Heard, node
     row = await only_row(store, "finished")
     assert (row["state"], row["result"], row["worker"]) == ("succeeded", "7", life.node.incarnation)
     assert heard.of(NodeStarted) == [NodeStarted(life.node.incarnation, "worker", "n")]
+
+
+async def test_a_worker_has_planned_its_claims_before_it_has_work(store: Store, heard: Heard, nodes: Nodes) -> None:
+    nodes.begin(nodes.worker(ManualRunner()))
+    await until(lambda: heard.of(NodeStarted))
+
+    async with store.database.connection() as connection:
+        planned = await connection.fetchval(
+            "SELECT generic_plans FROM pg_prepared_statements WHERE statement = $1",
+            all_statements()["claim"].numbered(),
+        )
+    assert planned == 1
 
 
 async def test_a_queue_at_its_limit_goes_on_as_its_places_become_free(

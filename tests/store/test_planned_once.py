@@ -9,6 +9,7 @@ import pytest
 from tests.factories import HANDLER, claim_all, enqueue, found, hoist_due, make_owner, make_recurring
 from timeball.commands import Commands
 from timeball.domain.job import JobSpec
+from timeball.store.connections import AT_HAND, Connection
 from timeball.store.postgres import Store
 from timeball.store.statements import all_statements
 from timeball.testing import VirtualClock
@@ -21,9 +22,13 @@ _ROUNDS = 5 * _TRIALS
 
 async def plans_of(store: Store) -> dict[str, tuple[int, int]]:
     """How often each statement was planned for its values, and how often it was run by a plan for all, in this session."""
-    names = {statement.numbered(): name for name, statement in all_statements().items()}
     async with store.database.connection() as connection:
-        rows = await connection.fetch("SELECT statement, custom_plans, generic_plans FROM pg_prepared_statements")
+        return await plans_on(connection)
+
+
+async def plans_on(connection: Connection) -> dict[str, tuple[int, int]]:
+    names = {statement.numbered(): name for name, statement in all_statements().items()}
+    rows = await connection.fetch("SELECT statement, custom_plans, generic_plans FROM pg_prepared_statements")
     return {
         names[row["statement"]]: (row["custom_plans"], row["generic_plans"])
         for row in rows
@@ -60,3 +65,19 @@ async def test_a_hot_statement_is_planned_once(store: Store, clock: VirtualClock
         custom, generic = planned[name]
         assert custom <= _TRIALS, f"{name}: planned {custom} times"
         assert generic > 0, name
+
+
+@pytest.mark.parametrize("fresh_database", ["pg15", "pg18"], indirect=True)
+async def test_after_a_rehearsal_every_connection_at_hand_has_its_plans(store: Store) -> None:
+    """What comes first need not wait for types to be asked for, and plans to be made."""
+    await store.rooms.rehearse()
+
+    planned: dict[int, dict[str, tuple[int, int]]] = {}
+
+    async def look(connection: Connection) -> None:
+        planned[await connection.fetchval("SELECT pg_backend_pid()")] = await plans_on(connection)
+
+    await store.database.on_each_at_hand(look)
+    assert len(planned) == AT_HAND
+    for plans in planned.values():
+        assert plans["claim"] == plans["finish_succeeded"] == (_TRIALS, 1)

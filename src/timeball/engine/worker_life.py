@@ -115,6 +115,11 @@ class WorkerLife(Life):
             *receivers,
         )
 
+    async def start(self) -> None:
+        # Now, and not when the first execution waits for it.
+        await self.store.rooms.rehearse()
+        await super().start()
+
     def heed(self, hints: Hints) -> None:
         self.claimer.heed(hints)
         if hints.look_everywhere:

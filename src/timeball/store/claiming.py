@@ -46,12 +46,15 @@ class Claiming(Moves):
         rows = await self._database.fetch("lanes")
         return {(row["queue"], row["priority"]): (Mark(row["run_at"], row["id"]), row["is_limited"]) for row in rows}
 
-    async def claim(self, wish: ClaimWish, lanes: Mapping[Lane, Mark], claim_id: ClaimId) -> Claims:
+    async def claim(
+        self, wish: ClaimWish, lanes: Mapping[Lane, Mark], claim_id: ClaimId, connection: Connection | None = None
+    ) -> Claims:
         """Give up to *slots* due executions of these lanes to one worker, most urgent first, and up to *holds* that come next.
 
         Each lane is read from its mark on. No two workers are ever given the same execution. Paused and limited queues give nothing here.
         """
-        return await self._claim(wish, lanes, claim_id, wish.slots + wish.holds, is_limited=False)
+        most = wish.slots + wish.holds
+        return await self._claim(wish, lanes, claim_id, most, is_limited=False, connection=connection)
 
     async def claim_limited(self, wish: ClaimWish, queue: str, lanes: Mapping[Lane, Mark], claim_id: ClaimId) -> Claims:
         """The same for one queue that has a limit: its row is locked first, so that the count is exact across all workers."""

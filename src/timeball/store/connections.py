@@ -15,7 +15,7 @@ import asyncpg
 Connection = Any  # asyncpg ships no types
 
 # A worker claims, records and looks around at the same time.
-_AT_HAND = 3
+AT_HAND = 3
 _PATIENCE_SECONDS = 5
 
 
@@ -42,7 +42,7 @@ class Connections:
 
     async def give_back(self, connection: Connection, *, is_sound: bool) -> None:
         """Give back what was taken; *is_sound* if nothing went wrong with it."""
-        if is_sound and not self._waiting and len(self._at_hand) < _AT_HAND and _is_open(connection):
+        if is_sound and not self._waiting and len(self._at_hand) < AT_HAND and _is_open(connection):
             self._at_hand.append(connection)
         else:
             await self._pool.release(connection)

@@ -7,6 +7,7 @@ transaction, so nothing of it was done.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import cache
@@ -16,7 +17,7 @@ import asyncpg
 
 from timeball.env import Env
 from timeball.errors import StoreError, StoreUnavailable
-from timeball.store.connections import Connection, Connections
+from timeball.store.connections import AT_HAND, Connection, Connections
 from timeball.store.statements import all_statements
 
 Record = Any
@@ -124,6 +125,16 @@ class Database:
                 is_sound = True
             finally:
                 await connections.give_back(connection, is_sound=is_sound)
+
+    async def on_each_at_hand(self, work: Callable[[Connection], Awaitable[None]]) -> None:
+        """Do the same on every connection that is going to stay at hand."""
+
+        async def once() -> None:
+            async with self.connection() as connection:
+                await work(connection)
+
+        # All at a time, so that nobody is given one that another is done with.
+        await asyncio.gather(*(once() for _ in range(AT_HAND)))
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:

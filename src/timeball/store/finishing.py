@@ -24,6 +24,7 @@ from timeball.domain.execution import (
 from timeball.domain.hints import Hints
 from timeball.domain.ids import ClaimId, ExecutionId, Incarnation, JobId, shard_of
 from timeball.domain.lifecycle import Finish, Move, Requeue, Standing, Wait
+from timeball.store.connections import Connection
 from timeball.store.moves import Moves
 from timeball.store.rows import delivery_from, json_text, retry_policy_from
 
@@ -41,10 +42,13 @@ class Orphan:
 class Finishing(Moves):
     """What becomes of what was claimed: by its holder, or by the reaper."""
 
-    async def finish_succeeded(self, findings: Sequence[Finding]) -> list[Finding]:
+    async def finish_succeeded(
+        self, findings: Sequence[Finding], connection: Connection | None = None
+    ) -> list[Finding]:
         """Record successes, each only while its row still names the claim; returns those that were refused as stale."""
         row = await self._database.fetch_row(
             "finish_succeeded",
+            connection,
             ids=[f.claimed.id for f in findings],
             fences=[f.claimed.fence for f in findings],
             claim_ids=[f.claimed.claim_id for f in findings],
