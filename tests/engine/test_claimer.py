@@ -691,3 +691,18 @@ async def test_a_free_slot_wakes_the_claimer(store: Store, monkeypatch: pytest.M
     await until(lambda: worker.runner.ids == [first, second])
     worker.claimer.stop()
     await running
+
+
+async def test_a_free_slot_wakes_nobody_if_a_claim_has_found_nothing_meanwhile(store: Store) -> None:
+    worker = await start(store)
+    await enqueue(store)
+    await worker.sweeper.tick()
+    assert await worker.claimer.tick() == AT_ONCE
+
+    worker.executor.on_room()
+    assert worker.claimer._gathering is not None
+    assert await worker.claimer.tick() == LONGEST_REST
+    worker.claimer._woken.clear()
+    await until(lambda: worker.claimer._gathering is None)
+
+    assert not worker.claimer._woken.is_set()

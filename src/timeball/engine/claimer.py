@@ -162,6 +162,8 @@ class Claimer(Service):
 
         Those for which no slot was left the last time come first, so that nobody starves.
         """
+        if not self._limited:
+            return [(None, dict(self._lanes))]
         free = {lane: mark for lane, mark in self._lanes.items() if lane[0] not in self._limited}
         groups: list[tuple[str | None, dict[Lane, Mark]]] = [(None, free)] if free else []
         for queue in sorted(self._limited):
@@ -254,7 +256,9 @@ class Claimer(Service):
         self._use_room()
 
     def _use_room(self) -> None:
-        self.wake()
+        # While slots gathered, a claim may have come back that found nothing.
+        if self._expects_more:
+            self.wake()
 
 
 class Sweeper(Service):

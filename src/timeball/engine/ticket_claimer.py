@@ -129,5 +129,5 @@ class TicketClaimer(Claimer):
         super()._on_room()
 
     def _use_room(self) -> None:
-        super()._use_room()
+        self.wake()
         self.on_room()
