@@ -121,6 +121,29 @@ async def test_what_is_held_takes_no_slot(executor: Executor, runner: ManualRunn
     assert (executor.busy, executor.held, executor.waiting, executor.free_slots) == (0, 10, 0, 2)
 
 
+async def test_a_crowd_is_being_dropped_until_the_last_of_it_has_begun(
+    executor: Executor, runner: ManualRunner, clock: VirtualClock
+) -> None:
+    executor.accept([claim(START + timedelta(seconds=1), number) for number in (1, 2, 3)])
+    assert not executor.is_dropping
+
+    clock.advance("1s")
+    executor._drop()
+    await turn()
+    assert (executor.busy, executor.waiting, executor.is_dropping) == (2, 1, True)
+
+    runner.end(runner.started[0].claimed)
+    await turn()
+    assert (executor.busy, executor.waiting, executor.is_dropping) == (2, 0, False)
+
+
+async def test_what_was_due_when_it_was_claimed_is_no_crowd_that_is_dropped(executor: Executor) -> None:
+    executor.accept([claim(number=number) for number in (1, 2, 3)])
+    await turn()
+
+    assert (executor.waiting, executor.is_dropping) == (1, False)
+
+
 class UnsureClock(SystemClock):
     """Reads the database's clock to within 60 ms only."""
 

@@ -73,6 +73,34 @@ class Cuts:
 # batches
 
 
+async def test_a_crowd_that_is_being_dropped_goes_first_but_not_for_long(
+    store: Store, clock: VirtualClock, worker: Hands, recorder: Recorder
+) -> None:
+    claimed = await claimed_one(store, worker)
+    recorder.hand_over(finding(claimed))
+    recorder.is_dropping = lambda: True
+
+    assert AT_ONCE < await recorder.tick() < LONGEST_REST
+    assert await rooms_of(store, claimed.id) == ["running"]
+
+    clock.advance("10ms")
+    assert await recorder.tick() == AT_ONCE
+    assert await rooms_of(store, claimed.id) == ["finished"]
+
+
+async def test_outcomes_are_written_as_soon_as_the_crowd_has_begun(
+    store: Store, worker: Hands, recorder: Recorder
+) -> None:
+    claimed = await claimed_one(store, worker)
+    recorder.hand_over(finding(claimed))
+    recorder.is_dropping = lambda: True
+    await recorder.tick()
+
+    recorder.is_dropping = lambda: False
+    assert await recorder.tick() == AT_ONCE
+    assert await rooms_of(store, claimed.id) == ["finished"]
+
+
 async def test_outcomes_are_written_in_one_batch(
     store: Store, env: Env, worker: Hands, recorder: Recorder, heard: Heard
 ) -> None:

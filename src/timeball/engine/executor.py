@@ -84,6 +84,7 @@ class Executor:
         self._attempts.next_ready = self._next_ready
         self._attempts.on_ended = self._on_ended
         self._attempts.on_room = lambda: self.on_room()
+        self._dropped_at = float("-inf")
         self._drop_timer: asyncio.TimerHandle | None = None
         self._patience_timer: asyncio.TimerHandle | None = None
         self._patience_ends = 0.0
@@ -113,6 +114,11 @@ class Executor:
     def waiting(self) -> int:
         """How many are due here and have no slot yet."""
         return len(self._waiting)
+
+    @property
+    def is_dropping(self) -> bool:
+        """Whether something that was held for its instant is still to be started."""
+        return bool(self._waiting) and self._waiting[0][1] <= self._dropped_at
 
     @property
     def held(self) -> int:
@@ -161,7 +167,7 @@ class Executor:
 
     def _drop(self) -> None:
         self._drop_timer = None
-        now = self._env.clock.monotonic()
+        self._dropped_at = now = self._env.clock.monotonic()
         while self._held and self._held[0][0] <= now:
             _, _, claimed = heapq.heappop(self._held)
             self._waiting.append((claimed, now))

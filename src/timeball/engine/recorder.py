@@ -24,6 +24,9 @@ _BATCH = 1_000
 _WORTHWHILE = 500
 _BUSY = 100
 _GATHER_SECONDS = 0.004
+# Encoding a batch takes the loop milliseconds, in which nothing can start: a crowd that is just being dropped goes first, for so long.
+_GIVES_WAY_SECONDS = 0.01
+_A_MOMENT = timedelta(milliseconds=1)
 _REPORT_SECONDS = 1.0
 _ZERO = timedelta(0)
 
@@ -45,6 +48,9 @@ class Recorder(Service):
         self._succeeded = 0
         self._worst = _ZERO
         self._next_report = 0.0
+        # Whether a crowd is being dropped just now; and since when it has been given way to.
+        self.is_dropping: Callable[[], bool] = lambda: False
+        self._gives_way_since: float | None = None
 
     def hand_over(self, finding: Finding) -> None:
         """Take an outcome; it will be written soon."""
@@ -76,6 +82,8 @@ class Recorder(Service):
                 self._report_successes()
             return LONGEST_REST
         if not was_tried:
+            if self._gives_way():
+                return _A_MOMENT
             if self._last_size >= _BUSY and len(self._waiting) < _WORTHWHILE:
                 await self.env.clock.sleep(_GATHER_SECONDS)
                 batch = self._waiting[:_BATCH]
@@ -86,6 +94,15 @@ class Recorder(Service):
         self._in_doubt = []
         self._on_recorded(len(batch))
         return AT_ONCE
+
+    def _gives_way(self) -> bool:
+        if not self.is_dropping():
+            self._gives_way_since = None
+            return False
+        now = self.env.clock.monotonic()
+        if self._gives_way_since is None:
+            self._gives_way_since = now
+        return now - self._gives_way_since < _GIVES_WAY_SECONDS
 
     async def _record(self, batch: Sequence[Finding], *, was_tried: bool) -> None:
         others = [finding for finding in batch if not isinstance(finding.outcome, Succeeded)]

@@ -77,6 +77,7 @@ class WorkerLife(Life):
             self.journal.open_sink,
             self.journal.close_sink,
         )
+        self.recorder.is_dropping = lambda: self.executor.is_dropping
         self.receiver: Receiver | None = None
         if broker is not None and broker.carries_tickets:
             self._claim_by_ticket(broker)
