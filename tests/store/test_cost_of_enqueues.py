@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
+from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
+import timeball
 from timeball.commands import Commands
 from timeball.domain.job import JobSpec
 from timeball.store.postgres import Store
@@ -69,3 +74,50 @@ async def test_enqueues_that_come_together_are_one_statement(store: Store) -> No
 
     assert asked == {"enqueue_alike.before": 1, "enqueue_alike.after_commit": 1}
     assert len({created.execution_id for created in made}) == 100
+
+
+@pytest.mark.parametrize("fresh_database", ["pg18"], indirect=True)
+async def test_a_bulk_is_one_statement_until_it_is_very_large(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A statement is all or nothing by itself; two of them need a transaction around them."""
+    commands = Commands(store, store.env)
+    sent: list[str] = []
+    run = store.database._run
+
+    async def spy(connection: Any, name: str, given: dict[str, Any]) -> list[Any]:
+        sent.append(name)
+        return await run(connection, name, given)
+
+    monkeypatch.setattr(store.database, "_run", spy)
+    await commands.enqueue_many(JobSpec(handler="work"), ["{}"] * 30)
+    assert sent == ["enqueue_alike"]
+
+    sent.clear()
+    monkeypatch.setattr("timeball.store.enqueuing._BULK_SLICE", 10)
+    await commands.enqueue_many(JobSpec(handler="work"), ["{}"] * 30)
+    assert sent == ["enqueue_alike"] * 3
+    assert await _value(store, "SELECT count(*) FROM timeball.ready JOIN timeball.job USING (id)") == 60
+
+
+@pytest.mark.parametrize("fresh_database", ["pg18"], indirect=True)
+async def test_an_enqueue_checks_and_encodes_only_what_is_its_own(store: Store) -> None:
+    """What jobs have in common is not looked at again: that took more calls than all the rest."""
+    commands = Commands(store, store.env)
+    pattern = commands.pattern(JobSpec(handler="work"))
+    assert pattern is not None
+    await commands.enqueue(pattern, ["{}"])
+    made: Counter[str] = Counter()
+    ours = str(Path(timeball.__file__).parent)
+
+    def count(frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(ours):
+            made[frame.f_code.co_qualname] += 1
+
+    sys.setprofile(count)
+    try:
+        for _ in range(100):
+            await commands.enqueue(pattern, ["{}"])
+    finally:
+        sys.setprofile(None)
+
+    # About 50, and half as many again for a hint that has to go by itself, which a slow machine makes of every one.
+    assert sum(made.values()) / 100 <= 90, made

@@ -440,6 +440,18 @@ async def test_many_one_offs_for_later_wait_in_due(store: Store, clock: VirtualC
     assert await table(store, "ready") == []
 
 
+async def test_many_one_offs_for_the_next_moment_are_ready(store: Store, clock: VirtualClock) -> None:
+    due_at = clock.now() + store.hoist_window
+    template = define_job(store, name=None, scheduled_at=due_at, queue="mail", priority=77)
+
+    await store.jobs.create_many(template, [(UUID(int=5), 9, "{}")], due_at)
+
+    row = await only_row(store, "ready")
+    assert (row["id"], row["queue"], row["priority"]) == (UUID(int=5), "mail", 77)
+    assert (row["run_at"], row["scheduled_for"], row["queued_at"]) == (due_at, due_at, clock.now())
+    assert await table(store, "due") == []
+
+
 @pytest.mark.parametrize("rows_at_once", [1, 2, 20_000])
 async def test_a_bulk_write_is_all_or_nothing(
     store: Store, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, rows_at_once: int

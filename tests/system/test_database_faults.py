@@ -90,9 +90,14 @@ async def test_an_enqueue_whose_reply_is_lost_enqueues_once(cluster: Cluster, pr
     assert cluster.sql("SELECT id FROM timeball.due") == [(named.execution_id,)]
 
 
-async def test_a_bulk_enqueue_whose_reply_is_lost_is_all_there_or_not_at_all(cluster: Cluster, proxy: Proxy) -> None:
+@pytest.mark.parametrize("rows_at_once", [100, 30])
+async def test_a_bulk_enqueue_whose_reply_is_lost_is_all_there_or_not_at_all(
+    cluster: Cluster, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, rows_at_once: int
+) -> None:
+    """In one statement, or in some within a transaction."""
+    monkeypatch.setattr("timeball.store.enqueuing._BULK_SLICE", rows_at_once)
     async with cluster.commands(through(proxy, cluster)["TIMEBALL_DATABASE_URL"]) as commands:
-        cut = proxy.lose_reply("COMMIT;")
+        cut = proxy.lose_reply(text_of("enqueue_alike") if rows_at_once == 100 else "COMMIT;")
         try:
             given = await commands.enqueue_many(JobSpec(handler="work"), ["{}"] * 100)
         except StoreUnavailable:

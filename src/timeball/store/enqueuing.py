@@ -5,7 +5,7 @@ What they have in common is checked once and encoded once, so that a single one 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -78,28 +78,52 @@ class Enqueuing(Placing):
     async def create_many(
         self, template: Job, rows: Sequence[Own], run_at: datetime | None, audit: AuditEntry | None = None
     ) -> None:
-        """Write many one-off jobs that differ only in (id, shard, payload), all or nothing; *audit* notes them in one row."""
+        """Write many one-off jobs that differ only in (id, shard, payload), all or nothing; *audit* notes them in one row.
+
+        Without *run_at* they are due now, by the database's clock.
+        """
+        pattern = pattern_of(template) if run_at is None else None
+        if pattern is None:
+            await self._create_many_at(template, rows, run_at, audit)
+        elif audit is None and len(rows) <= _BULK_SLICE:
+            await self.enqueue(pattern, rows)
+        else:
+            await self._enqueue_slices(pattern, rows, audit)
+
+    async def _enqueue_slices(self, pattern: Pattern, rows: Sequence[Own], audit: AuditEntry | None) -> None:
+        moment = self._database.env.clock.now() - HINT_MARGIN
+        async with self._database.transaction() as connection:
+            for part in _slices(rows):
+                await self._write_alike(pattern, part, connection, None)
+            await self._note_bulk(connection, pattern.job, len(rows), audit)
+        self._hint_bulk(pattern.job, (), moment, is_ready=True)
+
+    async def _create_many_at(
+        self, template: Job, rows: Sequence[Own], run_at: datetime | None, audit: AuditEntry | None
+    ) -> None:
         moment = await self.moment()
         starts_at = run_at or moment
         is_ready = starts_at <= moment + self._hoist_window
+        place = "enqueue_ready" if is_ready else "enqueue_due"
         given = json_text(
             [job_columns(template) | {"scheduled_at": starts_at, "created_at": moment, "updated_at": moment}]
         )
         async with self._database.transaction() as connection:
-            for start in range(0, len(rows), _BULK_SLICE):
-                ids, shards, payloads = map(list, zip(*rows[start : start + _BULK_SLICE], strict=True))
+            for part in _slices(rows):
+                ids, shards, payloads = map(list, zip(*part, strict=True))
                 await self._database.fetch(
                     "enqueue_jobs", connection, template=given, ids=ids, shards=shards, payloads=payloads
                 )
-                await self._database.fetch(
-                    "enqueue_ready" if is_ready else "enqueue_due", connection, template=given, ids=ids, shards=shards
-                )
-            if audit is not None:
-                facts = {"count": len(rows), "handler": template.handler, "queue": template.queue}
-                await self.audit(connection, audit, "job.create", f"{len(rows)} jobs", None, facts)
+                await self._database.fetch(place, connection, template=given, ids=ids, shards=shards)
+            await self._note_bulk(connection, template, len(rows), audit)
         self._hint_bulk(template, {shard for _, shard, _ in rows}, starts_at, is_ready=is_ready)
 
-    def _hint_bulk(self, template: Job, shards: set[int], starts_at: datetime, *, is_ready: bool) -> None:
+    async def _note_bulk(self, connection: Connection, template: Job, count: int, audit: AuditEntry | None) -> None:
+        if audit is not None:
+            facts = {"count": count, "handler": template.handler, "queue": template.queue}
+            await self.audit(connection, audit, "job.create", f"{count} jobs", None, facts)
+
+    def _hint_bulk(self, template: Job, shards: Iterable[int], starts_at: datetime, *, is_ready: bool) -> None:
         hints = Hints()
         if is_ready:
             hints.add_lane(template.queue, template.priority, starts_at)
@@ -107,3 +131,8 @@ class Enqueuing(Placing):
             for shard in shards:
                 hints.add_shard(shard, starts_at)
         self._hinter.tell(hints)
+
+
+def _slices(rows: Sequence[Own]) -> Iterator[Sequence[Own]]:
+    for start in range(0, len(rows), _BULK_SLICE):
+        yield rows[start : start + _BULK_SLICE]
