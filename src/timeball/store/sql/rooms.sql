@@ -50,7 +50,7 @@ WHERE EXISTS (SELECT 1 FROM timeball.ready WHERE ready.job_id = asked.job_id AND
 -- runs go to ready (blocked if limited, due again if they are to come later), skips into the history.
 -- The row itself is compared and set: version is a column of due, because a joined job would not be looked at again after a lock wait.
 -- The look-up by OFFSET 0 can only be done by the primary key, whatever the planner believes about the size of the room; it locks, and looks
--- again after a lock wait. What is locked is then deleted by ctid.
+-- again after a lock wait. What is locked is then deleted by ctid: not before, because servers of 2025 and older do not look again by ctid.
 -- `given` hides from the planner how many there are: it would plan the statement anew for every number, which takes two milliseconds.
 -- It takes them for few, so `judged` looks into a set and the rows are deleted by ctid: joined, each would be compared with each.
 WITH given AS MATERIALIZED (
