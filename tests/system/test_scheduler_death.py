@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -13,12 +13,15 @@ from tests.system.cluster import LEASE_SECONDS, LONG_LEASES, Cluster, Process, e
 from tests.system.ledger import every
 from timeball.commands import Commands
 from timeball.domain.job import JobSpec
+from timeball.settings import SchedulerSettings
 
 pytestmark = pytest.mark.slow
 
 JOBS = 12
-# What a busy machine may take longer; still far from the long leases.
-MARGIN_SECONDS = 15
+# A scheduler looks once a second whose shards it should have, and once a second at what is due in them.
+LOOKS_SECONDS = 2
+# Statements that a takeover needs for each that an ordinary hoist needs.
+STATEMENTS_MORE = 4
 
 
 class Timetable:
@@ -57,8 +60,21 @@ class Timetable:
         assert len(self._cluster.ledger.runs()) == len(expected)
         self._cluster.check_books()
 
-    def worst_lateness(self) -> float:
-        return max((run.began_at - run.scheduled_for).total_seconds() for run in self._cluster.ledger.runs())
+    def check_gap(self, left: set[int], lease_seconds: float) -> None:
+        """Of the shards that somebody left, nothing was hoisted later than they could be taken over.
+
+        By the database's records alone; and a busy machine is allowed what it took for those shards that nobody had left.
+        """
+        ordinary = self._slowest(shard for shard in range(64) if shard not in left)
+        assert self._slowest(left) < lease_seconds + LOOKS_SECONDS + STATEMENTS_MORE * ordinary
+
+    def _slowest(self, shards: Iterable[int]) -> float:
+        """How long it took at worst to hoist what could be hoisted in these shards."""
+        rows = self._cluster.sql(
+            "SELECT queued_at - finished.scheduled_for FROM timeball.finished JOIN timeball.job ON job.id = job_id WHERE shard = ANY (%s)",
+            list(shards),
+        )
+        return max((late + SchedulerSettings().hoist_window for (late,) in rows), default=timedelta()).total_seconds()
 
 
 def shards_of(cluster: Cluster) -> Counter[str]:
@@ -67,9 +83,17 @@ def shards_of(cluster: Cluster) -> Counter[str]:
     return Counter(name.rsplit("/", 1)[1] for (name,) in rows)
 
 
-async def shared_out(cluster: Cluster, among: list[Process], seconds: float) -> float:
-    """Wait until these schedulers own all shards between them; returns how long that took."""
-    started = time.monotonic()
+def owned_by(cluster: Cluster, *processes: Process) -> set[int]:
+    """The shards of these schedulers."""
+    names = [f"%/{process.pid}" for process in processes]
+    rows = cluster.sql(
+        "SELECT id FROM timeball.shard JOIN timeball.node ON incarnation = owner WHERE name LIKE ANY (%s)", names
+    )
+    return {shard for (shard,) in rows}
+
+
+async def shared_out(cluster: Cluster, among: list[Process], seconds: float) -> None:
+    """Wait until these schedulers own all shards between them."""
     pids = {str(process.pid) for process in among}
 
     def is_shared_out() -> bool:
@@ -77,7 +101,6 @@ async def shared_out(cluster: Cluster, among: list[Process], seconds: float) -> 
         return set(shares) == pids and shares.total() == 64
 
     await eventually(is_shared_out, f"{len(among)} schedulers share the shards", seconds)
-    return time.monotonic() - started
 
 
 async def test_a_killed_scheduler_is_replaced_within_its_lease_without_gap_or_double(
@@ -92,12 +115,12 @@ async def test_a_killed_scheduler_is_replaced_within_its_lease_without_gap_or_do
     # The one that keeps house: its other duties pass on as well.
     owner = cluster.value("SELECT name FROM timeball.shard JOIN timeball.node ON incarnation = owner WHERE id = 0")
     victim = cluster.of_pid(int(owner.rsplit("/", 1)[1]))
+    left = owned_by(cluster, victim)
     victim.kill()
-    taken_within = await shared_out(cluster, [s for s in schedulers if s is not victim], 30)
+    await shared_out(cluster, [s for s in schedulers if s is not victim], 30)
 
     await cluster.drained()
-    assert taken_within < LEASE_SECONDS + MARGIN_SECONDS
-    assert timetable.worst_lateness() < LEASE_SECONDS + MARGIN_SECONDS
+    timetable.check_gap(left, LEASE_SECONDS)
     timetable.check()
 
 
@@ -108,14 +131,14 @@ async def test_a_scheduler_that_leaves_hands_over_at_once(cluster: Cluster, comm
     timetable = await Timetable.begin(cluster, commands, seconds=6)
     await eventually(lambda: len(cluster.ledger.runs()) > JOBS, "the schedule runs")
 
+    left = owned_by(cluster, *schedulers[:2])
     for leaving in schedulers[:2]:
         leaving.terminate()
         assert await leaving.exit_code() == 0
-    taken_within = await shared_out(cluster, schedulers[2:], 30)
+    await shared_out(cluster, schedulers[2:], 30)
 
     await cluster.drained()
-    assert taken_within < MARGIN_SECONDS
-    assert timetable.worst_lateness() < MARGIN_SECONDS
+    timetable.check_gap(left, lease_seconds=0)
     timetable.check()
 
 
