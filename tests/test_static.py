@@ -211,13 +211,14 @@ MAY_DELETE_UNLOCKED = {
     "promote": "a row of blocked is never changed, only taken away",
     "trim_rollups": "a minute that is old stays old, whatever is counted into it meanwhile",
 }
+LOCKS = ("FOR UPDATE", "timeball.take_heads(")
 DELETED_BY_PLACE = re.compile(r"\bctid = ANY \(ARRAY\((SELECT.*?)\)\)", re.DOTALL)
 
 
 def unlocked_sources(text: str) -> list[str]:
     """The parts of a statement that name the places of rows to be deleted, and do not lock them."""
     sources = [source for places in DELETED_BY_PLACE.findall(text) for source in re.findall(r"FROM (\w+)", places)]
-    return [source for source in sources if "FOR UPDATE" not in _part(text, source)]
+    return [source for source in sources if not any(lock in _part(text, source) for lock in LOCKS)]
 
 
 def _part(text: str, name: str) -> str:

@@ -18,6 +18,7 @@ from timeball.domain.ids import ExecutionId, Incarnation
 from timeball.engine.service import AT_ONCE, LONGEST_REST
 from timeball.env import Env
 from timeball.errors import StoreUnavailable
+from timeball.store.connections import Connection
 from timeball.store.postgres import Store
 from timeball.testing import VirtualClock
 from timeball.testing.clock import START
@@ -166,6 +167,62 @@ async def test_with_all_slots_taken_and_the_window_full_nobody_is_asked(store: S
     assert rests == [LONGEST_REST] * 5
 
 
+async def fill(worker: ManualWorker) -> None:
+    """More than the worker can run, or have at hand: it may only hold what is coming."""
+    for _ in range(9):
+        await enqueue(worker.store, after=-10)
+    await worker.sweep_and_claim()
+
+
+def announce(worker: ManualWorker, after: float = 0) -> None:
+    worker.claimer.heed(Hints(lanes={LANE: worker.store.env.clock.now() + seconds(after)}))
+
+
+async def test_a_worker_that_can_only_hold_does_so_and_looks_no_further_ahead_for_what_is_due(store: Store) -> None:
+    worker = await start(store, slots=1)
+    await fill(worker)
+    bound = worker.claimer._lanes[LANE]
+    await enqueue(store, after=0.4)
+
+    for _ in range(2):
+        announce(worker, after=0.4)
+        await worker.claimer.tick()
+
+    assert worker.executor.held == 1
+    assert [wish.slots for wish in worker.rooms.wishes[-2:]] == [0, 0], "nor does it ask for more than before"
+    assert worker.claimer._lanes[LANE] == bound, "what is due was not asked for: it is still there"
+
+
+async def test_a_worker_that_can_neither_run_nor_hold_anything_asks_nobody(store: Store) -> None:
+    worker = await start(store, slots=1, hold_limit=1)
+    await enqueue(store, after=0.4)
+    await fill(worker)
+    asked = len(worker.rooms.wishes)
+
+    announce(worker)
+
+    assert await worker.claimer.tick() == LONGEST_REST
+    assert len(worker.rooms.wishes) == asked
+
+
+@pytest.mark.parametrize("held", [0, 1])
+async def test_what_was_announced_while_there_was_no_room_is_claimed_with_the_next(store: Store, held: int) -> None:
+    worker = await start(store, slots=1, hold_limit=1)
+    for _ in range(held):
+        await enqueue(store, after=0.4)
+    await enqueue(store)
+    await worker.sweep_and_claim()
+    worker.claimer._prefetch = 0
+    assert not worker.claimer._expects_more
+    announce(worker)
+    assert await worker.claimer.tick() == LONGEST_REST
+    worker.claimer._woken.clear()
+
+    await worker.end_all()
+
+    await until(worker.claimer._woken.is_set)
+
+
 async def test_a_worker_with_long_handlers_takes_little_beyond_its_slots(store: Store) -> None:
     """It would only give it back, after having kept it from others."""
     worker = await start(store, slots=5)
@@ -289,6 +346,29 @@ async def test_a_hint_lowers_the_bound(store: Store, clock: VirtualClock) -> Non
     assert await rooms_of(store, late) == ["running"]
 
 
+async def test_a_later_hint_does_not_raise_the_bound(store: Store) -> None:
+    worker = await start(store)
+
+    announce(worker)
+    announce(worker, after=5)
+    await worker.claimer.tick()
+
+    assert worker.rooms.asked == [{LANE: Mark(START)}]
+
+
+async def test_what_is_held_does_not_raise_the_bound(store: Store) -> None:
+    worker = await start(store)
+    await enqueue(store, after=0.4)
+    announce(worker)
+    await worker.claimer.tick()
+    assert worker.executor.held == 1
+    due = await enqueue(store)
+
+    await worker.claimer.tick()
+
+    assert await rooms_of(store, due) == ["running"]
+
+
 async def test_a_hint_that_comes_during_a_claim_is_not_forgotten(store: Store, clock: VirtualClock) -> None:
     worker = await start(store)
     await enqueue(store)
@@ -369,6 +449,15 @@ async def test_the_window_doubles_while_everything_claimed_is_started_at_once(st
     await grow(worker, rounds=4)
 
     assert [wish.slots for wish in worker.rooms.wishes] == [2, 4, 6, 10, 18]
+
+
+async def test_the_window_has_an_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("timeball.engine.claimer._LARGEST_WINDOW", 5)
+    worker = await start(store, slots=2)
+    for _ in range(40):
+        await enqueue(store)
+
+    assert await grow(worker, rounds=4) == 2 + 5
 
 
 async def test_the_window_shrinks_when_something_had_to_wait_long_for_its_slot(
@@ -556,6 +645,70 @@ async def test_rows_that_another_worker_is_just_taking_are_passed_over_and_asked
     assert await rooms_of(store, locked) == ["running"], "and it was looked for again"
 
 
+async def lock(connection: Connection, *ids: ExecutionId) -> None:
+    await connection.execute("SELECT 1 FROM timeball.ready WHERE id = ANY ($1) FOR UPDATE", ids)
+
+
+async def test_while_others_take_what_there_is_it_looks_at_more_and_from_the_same_place(store: Store) -> None:
+    worker = await start(store)
+    taken = await enqueue(store, after=-10)
+    announce(worker, after=-10)
+
+    async with store.database.transaction() as connection:
+        await lock(connection, taken)
+        for _ in range(2):
+            await worker.claimer.tick()
+    await worker.claimer.tick()
+
+    assert [wish.has_rivals for wish in worker.rooms.wishes] == [False, True, True]
+    assert worker.rooms.asked == [{LANE: Mark(START - seconds(10))}] * 3
+    assert not worker.claimer._wish().has_rivals
+
+
+async def test_what_was_passed_over_twice_is_looked_for_from_the_first_on(store: Store) -> None:
+    worker = await start(store)
+    first, free, last = [await enqueue(store, after=after) for after in (-30, -20, -10)]
+    announce(worker, after=-30)
+
+    async with store.database.transaction() as connection:
+        await lock(connection, first, last)
+        for _ in range(2):
+            await worker.claimer.tick()
+    await settle(worker.claimer)
+
+    assert set(await holders(store)) == {first, free, last}
+
+
+async def test_going_back_to_what_was_passed_over_does_not_forget_a_hint(store: Store) -> None:
+    worker = await start(store)
+    taken = await enqueue(store)
+    announce(worker)
+    async with store.database.transaction() as connection:
+        await lock(connection, taken)
+        await worker.claimer.tick()
+    worker.rooms.after.append(lambda: announce(worker, after=-5))
+
+    await worker.claimer.tick()
+    worker.rooms.after.clear()
+    await worker.claimer.tick()
+
+    assert worker.rooms.asked[-1] == {LANE: Mark(START - seconds(5))}
+
+
+async def test_what_is_coming_and_was_passed_over_is_asked_for_again_without_a_slot(store: Store) -> None:
+    worker = await start(store, slots=1)
+    await fill(worker)
+    coming = await enqueue(store, after=0.4)
+    announce(worker, after=0.4)
+    async with store.database.transaction() as connection:
+        await lock(connection, coming)
+        await worker.claimer.tick()
+
+    await worker.claimer.tick()
+
+    assert worker.executor.held == 1
+
+
 async def test_what_was_passed_over_in_a_lane_is_forgotten_with_the_lane(store: Store) -> None:
     """Queues come and go; nothing may be kept for each that there ever was."""
     worker = await start(store)
@@ -614,6 +767,7 @@ async def test_a_claim_whose_reply_was_lost_is_read_back(store: Store, env: Env,
     assert worker.executor.held == 1
     claimed = worker.runner.started[0].claimed
     assert (claimed.fence, claimed.attempt, claimed.payload) == (1, 1, "{}")
+    assert worker.claimer.has_lost_a_reply, "so that stock is taken"
 
 
 async def test_a_claim_that_never_arrived_is_made_again(store: Store) -> None:

@@ -90,6 +90,24 @@ async def test_a_dead_node_is_buried_and_what_it_held_is_ready_again(
     await check_promises(store)
 
 
+@pytest.mark.parametrize(("after", "waited"), [(0, 3), (0.4, 0)], ids=["due", "held"])
+async def test_a_lost_attempt_began_when_it_was_claimed_or_dropped(
+    store: Store, clock: VirtualClock, make_reaper: Callable[[], Reaper], after: float, waited: float
+) -> None:
+    """Its worker is gone at once: what it held has not come to its instant, and cannot have ended before that."""
+    start = clock.now()
+    await enqueue(store, after=after)
+    clock.advance(waited)
+    await (await start_worker(store)).claim(holds=1)
+    async with store.database.transaction() as connection:
+        await connection.execute("DELETE FROM timeball.node")
+
+    await make_reaper().tick()
+
+    attempt = await only_row(store, "attempt")
+    assert attempt["started_at"] == attempt["finished_at"] == start + seconds(after + waited)
+
+
 async def test_what_could_not_be_recorded_is_not_said_to_be_reaped(
     store: Store, env: Env, clock: VirtualClock, doomed: Hands, make_reaper: Callable[[], Reaper], heard: Heard
 ) -> None:

@@ -180,6 +180,20 @@ async def test_silence_is_noticed_by_what_it_leaves_and_ends_with_the_next_ticke
     assert len(worker.heard.of(BrokerWorks)) == 2
 
 
+async def test_a_leftover_that_somebody_else_was_just_taking_is_found_by_the_next_sweep(
+    worker: TicketWorker, store: Store, clock: VirtualClock
+) -> None:
+    leftover = await enqueue(store)
+    clock.advance(3)
+    async with store.database.transaction() as connection:
+        await connection.execute("SELECT 1 FROM timeball.ready WHERE id = $1 FOR UPDATE", leftover)
+        await worker.sweep()
+
+    await worker.sweep()
+
+    assert worker.runner.ids == [leftover]
+
+
 async def test_leftovers_of_a_busy_moment_are_no_silence(
     worker: TicketWorker, store: Store, clock: VirtualClock
 ) -> None:

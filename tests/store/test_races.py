@@ -788,6 +788,20 @@ async def test_an_outcome_that_was_decided_upon_before_somebody_spoke_waits_to_b
 
 
 @both_again
+async def test_an_outcome_that_was_decided_upon_before_somebody_had_spoken_is_decided_upon_again(
+    store: Store, *, word: str, outcome: Outcome
+) -> None:
+    """Nobody waits for anybody: what was said is there, and only the comparison with what was known can tell."""
+    job, claimed = await given_to_a_worker(store)
+    finding = found(claimed, outcome)
+    moves = await moves_of(store, [finding])
+    await say(word, store, job, claimed)
+
+    assert await store.rooms.record_transitions(moves) == [finding]
+    assert await rooms_of(store, claimed.id) == ["running"]
+
+
+@both_again
 @both_endings
 async def test_who_speaks_while_an_outcome_is_written_finds_the_execution_where_it_went(
     race: Race, store: Store, *, word: str, outcome: Outcome, commits: bool

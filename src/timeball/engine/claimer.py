@@ -137,7 +137,7 @@ class Claimer(Service):
         # What another worker did not take of what comes is ours to hold.
         self._may_hold |= is_contended
         # Without a free slot nothing that is due was asked for: it may be there all the same.
-        self._expects_more = claimed > 0 or is_contended or bool(passed_over)
+        self._expects_more = claimed > 0 or bool(passed_over)
         if claimed:
             return AT_ONCE
         return _CONTENDED if is_contended else LONGEST_REST
