@@ -6,7 +6,7 @@ Instants are kept as seconds since 1970 here: a view adds thousands of runs, and
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -48,11 +48,13 @@ class Load:
         first, last = self._moments[0], self._moments[-1]
         if high <= first or low >= last:
             return
-        if is_start and low >= first:
-            self.starts[self._bucket(low)] += 1
+        is_start = is_start and low >= first
         low, high = max(low, first), min(high, last)
+        number = self._bucket(low)
+        if is_start:
+            self.starts[number] += 1
         self._spans.append((low, high))
-        self._spread(low, high, 1.0)
+        self._spread(number, low, high, 1.0)
 
     def add_ended(self, until: datetime, seconds: float, each: float) -> None:
         """Runs of which only is known when they ended, all their work, and how long each took: it was done before that."""
@@ -61,10 +63,13 @@ class Load:
         share = seconds / (high - low)
         low, high = max(low, self._moments[0]), min(high, self._moments[-1])
         if low < high:
-            self._spread(low, high, share)
+            self._spread(self._bucket(low), low, high, share)
 
-    def _spread(self, low: float, high: float, share: float) -> None:
-        number = self._bucket(low)
+    def _spread(self, number: int, low: float, high: float, share: float) -> None:
+        """The work of a span that begins in a bucket; most end there too."""
+        if high <= self._moments[number + 1]:
+            self.seconds[number] += (high - low) * share
+            return
         while number < len(self.seconds) and self._moments[number] < high:
             begun, ended = max(low, self._moments[number]), min(high, self._moments[number + 1])
             self.seconds[number] += (ended - begun) * share
@@ -93,20 +98,21 @@ class Load:
     def peaks(self) -> list[int]:
         """The most runs at once in each bucket, of those that are known one by one."""
         highest = [0] * len(self.seconds)
-        changes: Counter[float] = Counter()
+        changes: defaultdict[float, int] = defaultdict(int)
         for start, end in self._spans:
             changes[start] += 1
             changes[end] -= 1
         level = at = 0
+        last = len(highest) - 1
         for moment in sorted(changes):
-            number = self._bucket(moment)
             # A level that lasts is the level of every bucket it reaches into.
-            reached = number if moment > self._moments[number] else number - 1
-            for between in range(at, reached + 1):
-                highest[between] = max(highest[between], level)
+            while at < last and moment >= self._moments[at + 1]:
+                at += 1
+                if moment > self._moments[at]:
+                    highest[at] = max(highest[at], level)
             level += changes[moment]
-            at = number
-            highest[at] = max(highest[at], level)
+            if level > highest[at]:
+                highest[at] = level
         return highest
 
 

@@ -181,7 +181,9 @@ class Timelines:
         return [complete.get(row.key, row) for row in rows], len(parts) > wish.limit
 
     async def _names_of_jobs(self, seen: Seen) -> dict[JobId, RowName]:
-        named = await self._outlook.names({run.job_id for run in (*seen.past, *seen.running, *seen.one_offs)})
+        # What bears its job's id was enqueued without a name, and never gets one.
+        runs = (run for run in (*seen.past, *seen.running, *seen.one_offs) if run.job_id != run.id)
+        named = await self._outlook.names({run.job_id for run in runs})
         names = {id_: RowName(job.name, show_job(id_), job.kind) for id_, job in named.items()}
         for line in (fires.line for fires in seen.fires):
             names[line.job_id] = RowName(line.label, show_job(line.job_id), line.rule.kind.value)

@@ -181,7 +181,8 @@ class Listing:
 def _group_from(row: Any, by: DeadGrouping) -> DeadGroup:
     told = dict(row)
     counts = dict(zip(told.pop("parts"), told["deaths"], strict=True))
-    return DeadGroup(**told | {"by": by, "deaths": [counts.get(part, 0) for part in range(1, _PARTS + 1)]})
+    told["deaths"] = [counts.get(part, 0) for part in range(1, _PARTS + 1)]
+    return DeadGroup(**told | {"by": by} | {names: sorted(set(told[names])) for names in ("handlers", "queues")})
 
 
 def _runs_from(row: Any) -> RecentRuns:

@@ -134,7 +134,9 @@ def _window(start: datetime, until: datetime) -> dict[str, Any]:
 
 
 def _past(rows: Sequence[Any], until: datetime, *, is_cut: bool) -> Past:
-    runs = [_ended(row) for row in rows if row["started_at"] is not None and row["started_at"] < until]
+    # The statements name their columns in the order of a run's fields.
+    ended = map(Run._make, rows)
+    runs = [run for run in ended if run.started_at is not None and run.started_at < until]
     return Past(runs, min((run.started_at for run in runs), default=until) if is_cut else None)
 
 
@@ -162,17 +164,4 @@ def _run(row: Any, *, started_at: datetime) -> Run:
         handler=row["handler"],
         queue=row["queue"],
         started_at=started_at,
-    )
-
-
-def _ended(row: Any) -> Run:
-    return Run(
-        id=ExecutionId(row["id"]),
-        job_id=JobId(row["job_id"]),
-        handler=row["handler"],
-        queue=row["queue"],
-        started_at=row["started_at"],
-        worker=row["worker"],
-        finished_at=row["finished_at"],
-        state=row["state"],
     )

@@ -188,7 +188,7 @@ LIMIT :most;
 
 -- name: past
 -- What has ended, the latest :most ids of a span: ids are in the order of the times they were made for.
-SELECT id, job_id, handler, queue, worker, state, started_at, finished_at
+SELECT id, job_id, handler, queue, started_at, worker, finished_at, state
 FROM timeball.finished
 WHERE id >= :first_id::uuid
   AND id < :last_id::uuid
@@ -198,10 +198,10 @@ LIMIT :most;
 
 -- name: past_of_jobs
 -- The same for some jobs: the latest :each of every one, by the index on (job_id, id).
-SELECT past.id, given.id AS job_id, past.handler, past.queue, past.worker, past.state, past.started_at, past.finished_at
+SELECT past.id, given.id AS job_id, past.handler, past.queue, past.started_at, past.worker, past.finished_at, past.state
 FROM unnest(:ids::uuid[]) AS given (id)
 CROSS JOIN LATERAL (
-    SELECT id, handler, queue, worker, state, started_at, finished_at
+    SELECT id, handler, queue, started_at, worker, finished_at, state
     FROM timeball.finished
     WHERE (finished.job_id, finished.id) >= (given.id, :first_id::uuid)
       AND (finished.job_id, finished.id) < (given.id, :last_id::uuid)
