@@ -55,7 +55,7 @@ class Parts:
 
 def catalogue_of(box: Box) -> Catalogue:
     """What can be scheduled, as this process knows it."""
-    return Catalogue(box.known, [handler.name for handler in box.handlers])
+    return Catalogue(box, [handler.name for handler in box.handlers])
 
 
 def built_in_handlers(parts: Parts) -> tuple[Handler, ...]:

@@ -73,6 +73,7 @@ def imported_by_a_running(kind: str, dsn: str) -> set[str]:
 SPARED = {
     *("aio_pika", "aiohttp", "aiosmtplib", "ctypes", "fastapi", "greenlet", "httpx", "jinja2", "prometheus_client"),
     *("pygments", "redis", "rich", "starlette", "wsgiref", "yarl"),
+    *("timeball.handlers.email_send", "timeball.handlers.queue_publish", "timeball.handlers.shell_command"),
     *("timeball.insights", "timeball.live", "timeball.store.embedded"),
 }
 

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from timeball.clock import Clock
 from timeball.domain.handler import Handler
 from timeball.errors import InvalidInput, SettingsError
 from timeball.handlers.cleanup import Cleanup, CleanupPayload, OldHistory
 from timeball.handlers.egress import Egress, parse_opening
-from timeball.handlers.email_send import Email, EmailPayload, MailServer, read_mail_server
 from timeball.handlers.files import FilePayload, FileWrite, FolderCreate, FolderPayload
 from timeball.handlers.http_webhook import Webhook, WebhookPayload, host_of
-from timeball.handlers.queue_publish import Publish, PublishPayload, read_allowed
 from timeball.handlers.registry import Registry
 from timeball.handlers.rooted import Root
 from timeball.handlers.secrets import Secrets
-from timeball.handlers.shell_command import Shell, ShellPayload, ShellRules
 from timeball.handlers.testing import testing_handlers
 from timeball.handlers.typed import typed_handler
 from timeball.settings import HandlerSettings
+
+if TYPE_CHECKING:
+    from timeball.handlers.email_send import MailServer
+    from timeball.handlers.queue_publish import Publish
+    from timeball.handlers.shell_command import ShellRules
 
 _MEGABYTE = 1024**2
 
@@ -27,43 +31,83 @@ _MEGABYTE = 1024**2
 class Box:
     """The built-in handlers of one process; nothing is opened before it is used.
 
-    *known* are all of them, for checking payloads and for the catalogue; *handlers* are those this process is set up to run.
+    It knows all of them, for checking payloads and for the catalogue; *handlers* are those this process is set up to run.
     The others are left to workers that are: one without `TIMEBALL_SHELL_ENABLED` never claims a command, one without
-    `TIMEBALL_SMTP_URL` no mail.
+    `TIMEBALL_SMTP_URL` no mail. What has to be set up is imported when it is, or when somebody asks for it.
     """
 
     def __init__(
         self, settings: HandlerSettings, clock: Clock, data_dir: Path, history: OldHistory | None = None
     ) -> None:
-        secrets = Secrets(settings.secrets_dir)
-        root = Root(settings.files_root or data_dir / "files")
-        self._webhook = Webhook(egress_of(settings), secrets, clock, signing_secrets=settings.webhook_signing_secrets)
-        shell = typed_handler("shell.command", Shell(shell_rules_of(settings), root, secrets), ShellPayload)
-        mail_server = mail_server_of(settings)
-        email = typed_handler("email.send", Email(mail_server, clock), EmailPayload)
-        allowed_queues = read_allowed(settings.queue_allow)
-        self._publish = Publish(allowed_queues, secrets)
-        publish = typed_handler("queue.publish", self._publish, PublishPayload)
-        cleanup = typed_handler("system.cleanup", Cleanup(history), CleanupPayload)
+        self._settings = settings
+        self._clock = clock
+        self._secrets = Secrets(settings.secrets_dir)
+        self._root = Root(settings.files_root or data_dir / "files")
+        self._webhook = Webhook(
+            egress_of(settings), self._secrets, clock, signing_secrets=settings.webhook_signing_secrets
+        )
+        self._publish: Publish | None = None
         always = (
             typed_handler("http.webhook", self._webhook, WebhookPayload, target=host_of),
-            typed_handler("folder.create", FolderCreate(root), FolderPayload),
-            typed_handler("file.write", FileWrite(root), FilePayload),
+            typed_handler("folder.create", FolderCreate(self._root), FolderPayload),
+            typed_handler("file.write", FileWrite(self._root), FilePayload),
             *testing_handlers(),
         )
-        self.known = Registry([*always, shell, email, publish, cleanup])
-        configured = {
-            shell: settings.shell_enabled,
-            email: mail_server is not None,
-            publish: bool(allowed_queues),
-            cleanup: history is not None,
+        self._made = {handler.name: handler for handler in always}
+        self._makers: dict[str, Callable[[], Handler]] = {
+            "shell.command": self._make_shell,
+            "email.send": self._make_email,
+            "queue.publish": self._make_publish,
+            "system.cleanup": lambda: typed_handler("system.cleanup", Cleanup(history), CleanupPayload),
         }
-        self.handlers: tuple[Handler, ...] = (*always, *(handler for handler, is_on in configured.items() if is_on))
+        is_set_up = {
+            "shell.command": settings.shell_enabled,
+            "email.send": settings.smtp_url is not None,
+            "queue.publish": bool(settings.queue_allow),
+            "system.cleanup": history is not None,
+        }
+        configured = (self._get(name) for name, is_on in is_set_up.items() if is_on)
+        self.handlers: tuple[Handler, ...] = (*always, *configured)
+
+    def find(self, name: str) -> Handler | None:
+        """The handler of that name, if it is in the box."""
+        return self._get(name) if name in self._made or name in self._makers else None
+
+    def __iter__(self) -> Iterator[Handler]:
+        return map(self._get, list(dict.fromkeys((*self._made, *self._makers))))
+
+    @property
+    def known(self) -> Registry:
+        """All of them."""
+        return Registry(self)
+
+    def _get(self, name: str) -> Handler:
+        if name not in self._made:
+            self._made[name] = self._makers[name]()
+        return self._made[name]
+
+    def _make_shell(self) -> Handler:
+        from timeball.handlers.shell_command import Shell, ShellPayload
+
+        shell = Shell(shell_rules_of(self._settings), self._root, self._secrets)
+        return typed_handler("shell.command", shell, ShellPayload)
+
+    def _make_email(self) -> Handler:
+        from timeball.handlers.email_send import Email, EmailPayload
+
+        return typed_handler("email.send", Email(mail_server_of(self._settings), self._clock), EmailPayload)
+
+    def _make_publish(self) -> Handler:
+        from timeball.handlers.queue_publish import Publish, PublishPayload, read_allowed
+
+        self._publish = Publish(read_allowed(self._settings.queue_allow), self._secrets)
+        return typed_handler("queue.publish", self._publish, PublishPayload)
 
     async def close(self) -> None:
         """Close what handlers have opened."""
         await self._webhook.close()
-        await self._publish.close()
+        if self._publish is not None:
+            await self._publish.close()
 
 
 def egress_of(settings: HandlerSettings) -> Egress:
@@ -77,6 +121,8 @@ def egress_of(settings: HandlerSettings) -> Egress:
 
 def shell_rules_of(settings: HandlerSettings) -> ShellRules:
     """What commands may do; nothing at all unless they are enabled."""
+    from timeball.handlers.shell_command import ShellRules
+
     return ShellRules(
         programs=settings.shell_programs if settings.shell_enabled else (),
         user=settings.shell_user,
@@ -89,7 +135,8 @@ def shell_rules_of(settings: HandlerSettings) -> ShellRules:
 
 def mail_server_of(settings: HandlerSettings) -> MailServer | None:
     """The mail server, if there is one."""
-    url = settings.smtp_url
-    return (
-        None if url is None else read_mail_server(url.get_secret_value(), settings.smtp_from, settings.smtp_recipients)
-    )
+    if settings.smtp_url is None:
+        return None
+    from timeball.handlers.email_send import read_mail_server
+
+    return read_mail_server(settings.smtp_url.get_secret_value(), settings.smtp_from, settings.smtp_recipients)

@@ -7,10 +7,10 @@ have it.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import (
     BaseModel,
@@ -23,7 +23,6 @@ from pydantic import (
 from timeball.domain.handler import Handler
 from timeball.errors import InvalidInput
 from timeball.handlers.installed import installed_handler, installed_names
-from timeball.handlers.registry import Registry
 from timeball.handlers.typed import ModelBinder
 
 
@@ -39,10 +38,18 @@ class HandlerEntry:
     is_enabled_here: bool
 
 
+class Known(Protocol):
+    """Handlers, by name and one after the other."""
+
+    def find(self, name: str) -> Handler | None: ...
+
+    def __iter__(self) -> Iterator[Handler]: ...
+
+
 class Catalogue:
     """The handlers of this process: *known* in the box, of which *enabled* may run here; and the installed ones."""
 
-    def __init__(self, known: Registry, enabled: Iterable[str]) -> None:
+    def __init__(self, known: Known, enabled: Iterable[str]) -> None:
         self._known = known
         self._enabled = frozenset(enabled)
         self._installed: dict[str, Handler | None] = {}
