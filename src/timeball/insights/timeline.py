@@ -169,7 +169,9 @@ class Timelines:
         # What was enqueued without a name shows with its like.
         alike = cache(lambda handler: RowName(handler, handler, "enqueued"))
         parts = sorted_parts(
-            seen, lambda run: names.get(run.job_id) or alike(run.handler), lambda fires: names[fires.line.job_id]
+            seen,
+            lambda run: (None if run.is_enqueued else names.get(run.job_id)) or alike(run.handler),
+            lambda fires: names[fires.line.job_id],
         )
         shown = parts[: wish.limit]
         ids = {name.key: job_id for job_id, name in names.items()}
@@ -181,8 +183,7 @@ class Timelines:
         return [complete.get(row.key, row) for row in rows], len(parts) > wish.limit
 
     async def _names_of_jobs(self, seen: Seen) -> dict[JobId, RowName]:
-        # What bears its job's id was enqueued without a name, and never gets one.
-        runs = (run for run in (*seen.past, *seen.running, *seen.one_offs) if run.job_id != run.id)
+        runs = (run for run in (*seen.past, *seen.running, *seen.one_offs) if not run.is_enqueued)
         named = await self._outlook.names({run.job_id for run in runs})
         names = {id_: RowName(job.name, show_job(id_), job.kind) for id_, job in named.items()}
         for line in (fires.line for fires in seen.fires):

@@ -35,6 +35,11 @@ class Run(NamedTuple):
     finished_at: datetime | None = None
     state: str | None = None
 
+    @property
+    def is_enqueued(self) -> bool:
+        """Whether it bears its job's id: it is the only run of that job, which has no name and never gets one."""
+        return self.job_id == self.id
+
 
 @dataclass(frozen=True, slots=True)
 class Past:
@@ -81,9 +86,9 @@ class Outlook:
         return await self._usual.of(job_ids)
 
     async def durations_of(self, runs: Iterable[Run]) -> Durations:
-        """How long these runs usually take; one that bears its job's id is the first of its job, and has no history of its own."""
+        """How long these runs usually take; one that was enqueued has no history of its own."""
         runs = list(runs)
-        return await self.durations({run.job_id for run in runs if run.job_id != run.id}) if runs else NO_DURATIONS
+        return await self.durations({run.job_id for run in runs if not run.is_enqueued}) if runs else NO_DURATIONS
 
     async def one_offs(self, start: datetime, until: datetime, queue: str | None) -> list[Run]:
         """What else is due within a span; the soonest, if there is very much."""
@@ -98,7 +103,8 @@ class Outlook:
     async def past(self, start: datetime, until: datetime, queue: str | None, most: int) -> Past:
         """What ran and ended within a span, among its latest *most* executions."""
         rows = await self._database.fetch("past", most=most, **_window(start, until))
-        return _past([row for row in rows if queue in (None, row["queue"])], until, is_cut=len(rows) >= most)
+        wanted = rows if queue is None else [row for row in rows if row["queue"] == queue]
+        return _past(wanted, until, is_cut=len(rows) >= most)
 
     async def past_of_jobs(
         self, ids: Sequence[JobId], start: datetime, until: datetime, each: int

@@ -32,6 +32,7 @@ async def forecast(visit: Visit) -> Response:
     wish = ForecastWish(days=_DAYS, queue=queue, timezone=zone.key)
     foreseen, collisions = await visit.site.insights.forecast_with_collisions(wish)
     found = forecast_document(foreseen, measure)
+    top = _top(found)
     hour_page = visit.url("/timeline", span="1h", queue=queue) + "&from="
     queues = sorted({row["name"] for row in await visit.site.insights.queues()} | ({queue} if queue else set()))
     return visit.page(
@@ -44,7 +45,7 @@ async def forecast(visit: Visit) -> Response:
         queue=queue,
         queues=queues,
         zone=zone_name(zone),
-        days=[_day(day, found["slots"], measure, _top(found), hour_page) for day in found["days"]],
+        days=[_day(day, found["slots"], measure, top, hour_page) for day in found["days"]],
     )
 
 
