@@ -17,25 +17,50 @@ from bench.load import fill
 from bench.notebook import MICROSECONDS, PERCENT, Unit
 from bench.statements import counted_statements
 from bench.system import System
+from timeball.domain.job import JobSpec
 
 COUNT = Unit("", 2, is_more_better=False)
 A_SECOND = Unit("/s", 2, is_more_better=False)
 CLIENT, WORKER, SCHEDULER, NODE, DATABASE = "CPU, client", "CPU, worker", "CPU, scheduler", "CPU, node", "CPU, database"
 COMMITS, BUFFERS, STATEMENTS, MEMORY = "commits", "buffers", "statements", "memory of the scheduler"
-_DRAINED = 20_000
+_DRAINED, _WARMING_UP = 20_000, 500
+_TRICKLED, _GAP_SECONDS = 300, 0.01
 _IDLE_SECONDS, _SETTLING_SECONDS = 10, 4
 _IS_DRAINED = "SELECT NOT EXISTS (SELECT 1 FROM timeball.ready) AND NOT EXISTS (SELECT 1 FROM timeball.running)"
 
 
 async def drained(system: System, workers: int = 1) -> Cost:
     """The cost of an execution, enqueued in bulk and run, while so many workers share the work."""
-    await system.start_nodes(workers=workers)
+    await _start_warm(system, workers)
     async with metered(system, [node.pid for node in system.nodes], then=system.stop) as cost:
         await fill(system, _DRAINED)
-        # Not by counting what has ended: that would read the history, and be measured.
-        while not await system.value(_IS_DRAINED):
-            await asyncio.sleep(0.5)
+        await _wait_until_drained(system)
     return cost.over(_DRAINED)
+
+
+async def trickled(system: System, workers: int) -> Cost:
+    """The cost of an execution that is enqueued by itself while so many workers have nothing else to do."""
+    await _start_warm(system, workers)
+    spec = JobSpec(handler="bench.noop")
+    async with metered(system, [node.pid for node in system.nodes], then=system.stop) as cost:
+        for _ in range(_TRICKLED):
+            await system.parts.commands.create(spec)
+            await asyncio.sleep(_GAP_SECONDS)
+        await _wait_until_drained(system)
+    return cost.over(_TRICKLED)
+
+
+async def _start_warm(system: System, workers: int) -> None:
+    """Workers that have run something: opening a connection and planning its first statements costs as much as hundreds of executions."""
+    await system.start_nodes(workers=workers)
+    await fill(system, _WARMING_UP * workers)
+    await _wait_until_drained(system)
+
+
+async def _wait_until_drained(system: System) -> None:
+    # Not by counting what has ended: that would read the history, and be measured.
+    while not await system.value(_IS_DRAINED):
+        await asyncio.sleep(0.5)
 
 
 def note(lab: Lab, curve: Curve, subject: str, cost: Cost, node: str) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
+from bench.cost import Cost
 from bench.curves import Curve, write_curves
-from bench.growing import WORKER, drained, note, note_idle
+from bench.growing import WORKER, drained, note, note_idle, trickled
 from bench.lab import Lab
+from bench.system import System
 
 TITLE = "what a job and an idle node cost, by how many nodes there are"
 _SIZES, _ALL_SIZES = (1, 4, 16), (1, 2, 4, 8, 16)
@@ -15,16 +17,21 @@ _SIZES, _ALL_SIZES = (1, 4, 16), (1, 2, 4, 8, 16)
 async def ask(lab: Lab) -> None:
     """Workers that work, workers and schedulers that do not."""
     sizes = _ALL_SIZES if lab.is_full else _SIZES
-    curves = [await _working(lab, sizes)]
+    curves = [
+        await _working(lab, sizes, "drained", drained),
+        await _working(lab, sizes, "enqueued by itself", trickled),
+    ]
     curves += [await _idle(lab, kind, sizes) for kind in ("worker", "scheduler")]
     write_curves("growth_nodes", curves)
 
 
-async def _working(lab: Lab, sizes: Sequence[int]) -> Curve:
-    curve = Curve("a job drained, by worker processes", sizes)
+async def _working(
+    lab: Lab, sizes: Sequence[int], what: str, measure: Callable[[System, int], Awaitable[Cost]]
+) -> Curve:
+    curve = Curve(f"a job {what}, by worker processes", sizes)
     for size in sizes:
         async with lab.system() as system:
-            note(lab, curve, f"drained, {_named(size, 'worker')}", await drained(system, workers=size), WORKER)
+            note(lab, curve, f"{what}, {_named(size, 'worker')}", await measure(system, size), WORKER)
     return curve
 
 

@@ -311,6 +311,7 @@ async def test_what_comes_late_into_a_crowd_is_found(store: Store) -> None:
     await join_the_crowd(store, early)
     worker.claimer.heed(Hints(lanes={LANE: START}))
     await settle(worker.claimer)
+    await worker.started()
     assert worker.runner.ids == [early]
     await worker.end_all()
 
@@ -709,6 +710,21 @@ async def test_what_is_coming_and_was_passed_over_is_asked_for_again_without_a_s
     assert worker.executor.held == 1
 
 
+async def test_who_got_all_there_was_does_not_ask_again(store: Store) -> None:
+    """One claim for each execution that comes by itself, and not two."""
+    worker = await start(store)
+    for number in range(1, 4):
+        await enqueue(store)
+        announce(worker)
+
+        assert await worker.claimer.tick() == LONGEST_REST
+
+        await worker.started()
+        await worker.end_all()
+        assert worker.claimer._gathering is None, "nor because a slot is free again"
+        assert len(worker.rooms.asked) == number
+
+
 async def test_what_was_passed_over_in_a_lane_is_forgotten_with_the_lane(store: Store) -> None:
     """Queues come and go; nothing may be kept for each that there ever was."""
     worker = await start(store)
@@ -848,10 +864,14 @@ async def test_a_free_slot_wakes_the_claimer(store: Store, monkeypatch: pytest.M
 
 
 async def test_a_free_slot_wakes_nobody_if_a_claim_has_found_nothing_meanwhile(store: Store) -> None:
-    worker = await start(store)
-    await enqueue(store)
+    worker = await start(store, slots=2)
+    for _ in range(2):
+        await enqueue(store)
     await worker.sweeper.tick()
     assert await worker.claimer.tick() == AT_ONCE
+    worker.claimer._prefetch = 0
+    await worker.started()
+    await worker.end_all()
 
     worker.executor.on_room()
     assert worker.claimer._gathering is not None

@@ -123,7 +123,7 @@ class Claimer(Service):
             return LONGEST_REST
         self._may_hold = False
         claimed = 0
-        is_contended = self._is_at_limit = False
+        is_full = is_contended = self._is_at_limit = False
         passed_over: set[str | None] = set()
         for queue, lanes in self._grouped():
             wish = self._wish(is_limited=queue is not None)
@@ -131,14 +131,17 @@ class Claimer(Service):
             claimed += len(claims.executions)
             is_contended |= claims.is_contended or self._looks_back(lanes)
             self._is_at_limit |= claims.is_at_limit
+            is_full |= len(claims.executions) >= wish.slots
             if wish.slots <= 0:
                 passed_over.add(queue)
         self._passed_over = passed_over
         # What another worker did not take of what comes is ours to hold.
         self._may_hold |= is_contended
         # Without a free slot nothing that is due was asked for: it may be there all the same.
-        self._expects_more = claimed > 0 or bool(passed_over)
-        if claimed:
+        # And who got less than it asked for has got all there was: what comes is announced, or found by the sweep.
+        may_be_more = claimed > 0 and (is_full or is_contended or self._is_at_limit)
+        self._expects_more = may_be_more or bool(passed_over)
+        if may_be_more:
             return AT_ONCE
         return _CONTENDED if is_contended else LONGEST_REST
 
