@@ -34,6 +34,8 @@ class Journal(Service):
         # Bounded: with the database away, old words are worth less than the memory they take.
         self._lines: deque[LogLine] = deque(maxlen=_MOST_WAITING)
         self._progress: dict[ExecutionId, tuple[Claimed, float, str | None]] = {}
+        # The last flush comes while the service may be writing: each would take away what the other has written.
+        self._writing = asyncio.Lock()
 
     def open_sink(self, context: RunContext) -> RunSink:
         """A place for the words of one attempt; may be called from any thread."""
@@ -56,17 +58,21 @@ class Journal(Service):
     async def tick(self) -> timedelta:
         for sink in list(self._open.values()):
             self._lines.extend(sink.new_lines())
-        batch = [self._lines[number] for number in range(min(_BATCH, len(self._lines)))]
-        if batch:
-            await self._history.write_log(batch)
-            for _ in batch:
-                self._lines.popleft()
+        async with self._writing:
+            await self._write_lines()
         progress, self._progress = self._progress, {}
         for claimed, fraction, note in progress.values():
             await self._rooms.report_progress(claimed, fraction, note)
         if self._lines:
             return AT_ONCE
         return _GATHER if self._open else LONGEST_REST
+
+    async def _write_lines(self) -> None:
+        batch = [self._lines[number] for number in range(min(_BATCH, len(self._lines)))]
+        if batch:
+            await self._history.write_log(batch)
+            for _ in batch:
+                self._lines.popleft()
 
     async def flush(self) -> None:
         """Write what is left."""
