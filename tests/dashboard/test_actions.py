@@ -377,4 +377,5 @@ async def test_the_audit_calls_jobs_by_their_names(browser: Browser, store: Stor
 
     assert f'<a href="/jobs/{job.id}">nightly</a>' in page
     assert f'href="/audit?subject=job%3A{job.id}"' in page
+    assert f">job:…{str(job.id)[-6:]}</a>" in page
     assert (await browser.get(f"/audit?subject=job:{job.id}")).text.count("<article") == 1

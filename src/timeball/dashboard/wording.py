@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,6 +13,8 @@ import orjson
 
 from timeball.domain.redaction import REDACTED
 from timeball.domain.search import EXACT_UP_TO
+
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +142,12 @@ def short_id(text: str | None) -> str:
     return f"{prefix}_…{body[-6:]}" if prefix else text
 
 
+def short_subject(text: str) -> str:
+    """What was changed, its id cut down to the end that tells it from its neighbours: `job:…4ecc1a`."""
+    kind, _, name = text.partition(":")
+    return f"{kind}:…{name[-6:]}" if _UUID.fullmatch(name) else text
+
+
 def short_type(name: str | None) -> str:
     """The name of an error without the module it comes from."""
     return (name or "").rpartition(".")[2]
@@ -182,6 +191,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "pretty": pretty,
     "hidden": hidden,
     "short_id": short_id,
+    "short_subject": short_subject,
     "actor_name": actor_name,
     "term": term,
     "tone": tone,
