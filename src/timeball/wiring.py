@@ -19,7 +19,7 @@ from timeball.domain.handler import Handler, RunStyle
 from timeball.domain.ids import Incarnation
 from timeball.domain.node import Node, NodeKind
 from timeball.engine.life import Life
-from timeball.engine.supervisor import Supervisor
+from timeball.engine.supervisor import MakeLife, Supervisor
 from timeball.env import Env
 from timeball.handlers.box import Box
 from timeball.handlers.catalogue import Catalogue
@@ -174,13 +174,13 @@ def make_supervisor(
     return Supervisor(
         parts.env,
         emit,
-        workers=[nodes.worker] if with_worker else [],
-        schedulers=[nodes.scheduler] if with_scheduler else [],
+        workers=[nodes.worker_maker()] if with_worker else [],
+        schedulers=[nodes.scheduler_maker()] if with_scheduler else [],
     )
 
 
 class _Nodes:
-    """Makes the lives of this process's nodes; the code of a kind is imported with the first life of that kind."""
+    """Who makes the lives of this process's nodes; the code of a kind is imported with its maker, before anything runs."""
 
     def __init__(self, parts: Parts, emit: Emit, registry: Registry, app_reference: str | None) -> None:
         self._parts = parts
@@ -188,30 +188,30 @@ class _Nodes:
         self._handlers = registry.merge(built_in_handlers(parts))
         self._app_reference = app_reference
 
-    def scheduler(self) -> Life:
+    def scheduler_maker(self) -> MakeLife:
         from timeball.engine.scheduler_life import SchedulerLife
 
-        parts = self._parts
-        node = self._node(NodeKind.SCHEDULER)
-        return SchedulerLife(
-            parts.env,
-            self._emit,
-            parts.store,
-            node,
-            parts.settings.scheduler,
-            parts.settings.housekeeping,
-            parts.broker,
-        )
+        parts, settings = self._parts, self._parts.settings
 
-    def worker(self) -> Life:
+        def make() -> Life:
+            node = self._node(NodeKind.SCHEDULER)
+            return SchedulerLife(
+                parts.env, self._emit, parts.store, node, settings.scheduler, settings.housekeeping, parts.broker
+            )
+
+        return make
+
+    def worker_maker(self) -> MakeLife:
         from timeball.engine.worker_life import WorkerLife
 
         parts, settings = self._parts, self._parts.settings.worker
         self._handlers.prepare()
-        node = self._node(NodeKind.WORKER)
-        return WorkerLife(
-            parts.env, self._emit, parts.store, node, settings, self._handlers, self._runners(), parts.broker
-        )
+
+        def make() -> Life:
+            node, runners = self._node(NodeKind.WORKER), self._runners()
+            return WorkerLife(parts.env, self._emit, parts.store, node, settings, self._handlers, runners, parts.broker)
+
+        return make
 
     def _runners(self) -> Mapping[RunStyle, Runner]:
         return {style: self._runner(style) for style in {handler.style for handler in self._handlers}}
