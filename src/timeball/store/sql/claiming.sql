@@ -1,0 +1,151 @@
+-- From `ready` to `running`: what a worker takes, and what it has.
+
+-- name: claim
+-- Give the most urgent ready executions of some lanes to one worker: up to :slots that are due, by rank; then up to :holds that are not yet due;
+-- never more than :most in all.
+-- A lane is a (queue, priority); its rows are read in the order of time and id from its mark on, so dead rows behind that are not visited.
+-- `take_heads` locks them: of one lane as it sees them, of several out of the first :looks of each. MATERIALIZED: otherwise the planner may run a part
+-- again and take more than its limit. By ctid: the rows are locked, and no statistics can mislead it.
+-- `is_contended` tells an empty lane from one whose rest others take just now, of what is due or of what comes. Of what is due, only what has been so for :unclaimed_for.
+-- Counters stay at the ends of their ranges: one row that cannot be counted must not stop the claims of all others.
+-- `gate` finds nothing, ever; but it makes whoever limits a queue wait for this claim, and this claim for them (lock_out_claims): by the lock on the
+-- table that FOR KEY SHARE takes. It is looked at, so that it can never be planned away.
+WITH gate AS MATERIALIZED (
+    SELECT 1
+    FROM timeball.queue
+    WHERE name = ''
+    FOR KEY SHARE
+),
+lane AS MATERIALIZED (
+    SELECT given.*
+    FROM unnest(:queues::text[], :priorities::smallint[], :bounds::timestamptz[], :first_ids::uuid[]) AS given (queue, priority, bound, first_id)
+    WHERE NOT EXISTS (
+        SELECT 1
+        FROM timeball.queue
+        WHERE queue.name = given.queue
+          AND (queue.paused_at IS NOT NULL OR (queue.max_running IS NOT NULL AND NOT :is_limited::boolean))
+    )
+      AND NOT EXISTS (SELECT 1 FROM gate)
+),
+line AS MATERIALIZED (
+    SELECT array_agg(queue) AS queues,
+           array_agg(priority) AS priorities,
+           array_agg(bound) AS bounds,
+           array_agg(first_id) AS first_ids,
+           array_agg(coalesce(:now, now()) + interval '1 microsecond') AS after_now,
+           array_agg('00000000-0000-0000-0000-000000000000'::uuid) AS any_ids
+    FROM lane
+),
+chosen AS MATERIALIZED (
+    SELECT head.tid
+    FROM line
+    CROSS JOIN LATERAL timeball.take_heads(line.queues, line.priorities, line.bounds, line.first_ids, coalesce(:now, now()) - :unclaimed_for::interval,
+                                           :handlers::text[], :looks::integer, :slots::integer) AS head (tid)
+    WHERE :slots::integer > 0
+),
+held AS MATERIALIZED (
+    SELECT head.tid
+    FROM line
+    CROSS JOIN LATERAL timeball.take_heads(line.queues, line.priorities, line.after_now, line.any_ids, 'infinity', :handlers::text[], :holds::integer,
+                                           least(:holds::integer, :most::integer - (SELECT count(tid) FROM chosen)::integer)) AS head (tid)
+    WHERE :holds::integer > 0
+),
+taken AS (
+    DELETE FROM timeball.ready
+    WHERE ctid = ANY (ARRAY(SELECT tid FROM chosen UNION ALL SELECT tid FROM held))
+    RETURNING *
+),
+picked AS MATERIALIZED (
+    SELECT taken.*, job.payload AS job_payload, job.timeout_ms
+    FROM taken
+    LEFT JOIN timeball.job ON job.id = taken.job_id
+),
+claimed AS (
+    INSERT INTO timeball.running (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
+                                  attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of,
+                                  holder, claim_id, claimed_at, deadline, queue_limited)
+    SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
+           least(attempts, 2147483646) + 1, lost, least(fence, 9223372036854775806) + 1, tzdata, limit_key, unique_key, payload, retry_of,
+           :incarnation, :claim_id, coalesce(:now, now()),
+           greatest(coalesce(:now, now()), run_at) + timeout_ms * interval '1 millisecond' + interval '5 seconds', :is_limited::boolean
+    FROM picked
+)
+SELECT EXISTS (SELECT 1 FROM chosen WHERE tid IS NULL) OR EXISTS (SELECT 1 FROM held WHERE tid IS NULL) AS is_contended,
+       picked.id,
+       picked.job_id,
+       least(picked.fence, 9223372036854775806) + 1,
+       least(picked.attempts, 2147483646) + 1,
+       picked.lost,
+       picked.handler,
+       coalesce(picked.payload, picked.job_payload)::text,
+       picked.run_at,
+       picked.scheduled_for,
+       picked.timeout_ms,
+       picked.queue,
+       picked.priority
+FROM (VALUES (1)) AS always (one)
+LEFT JOIN picked ON true
+ORDER BY picked.run_at - picked.priority * interval '12 seconds', picked.id;
+
+-- name: lanes
+-- The lanes that have something ready, each with its first: a loose index scan, one probe a lane.
+WITH RECURSIVE lane AS (
+    (
+        SELECT queue, priority, run_at, id
+        FROM timeball.ready
+        ORDER BY queue, priority, run_at, uuid_send(id)
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT following.*
+    FROM lane
+    CROSS JOIN LATERAL (
+        SELECT ready.queue, ready.priority, ready.run_at, ready.id
+        FROM timeball.ready
+        WHERE (ready.queue, ready.priority) > (lane.queue, lane.priority)
+        ORDER BY ready.queue, ready.priority, ready.run_at, uuid_send(ready.id)
+        LIMIT 1
+    ) AS following
+)
+SELECT lane.queue, lane.priority, lane.run_at, lane.id, queue.max_running IS NOT NULL AS is_limited
+FROM lane
+LEFT JOIN timeball.queue ON queue.name = lane.queue
+WHERE queue.paused_at IS NULL;
+
+-- name: lock_queue
+-- Lock a limited queue's row, so that its running executions can be counted in the next statement.
+SELECT max_running
+FROM timeball.queue
+WHERE name = :queue
+FOR UPDATE;
+
+-- name: count_running_of_queue
+-- How many places of a limited queue are taken.
+SELECT count(*)
+FROM timeball.running
+WHERE queue = :queue
+  AND queue_limited;
+
+-- name: mark_queue_limited
+-- Count what was claimed before its queue was limited.
+UPDATE timeball.running
+SET queue_limited = true
+FROM timeball.queue
+WHERE queue.name = running.queue
+  AND queue.max_running IS NOT NULL
+  AND NOT running.queue_limited;
+
+-- name: read_back_claim
+-- What a claim gave us, when its reply was lost.
+SELECT running.id, running.job_id, running.fence, running.attempts, running.lost, running.handler, coalesce(running.payload, job.payload)::text AS payload,
+       running.run_at, running.scheduled_for, job.timeout_ms, running.queue, running.priority, running.claim_id, running.stop
+FROM timeball.running
+LEFT JOIN timeball.job ON job.id = running.job_id
+WHERE running.holder = :incarnation
+  AND running.claim_id = :claim_id;
+
+-- name: stakes
+-- What a worker holds by the database. Seldom asked, so it has no index, which every claim would have to keep up.
+SELECT id, claim_id
+FROM timeball.running
+WHERE holder = :incarnation;

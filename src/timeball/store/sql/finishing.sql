@@ -1,0 +1,201 @@
+-- From `running` to `finished`, or back to `due` or `ready`: by its holder, or by the reaper.
+
+-- name: finish_succeeded
+-- Move succeeded executions into the history, each only while its row still names the claim.
+-- Zero rows for an outcome means it is stale; `accepted` lists the others when that happened.
+-- The look-up by OFFSET 0 can only be done by the primary key, whatever the planner believes about the size of the room. A row's claim never
+-- changes: who takes it away from a holder deletes it. So the delete need not compare the claim again after a lock wait.
+-- `given` hides from the planner how many there are: it would plan the statement anew for every number, which takes as long as running it.
+WITH given AS MATERIALIZED (
+    SELECT :ids::uuid[] AS ids,
+           :fences::bigint[] AS fences,
+           :claim_ids::uuid[] AS claim_ids,
+           :started::timestamptz[] AS started,
+           :finished::timestamptz[] AS finished,
+           :results::text[] AS results
+),
+outcome AS (
+    SELECT o.*
+    FROM given
+    CROSS JOIN unnest(given.ids, given.fences, given.claim_ids, given.started, given.finished, given.results)
+               AS o (id, fence, claim_id, started_at, finished_at, result)
+),
+found AS MATERIALIZED (
+    SELECT looked_up.id
+    FROM outcome
+    CROSS JOIN LATERAL (
+        SELECT running.id
+        FROM timeball.running
+        WHERE running.id = outcome.id
+          AND running.fence = outcome.fence
+          AND running.claim_id = outcome.claim_id
+        OFFSET 0
+    ) AS looked_up
+),
+removed AS (
+    DELETE FROM timeball.running
+    WHERE running.id = ANY (ARRAY(SELECT found.id FROM found))
+    RETURNING id, job_id, origin, version, queue, priority, handler, scheduled_for, queued_at, attempts, lost, fence, holder, claim_id, tzdata,
+              payload, retry_of, limit_key, unique_key
+),
+unkeyed AS (
+    DELETE FROM timeball.live_key
+    USING removed
+    WHERE removed.unique_key IS NOT NULL
+      AND live_key.key = removed.unique_key
+      AND live_key.execution_id = removed.id
+),
+kept AS (
+    INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, queued_at, started_at, finished_at,
+                                   attempts, lost, fence, worker, claim_id, tzdata, result, payload, retry_of, recorded)
+    SELECT id, job_id, 'succeeded', origin, version, queue, priority, handler, scheduled_for, queued_at, started_at, finished_at,
+           attempts, lost, fence, holder, claim_id, tzdata, result::jsonb, payload, retry_of, (SELECT pg_current_xact_id()::text::bigint)
+    FROM removed
+    JOIN outcome USING (id, fence, claim_id)
+)
+SELECT count(*) AS accepted_count,
+       CASE WHEN count(*) < cardinality(:ids::uuid[]) THEN array_agg((id, claim_id)) END AS accepted,
+       array_agg(DISTINCT limit_key) FILTER (WHERE limit_key IS NOT NULL) AS freed
+FROM removed;
+
+-- name: standings
+-- What `decide` must know of executions that did not succeed, while their rows still name the claim.
+-- OFFSET 0: otherwise the planner may read the whole room to join a few rows with it.
+SELECT running.id, running.attempts, running.lost, running.stop, job.max_retries, job.max_lost, job.initial_backoff_ms, job.max_backoff_ms,
+       job.at_most_once, job.paused_at IS NOT NULL AS is_paused, job.deleted_at IS NOT NULL AS is_deleted
+FROM unnest(:ids::uuid[], :fences::bigint[], :claim_ids::uuid[]) AS asked (id, fence, claim_id)
+CROSS JOIN LATERAL (
+    SELECT *
+    FROM timeball.running
+    WHERE running.id = asked.id
+      AND running.fence = asked.fence
+      AND running.claim_id = asked.claim_id
+    OFFSET 0
+) AS running
+LEFT JOIN timeball.job ON job.id = running.job_id;
+
+-- name: record_transitions
+-- Move executions to where `decide` sent them, each only while its row still names the claim; keep the attempt where there was one.
+-- Nor if somebody said anything since that `decide` did not know of: asked for a stop, paused the job, deleted it. Then the row stays.
+-- The job of what is to be tried again is locked, and seen as it is after a lock wait: whoever pauses or deletes it comes before this statement,
+-- which heeds it, or behind it, and finds the execution where it went. The row is locked when it is looked up, and looked at again after a lock
+-- wait; then it is deleted by ctid.
+WITH given AS (
+    SELECT *
+    FROM json_to_recordset(:transitions::text::json) AS t (
+        id uuid, job_id uuid, fence bigint, claim_id uuid, stop text, is_paused boolean, is_deleted boolean,
+        target text, state text, due_kind text, run_at timestamptz, shard smallint,
+        started_at timestamptz, finished_at timestamptz, attempts integer, lost integer, result text, reason text,
+        outcome text, error_type text, error text, traceback text, top_frame text, fingerprint text
+    )
+),
+looked_at AS MATERIALIZED (
+    SELECT id, paused_at IS NOT NULL AS is_paused, deleted_at IS NOT NULL AS is_deleted
+    FROM timeball.job
+    WHERE id = ANY (ARRAY(SELECT given.job_id FROM given WHERE given.target <> 'finished'))
+    ORDER BY id
+    FOR KEY SHARE
+),
+undisputed AS MATERIALIZED (
+    SELECT *
+    FROM given
+    WHERE NOT EXISTS (
+        SELECT 1
+        FROM looked_at
+        WHERE looked_at.id = given.job_id
+          AND (looked_at.is_paused, looked_at.is_deleted) <> (given.is_paused, given.is_deleted)
+    )
+),
+found AS MATERIALIZED (
+    SELECT looked_up.tid
+    FROM undisputed AS given
+    CROSS JOIN LATERAL (
+        SELECT running.ctid AS tid
+        FROM timeball.running
+        WHERE running.id = given.id
+          AND running.fence = given.fence
+          AND running.claim_id = given.claim_id
+          AND running.stop IS NOT DISTINCT FROM given.stop
+        OFFSET 0
+        FOR UPDATE
+    ) AS looked_up
+),
+removed AS (
+    DELETE FROM timeball.running
+    WHERE running.ctid = ANY (ARRAY(SELECT found.tid FROM found))
+    RETURNING running.*
+),
+gone AS MATERIALIZED (
+    SELECT removed.*, given.target, given.state, given.due_kind, given.run_at AS next_run_at, given.shard, given.started_at, given.finished_at,
+           given.attempts AS next_attempts, given.lost AS next_lost, given.result, given.reason, given.outcome, given.error_type, given.error,
+           given.traceback, given.top_frame, given.fingerprint
+    FROM removed
+    JOIN given ON given.id = removed.id AND given.fence = removed.fence AND given.claim_id = removed.claim_id
+),
+unkeyed AS (
+    DELETE FROM timeball.live_key
+    USING gone
+    WHERE live_key.key = gone.unique_key
+      AND live_key.execution_id = gone.id
+      AND gone.target = 'finished'
+),
+ended AS (
+    INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, queued_at, started_at, finished_at,
+                                   attempts, lost, fence, worker, claim_id, tzdata, result, error_type, error, reason, fingerprint, payload, retry_of)
+    SELECT id, job_id, state, origin, version, queue, priority, handler, scheduled_for, queued_at, started_at, finished_at,
+           next_attempts, next_lost, fence, holder, claim_id, tzdata, result::jsonb, error_type, error, reason, fingerprint, payload, retry_of
+    FROM gone
+    WHERE target = 'finished'
+),
+waiting AS (
+    INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, tzdata, version, queue, priority, handler,
+                              queued_at, attempts, lost, fence, limit_key, unique_key, payload, retry_of)
+    SELECT id, job_id, due_kind, origin, shard, next_run_at, scheduled_for, tzdata, version, queue, priority, handler,
+           queued_at, next_attempts, next_lost, fence, limit_key, unique_key, payload, retry_of
+    FROM gone
+    WHERE target = 'due'
+),
+requeued AS (
+    INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
+                                attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of)
+    SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
+           next_attempts, next_lost, fence, tzdata, limit_key, unique_key, payload, retry_of
+    FROM gone
+    WHERE target = 'ready'
+),
+tried AS (
+    INSERT INTO timeball.attempt (execution_id, fence, number, claim_id, worker, started_at, finished_at, outcome,
+                                  error_type, error, traceback, top_frame, fingerprint)
+    SELECT id, fence, attempts, claim_id, holder, started_at, finished_at, outcome, error_type, error, traceback, top_frame, fingerprint
+    FROM gone
+    WHERE outcome IS NOT NULL
+)
+SELECT id, claim_id, limit_key, queue, priority, run_at, target
+FROM gone;
+
+-- name: already_recorded
+-- What the history knows of these claims: the state that the execution ended in with it, and how the attempt went.
+SELECT asked.id,
+       asked.claim_id,
+       (SELECT finished.state FROM timeball.finished WHERE finished.id = asked.id AND finished.claim_id = asked.claim_id LIMIT 1) AS state,
+       (SELECT attempt.outcome FROM timeball.attempt WHERE attempt.execution_id = asked.id AND attempt.claim_id = asked.claim_id LIMIT 1) AS outcome
+FROM unnest(:ids::uuid[], :claim_ids::uuid[]) AS asked (id, claim_id);
+
+-- name: report_progress
+-- Note how far an attempt has come, while its row still names the claim.
+UPDATE timeball.running
+SET progress = :progress,
+    progress_note = :note
+WHERE id = :id
+  AND fence = :fence
+  AND claim_id = :claim_id;
+
+-- name: reap_orphans
+-- What is held by nobody alive: its node's row is gone, or its deadline has passed.
+SELECT running.id, running.job_id, running.fence, running.attempts, running.lost, running.handler, running.run_at, running.scheduled_for, running.queue,
+       running.priority, running.claim_id, running.holder, running.claimed_at, running.deadline, node.incarnation IS NULL AS is_orphan
+FROM timeball.running
+LEFT JOIN timeball.node ON node.incarnation = running.holder
+WHERE node.incarnation IS NULL
+   OR running.deadline < coalesce(:now, now())
+LIMIT :limit;

@@ -1,0 +1,236 @@
+-- From `due` to `ready`: what a scheduler reads, and the one statement by which it moves it. Each move is one statement, so an execution is never in
+-- two rooms and never in none.
+
+-- name: look_ahead
+-- The rows of our shards that fall due within the horizon, from each shard's bound on: where each stands, not all of it.
+-- All of them, however old: a row that was committed late is not lost. Most are held already, so the others are read whole by due_rows.
+SELECT due.shard, due.id, due.run_at, due.version
+FROM unnest(:shards::smallint[], :bounds::timestamptz[]) AS mine (shard, bound)
+CROSS JOIN LATERAL (
+    SELECT *
+    FROM timeball.due
+    WHERE due.shard = mine.shard
+      AND due.run_at >= mine.bound
+      AND due.run_at <= coalesce(:now, now()) + :horizon::interval
+    ORDER BY due.run_at
+    LIMIT :limit
+) AS due;
+
+-- name: due_rows
+-- Some rows of due, whole. Whether its job is paused counts for second tries alone, and is looked up for them alone.
+SELECT due.id,
+       due.job_id,
+       due.kind,
+       due.origin,
+       due.shard,
+       due.run_at,
+       due.scheduled_for,
+       due.watermark,
+       due.tzdata,
+       due.version,
+       due.executions_left,
+       due.limit_key,
+       due.queue,
+       due.priority,
+       coalesce((SELECT job.paused_at IS NOT NULL FROM timeball.job WHERE job.id = due.job_id AND due.kind IN ('retry', 'snooze')), false) AS is_paused
+FROM timeball.due
+WHERE due.id = ANY (:ids::uuid[]);
+
+-- name: busy_jobs
+-- Which of these jobs have an execution that is unfinished and no longer only scheduled.
+-- OFFSET 0: otherwise the planner may read a whole room into a hash table, to look a few jobs up in it.
+SELECT asked.job_id
+FROM unnest(:job_ids::uuid[]) AS asked (job_id)
+WHERE EXISTS (SELECT 1 FROM timeball.ready WHERE ready.job_id = asked.job_id AND ready.job_id <> ready.id OFFSET 0)
+   OR EXISTS (SELECT 1 FROM timeball.running WHERE running.job_id = asked.job_id AND running.job_id <> running.id OFFSET 0)
+   OR EXISTS (SELECT 1 FROM timeball.blocked WHERE blocked.job_id = asked.job_id OFFSET 0)
+   OR EXISTS (SELECT 1 FROM timeball.due WHERE due.job_id = asked.job_id AND due.job_id <> due.id AND due.kind IN ('retry', 'snooze') OFFSET 0);
+
+-- name: hoist
+-- Take rows out of due, put each recurring job's following occurrence in, and record what becomes of those taken:
+-- runs go to ready (blocked if limited, due again if they are to come later), skips into the history.
+-- The row itself is compared and set: version is a column of due, because a joined job would not be looked at again after a lock wait.
+-- The look-up by OFFSET 0 can only be done by the primary key, whatever the planner believes about the size of the room; it locks, and looks
+-- again after a lock wait. What is locked is then deleted by ctid: not before, because servers of 2025 and older do not look again by ctid.
+-- `given` hides from the planner how many there are: it would plan the statement anew for every number, which takes two milliseconds.
+-- It takes them for few, so `judged` looks into a set and the rows are deleted by ctid: joined, each would be compared with each.
+WITH given AS MATERIALIZED (
+    SELECT :ids::uuid[] AS ids, :run_ats::timestamptz[] AS run_ats, :versions::integer[] AS versions, :next_ids::uuid[] AS next_ids,
+           :next_run_ats::timestamptz[] AS next_run_ats, :next_fors::timestamptz[] AS next_fors, :watermarks::timestamptz[] AS watermarks,
+           :lefts::bigint[] AS lefts,
+           :shards::smallint[] AS shards, :epochs::bigint[] AS epochs,
+           :run_due_ids::uuid[] AS run_due_ids, :run_ids::uuid[] AS run_ids, :run_fors::timestamptz[] AS run_fors,
+           :run_run_ats::timestamptz[] AS run_run_ats, :run_targets::text[] AS run_targets,
+           :skip_due_ids::uuid[] AS skip_due_ids, :skip_ids::uuid[] AS skip_ids, :skip_fors::timestamptz[] AS skip_fors,
+           :skip_reasons::text[] AS skip_reasons,
+           :range_due_ids::uuid[] AS range_due_ids, :range_ids::uuid[] AS range_ids, :range_firsts::timestamptz[] AS range_firsts,
+           :range_lasts::timestamptz[] AS range_lasts, :range_counts::bigint[] AS range_counts, :range_reasons::text[] AS range_reasons
+),
+owed AS (
+    SELECT o.*
+    FROM given
+    CROSS JOIN unnest(ids, run_ats, versions, next_ids, next_run_ats, next_fors, watermarks, lefts)
+               AS o (id, run_at, version, next_id, next_run_at, next_for, watermark, left_over)
+),
+owned AS MATERIALIZED (
+    SELECT shard.id
+    FROM given
+    CROSS JOIN unnest(given.shards, given.epochs) AS mine (id, epoch)
+    JOIN timeball.shard USING (id, epoch)
+    WHERE shard.owner = :incarnation
+),
+found AS MATERIALIZED (
+    SELECT looked_up.tid
+    FROM owed
+    CROSS JOIN LATERAL (
+        SELECT due.ctid AS tid
+        FROM timeball.due
+        WHERE due.id = owed.id
+          AND due.run_at = owed.run_at
+          AND due.version = owed.version
+          AND due.shard = ANY (ARRAY(SELECT owned.id FROM owned))
+          AND due.run_at <= coalesce(:now, now()) + :hoist_window::interval
+        OFFSET 0
+        FOR UPDATE
+    ) AS looked_up
+),
+gone AS (
+    DELETE FROM timeball.due
+    WHERE due.ctid = ANY (ARRAY(SELECT found.tid FROM found))
+    RETURNING due.*
+),
+taken AS MATERIALIZED (
+    SELECT gone.*, owed.next_id, owed.next_run_at, owed.next_for, owed.watermark AS next_watermark, owed.left_over
+    FROM gone
+    JOIN owed ON owed.id = gone.id AND owed.run_at = gone.run_at
+),
+following AS (
+    INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, watermark, tzdata, version, queue, priority, handler,
+                              executions_left, limit_key, unique_key)
+    SELECT next_id, job_id, 'occurrence', origin, shard, next_run_at, next_for, next_watermark, :tzdata, version, queue, priority, handler,
+           left_over, limit_key, unique_key
+    FROM taken
+    WHERE next_id IS NOT NULL
+),
+run AS (
+    SELECT wanted.id AS run_id, wanted.scheduled_for AS run_for, wanted.run_at AS run_run_at, wanted.target, taken.*
+    FROM given
+    CROSS JOIN unnest(run_due_ids, run_ids, run_fors, run_run_ats, run_targets) AS wanted (due_id, id, scheduled_for, run_at, target)
+    JOIN taken ON taken.id = wanted.due_id
+),
+keyed AS (
+    INSERT INTO timeball.live_key (key, execution_id)
+    SELECT unique_key, run_id
+    FROM run
+    WHERE unique_key IS NOT NULL
+      AND kind = 'occurrence'
+      AND origin = 'schedule'
+    ORDER BY run_for
+    ON CONFLICT DO NOTHING
+    RETURNING execution_id
+),
+judged AS MATERIALIZED (
+    SELECT run.*,
+           unique_key IS NULL OR kind <> 'occurrence' OR origin <> 'schedule' OR run_id IN (SELECT keyed.execution_id FROM keyed) AS is_allowed
+    FROM run
+),
+later AS (
+    INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, tzdata, version, queue, priority, handler, limit_key, unique_key)
+    SELECT run_id, job_id, 'later', origin, shard, run_run_at, run_for, :tzdata, version, queue, priority, handler, limit_key, unique_key
+    FROM judged
+    WHERE is_allowed
+      AND target = 'due'
+),
+held_up AS (
+    INSERT INTO timeball.blocked (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
+                                  attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of)
+    SELECT run_id, job_id, origin, version, queue, priority, handler, run_for, run_run_at, coalesce(queued_at, :now, now()),
+           attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of
+    FROM judged
+    WHERE is_allowed
+      AND target = 'blocked'
+),
+hoisted AS (
+    INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
+                                attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of)
+    SELECT run_id, job_id, origin, version, queue, priority, handler, run_for, run_run_at, coalesce(queued_at, :now, now()),
+           attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of
+    FROM judged
+    WHERE is_allowed
+      AND target = 'ready'
+),
+unkeyed AS (
+    DELETE FROM timeball.live_key
+    USING taken
+    WHERE live_key.key = taken.unique_key
+      AND live_key.execution_id = taken.id
+      AND taken.unique_key IS NOT NULL
+      AND taken.id = ANY (:skip_ids::uuid[])
+),
+skipped AS (
+    INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, finished_at,
+                                   attempts, lost, fence, tzdata, reason)
+    SELECT skip.id, taken.job_id, 'skipped', taken.origin, taken.version, taken.queue, taken.priority, taken.handler, skip.scheduled_for,
+           greatest(coalesce(:now, now()), skip.scheduled_for), 0, 0, 0, taken.tzdata, skip.reason
+    FROM given
+    CROSS JOIN unnest(skip_due_ids, skip_ids, skip_fors, skip_reasons) AS skip (due_id, id, scheduled_for, reason)
+    JOIN taken ON taken.id = skip.due_id
+    UNION ALL
+    SELECT run_id, job_id, 'skipped', origin, version, queue, priority, handler, run_for,
+           greatest(coalesce(:now, now()), run_for), 0, 0, 0, tzdata, 'unique_key'
+    FROM judged
+    WHERE NOT is_allowed
+),
+ranges AS (
+    INSERT INTO timeball.skip_range (id, job_id, version, tzdata, first_at, last_at, occurrences, reason, recorded_at)
+    SELECT span.id, taken.job_id, taken.version, taken.tzdata, span.first_at, span.last_at, span.occurrences, span.reason, coalesce(:now, now())
+    FROM given
+    CROSS JOIN unnest(range_due_ids, range_ids, range_firsts, range_lasts, range_counts, range_reasons)
+               AS span (due_id, id, first_at, last_at, occurrences, reason)
+    JOIN taken ON taken.id = span.due_id
+)
+SELECT id FROM taken;
+
+-- name: park
+-- Let second tries of a paused job wait for its resumption. The job is locked, and seen as it is after a lock wait: whatever was parked behind
+-- its resumption would wait for ever.
+WITH looked_at AS MATERIALIZED (
+    SELECT id, paused_at
+    FROM timeball.job
+    WHERE id = ANY (:job_ids::uuid[])
+    FOR SHARE
+)
+UPDATE timeball.due
+SET run_at = :parked_at
+FROM unnest(:ids::uuid[], :run_ats::timestamptz[]) AS given (id, run_at)
+WHERE due.id = given.id
+  AND due.run_at = given.run_at
+  AND due.kind IN ('retry', 'snooze')
+  AND NOT EXISTS (SELECT 1 FROM looked_at WHERE looked_at.id = due.job_id AND looked_at.paused_at IS NULL);
+
+-- name: occurrences_of_other_tzdata
+-- Occurrences of our shards that were computed by older time-zone data.
+SELECT id, job_id, kind, origin, shard, run_at, scheduled_for, watermark, tzdata, version, executions_left, limit_key, queue, priority, false AS is_paused
+FROM timeball.due
+WHERE tzdata < :tzdata
+  AND kind = 'occurrence'
+  AND shard = ANY (:shards::smallint[])
+ORDER BY tzdata, id
+LIMIT :limit;
+
+-- name: move_occurrence
+-- Replace a pending occurrence by the one that the present time-zone data yield.
+WITH taken AS (
+    DELETE FROM timeball.due
+    WHERE id = :id
+      AND run_at = :run_at
+      AND version = :version
+      AND kind = 'occurrence'
+    RETURNING *
+)
+INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, watermark, tzdata, version, queue, priority, handler,
+                          executions_left, limit_key, unique_key, payload)
+SELECT :next_id, job_id, kind, origin, shard, :next_run_at, :next_for, watermark, :tzdata, version, queue, priority, handler,
+       executions_left, limit_key, unique_key, payload
+FROM taken
+RETURNING id;

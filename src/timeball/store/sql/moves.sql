@@ -1,0 +1,87 @@
+-- What all moves between rooms share: the way from `blocked` to `ready`, which every move may open for another, and wishes to stop.
+
+-- name: lock_limits
+-- Lock the limits that have a place free, perhaps; counting comes in the next statement, with a fresh snapshot.
+SELECT key
+FROM timeball.running_limit
+WHERE key = ANY (:keys::text[])
+ORDER BY key
+FOR UPDATE;
+
+-- name: promote
+-- Let blocked executions into ready while their limit has places, most urgent first: by their index, whose rank knows no time zone. By ctid as in claim.
+WITH place AS (
+    SELECT running_limit.key,
+           running_limit.max_running
+             - (SELECT count(*) FROM timeball.ready WHERE ready.limit_key = running_limit.key)
+             - (SELECT count(*) FROM timeball.running WHERE running.limit_key = running_limit.key) AS free
+    FROM timeball.running_limit
+    WHERE running_limit.key = ANY (:keys::text[])
+),
+chosen AS MATERIALIZED (
+    SELECT first.tid
+    FROM place
+    CROSS JOIN LATERAL (
+        SELECT blocked.ctid AS tid
+        FROM timeball.blocked
+        WHERE blocked.limit_key = place.key
+        ORDER BY (blocked.run_at AT TIME ZONE 'UTC') - blocked.priority * interval '12 seconds'
+        LIMIT greatest(place.free, 0)
+    ) AS first
+),
+freed AS (
+    DELETE FROM timeball.blocked
+    WHERE blocked.ctid = ANY (ARRAY(SELECT chosen.tid FROM chosen))
+    RETURNING blocked.*
+)
+INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
+                            attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of)
+SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
+       attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of
+FROM freed
+RETURNING queue, priority, run_at;
+
+-- name: blocked_keys
+-- The limits somebody waits for, the first few behind one of them: a loose index scan, one probe a limit.
+-- The reaper looks at each again, in case whoever freed a place died before it could promote.
+WITH RECURSIVE waited_for AS (
+    SELECT :behind::text AS limit_key, 0 AS number
+    UNION ALL
+    SELECT following.limit_key, waited_for.number + 1
+    FROM waited_for
+    CROSS JOIN LATERAL (
+        SELECT blocked.limit_key
+        FROM timeball.blocked
+        WHERE blocked.limit_key > waited_for.limit_key
+        ORDER BY blocked.limit_key
+        LIMIT 1
+    ) AS following
+    WHERE waited_for.number < :limit::integer
+)
+SELECT limit_key
+FROM waited_for
+WHERE number > 0;
+
+-- name: request_stop
+-- Ask the holders of these executions to stop; only the holder and the reaper take a running row away.
+UPDATE timeball.running
+SET stop = :reason
+WHERE id = ANY (:ids::uuid[])
+  AND stop IS NULL
+RETURNING id, holder;
+
+-- name: request_stop_of_jobs
+-- Ask the holders of these jobs' executions to stop.
+UPDATE timeball.running
+SET stop = :reason
+WHERE job_id = ANY (:job_ids::uuid[])
+  AND job_id <> id
+  AND stop IS NULL
+RETURNING id, holder;
+
+-- name: stops
+-- What this holder has been asked to stop.
+SELECT id, stop
+FROM timeball.running
+WHERE holder = :incarnation
+  AND stop IS NOT NULL;
