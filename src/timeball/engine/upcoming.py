@@ -15,7 +15,10 @@ Place: TypeAlias = tuple[datetime, ExecutionId]
 
 
 class Upcoming:
-    """Rows by their id, and a heap of when to look at each. A place whose row is gone or was replaced is passed over."""
+    """Rows by their id, and a heap of when to look at each.
+
+    A place whose row is gone is passed over. One whose row was replaced brings the new one, perhaps before its time: then it is not moved.
+    """
 
     def __init__(self) -> None:
         self._heap: list[Place] = []
