@@ -276,6 +276,7 @@ HOT: dict[str, tuple[dict[str, Any], int]] = {
     "usual_durations_of_handlers": ({"most": BATCH}, 2 * BATCH),
     # What is looked at to draw time lines and to foresee.
     "futures": ({"most": BATCH}, BATCH),
+    "future_of_job": (_JOB_COLUMNS, 5),
     "one_offs": ({"start": NOW, "until": NOW + timedelta(days=9), "queue": None, "each": 10}, 64 * 10 + 2 * 64),
     "past_of_jobs": (_PAST | {"ids": [job(number) for number in odd(_FINISHED)], "each": 5}, 2 * BATCH),
 }

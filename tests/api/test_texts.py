@@ -55,7 +55,7 @@ QUERIES = {
 }
 PATHS = [
     *("/jobs/{}", "/executions/{}", "/queues/{}", "/workers/{}", "/templates/{}", "/operations/{}", "/handlers/{}"),
-    *("/executions/{}/logs", "/jobs/{}/next"),
+    *("/executions/{}/logs", "/jobs/{}/next", "/jobs/{}/calendar.ics"),
 ]
 # The route, what is said besides, and the fields that the text goes into.
 BODIES: list[tuple[str, dict[str, Any], list[str]]] = [

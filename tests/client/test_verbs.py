@@ -138,6 +138,9 @@ def test_past_and_future(running_api: str) -> None:
         assert [(row.label, len(row.marks)) for row in line.rows] == [("nightly", 2)]
         assert sum(hour.starts or 0 for day in timeball.time.forecast(days=3).days for hour in day.hours) in (2, 3)
         assert timeball.time.collisions(queue="crm") == []
+        for file in (timeball.time.calendar(days=2, queue="crm"), timeball.jobs.calendar("nightly", days=2)):
+            assert file.startswith(b"BEGIN:VCALENDAR\r\n")
+            assert b"\r\nSUMMARY:nightly\r\n" in file
 
 
 def test_what_is_known_of_the_house(running_api: str) -> None:

@@ -18,7 +18,7 @@ from tests.servers import PostgresServer, Servers, ServiceMissing, give_up_on, w
 PAGES = (
     "/", "/timeline", "/timeline?view=table", "/timeline?rows=queues", "/forecast", "/forecast?measure=starts", "/jobs", "/jobs/new",
     "/executions", "/dead", "/queues", "/queues/one?name=crm", "/workers", "/templates", "/keys", "/audit",
-    "/operations", "/tries", "/doctor", "/about", "/login",
+    "/operations", "/settings", "/tries", "/doctor", "/about", "/login",
 )  # fmt: skip
 
 

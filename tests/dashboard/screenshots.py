@@ -40,6 +40,7 @@ PAGES = {
     "templates": "/templates",
     "keys": "/keys",
     "audit": "/audit",
+    "settings": "/settings",
     "doctor": "/doctor",
     "about": "/about",
     "login": "/login",

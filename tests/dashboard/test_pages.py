@@ -23,7 +23,18 @@ CANARY = "canary-5f3a"
 Entering = Callable[[str], Awaitable[Browser]]
 Ids = dict[str, str]
 
-EMPTY = ["/", "/jobs", "/jobs/new", "/executions", "/dead", "/keys", "/audit", "/templates", "/templates/new"]
+EMPTY = [
+    "/",
+    "/jobs",
+    "/jobs/new",
+    "/executions",
+    "/dead",
+    "/keys",
+    "/audit",
+    "/settings",
+    "/templates",
+    "/templates/new",
+]
 SEARCHES = [
     "/jobs?q=status:paused",
     "/executions?status=dead&q=queue:x",
@@ -126,7 +137,7 @@ async def test_empty_lists_say_which_nothing_it_is(browser: Browser, log_in: Ent
     assert (await viewer.get("/audit")).status_code == 403
 
 
-READS = {"/keys": "admin", "/audit": "admin", "/jobs/new": "editor", "/templates/new": "editor"}
+READS = {"/keys": "admin", "/audit": "admin", "/settings": "admin", "/jobs/new": "editor", "/templates/new": "editor"}
 
 
 async def test_pages_that_need_more_than_a_look_say_so(log_in: Entering) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from html import unescape
 from zoneinfo import ZoneInfo
 
+import httpx
 import pytest
 
 from tests.dashboard.conftest import Browser, open_browser
@@ -15,6 +17,7 @@ from timeball.dashboard import timeline_drawing as drawing
 from timeball.dashboard.pages.forecast import shade
 from timeball.dashboard.timeline_view import read_view
 from timeball.dashboard.zones import ZONE_COOKIE
+from timeball.domain.ids import show_job
 from timeball.domain.node import NodeKind
 from timeball.settings import Settings
 from timeball.store.postgres import Store
@@ -233,3 +236,31 @@ def test_hours_are_as_dark_as_they_are_busy(value: float, slots: int, wanted: st
 def test_the_busiest_hour_is_the_darkest_when_starts_are_shown() -> None:
     assert shade({"note": None, "value": 900}, 4, "starts", 900) == "5"
     assert shade({"note": "past", "value": None}, 4, "starts", 900) == "past"
+
+
+# calendars
+
+
+async def test_a_forecast_and_a_schedule_can_be_taken_along(browser: Browser, store: Store) -> None:
+    job = show_job((await make_job(store, name="nightly", schedule="0 3 * * *", queue="crm & co")).id)
+
+    forecast = (await browser.get("/forecast?queue=crm+%26+co")).text
+    schedule = (await browser.get(f"/jobs/{job}?tab=schedule")).text
+
+    (of_queue,) = re.findall(r'href="(/calendar\.ics\?[^"]+)"', forecast)
+    assert httpx.URL(unescape(of_queue)).params["queue"] == "crm & co"
+    (of_job,) = re.findall(r'href="(/jobs/[^"]+\.ics)"', schedule)
+    for address in (unescape(of_queue), of_job):
+        answer = await browser.get(address)
+        assert answer.headers["content-type"] == "text/calendar; charset=utf-8"
+        assert "SUMMARY:nightly" in answer.text
+
+
+async def test_a_calendar_leads_back_below_the_prefix(parts: FrontParts, store: Store) -> None:
+    job = show_job((await make_job(store, name="nightly", schedule="0 3 * * *")).id)
+
+    async with open_browser(replace(parts, settings=Settings(url_prefix="/below"))) as browser:
+        for path in ("/calendar.ics", f"/jobs/{job}/calendar.ics", "/api/v1/calendar.ics"):
+            text = (await browser.get(f"/below{path}")).text.replace("\r\n ", "")
+
+            assert f"URL:http://localhost:8080/below/jobs/{job}\r\n" in text, path

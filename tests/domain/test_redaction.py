@@ -42,6 +42,10 @@ def test_the_password_in_an_address_is_hidden() -> None:
     assert shown == {"url": f"amqp://worker:{REDACTED}@rabbit:5672/", "plain": ["https://example.com/a@b"]}
 
 
+def test_a_password_with_an_at_in_it_is_hidden_to_its_end() -> None:
+    assert redacted("redis://:hunt@er2@cache:6379/0") == f"redis://:{REDACTED}@cache:6379/0"
+
+
 def test_what_stands_under_such_a_key_in_an_address_is_hidden() -> None:
     url = "https://example.com/hook?day=7&access_token=hunter2&sig=hunter3#part, then https://b.co/?api_key=hunter4"
 

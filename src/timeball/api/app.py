@@ -20,6 +20,7 @@ from timeball.api.limits import Limits
 from timeball.api.problems import MEDIA_TYPE, install_problems
 from timeball.api.routes import (
     bulk_jobs,
+    calendars,
     dead_letter,
     doctor,
     events,
@@ -59,6 +60,7 @@ _ROUTERS = (
     doctor.router,
     revisions.router,
     time.router,
+    calendars.router,
     system.router,
 )
 _DESCRIPTION = (

@@ -164,6 +164,11 @@ def export(format: ExportFormat = "csv", **wanted: Unpack[JobSearch]) -> Call[by
     return get("/jobs/export", raw, format=format, **wanted)
 
 
+def calendar(job: str, days: int | None = None) -> Call[bytes]:
+    """When a job is to run next, as an iCalendar file."""
+    return get(at("jobs", job, "calendar.ics"), raw, days=days)
+
+
 def sync(
     jobs: Sequence[Mapping[str, Any]],
     declared_by: str,
@@ -207,4 +212,5 @@ class Jobs(Group[Face]):
     iterate_revisions = Walk(list_revisions)
     bulk = Verb(bulk)
     export = Download(export)
+    calendar = Verb(calendar)
     sync = Verb(sync)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from timeball.client.calls import Call, a, get, many
+from timeball.client.calls import Call, a, get, many, raw
 from timeball.client.models import Collision, Forecast, Timeline
 from timeball.client.verbs import Face, Group, Verb
 from timeball.client.wishes import Moment
@@ -40,9 +40,15 @@ def collisions(*, days: int = 7, queue: str | None = None, timezone: str = "UTC"
     return get("/forecast/collisions", many(Collision), days=days, queue=queue, timezone=timezone)
 
 
+def calendar(*, days: int = 7, queue: str | None = None, timezone: str = "UTC") -> Call[bytes]:
+    """What is to run in the next days, as an iCalendar file."""
+    return get("/calendar.ics", raw, days=days, queue=queue, timezone=timezone)
+
+
 class Time(Group[Face]):
     """Past and future."""
 
     timeline = Verb(timeline)
     forecast = Verb(forecast)
     collisions = Verb(collisions)
+    calendar = Verb(calendar)

@@ -72,8 +72,17 @@ def make_dashboard(parts: FrontParts, api: ASGIApp, gate: Gate | None = None) ->
         Exception: show_failure,
     }
     app = Starlette(routes=routes, exception_handlers=handlers)
-    reads = SharedReads(parts.env.clock.monotonic)
-    app.state.site = Site(api, parts.insights, reception, parts.keys, parts.live, assets, make_templates(assets), reads)
+    app.state.site = Site(
+        api=api,
+        insights=parts.insights,
+        reception=reception,
+        cupboard=parts.keys,
+        live=parts.live,
+        settings=parts.settings,
+        assets=assets,
+        templates=make_templates(assets),
+        reads=SharedReads(parts.env.clock.monotonic),
+    )
     app.add_middleware(_SafeHeaders)
     app.add_middleware(GZipMiddleware, minimum_size=1_000, compresslevel=4)
     return app

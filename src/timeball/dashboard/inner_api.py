@@ -65,7 +65,9 @@ class InnerApi:
 
     async def forward(self, scope: Scope, receive: Receive, send: Send, *path: str) -> None:
         """Let the API answer a request of the visitor itself: a download, a stream."""
-        inner = {**scope, "path": _path(path), "raw_path": None, "root_path": "", "state": {}}
+        # Below the same prefix: what the API answers may name addresses of the site.
+        root = scope.get("root_path", "")
+        inner = {**scope, "path": root + _path(path), "raw_path": None, "root_path": root, "state": {}}
         inner[TRUSTED_CALLER] = self._caller
         await self._app(inner, receive, send)
 

@@ -18,6 +18,7 @@ from timeball.dashboard.visitor import Reception
 from timeball.dashboard.wording import FILTERS, STATES
 from timeball.insights import Insights
 from timeball.live import Live
+from timeball.settings import Settings
 from timeball.version import __version__
 
 
@@ -38,6 +39,7 @@ class Site:
     reception: Reception
     cupboard: KeyCupboard
     live: Live
+    settings: Settings
     assets: Assets
     templates: Environment
     reads: SharedReads

@@ -94,10 +94,14 @@ class Fires:
 
 @dataclass(slots=True)
 class Foresight:
-    """Asks lines for their fire times between the edges of some buckets, within a budget."""
+    """Asks lines for their fire times between the edges of some buckets, within a budget.
+
+    A line with more runs than buckets, and more than *singly*, is only counted.
+    """
 
     edges: Sequence[datetime]
     budget: int = BUDGET
+    singly: int = 50
     left_out: int = 0
     _known: dict[object, tuple[int, ...]] = field(default_factory=dict)
 
@@ -120,7 +124,7 @@ class Foresight:
         if line.left is not None:
             expected = min(expected, line.left)
         buckets = len(self.edges) - 1
-        if expected <= max(buckets, 50) or line.left is not None:
+        if expected <= max(buckets, self.singly) or line.left is not None:
             return Fires(line, at=tuple(line.fires(start, end))) if self._spend(1 + expected) else None
         counts = self._counts(line)
         return None if counts is None else Fires(line, counts=counts)

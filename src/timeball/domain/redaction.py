@@ -15,8 +15,8 @@ _SECRET_KEY = re.compile(
     r"|credential|cookie|signature|\bsig\b|\bdsn\b",
     re.IGNORECASE,
 )
-# The password in `amqp://user:password@host`.
-_IN_ADDRESS = re.compile(r"(://[^/\s:@]{0,200}:)[^/\s@]{1,500}(?=@)")
+# The password in `amqp://user:password@host`; it may hold an @ itself.
+_IN_ADDRESS = re.compile(r"(://[^/\s:@]{0,200}:)[^/\s]{1,500}(?=@)")
 # The token in `https://host/path?token=...`.
 _IN_QUERY = re.compile(r"([?&]([^=&#\s]{1,100})=)[^&#\s]+")
 

@@ -4,6 +4,7 @@ API, command line and dashboard all come through here. Nothing here writes, and 
 """
 
 from timeball.domain.search import EXACT_UP_TO as MOST_COUNTED
+from timeball.insights.calendar import Calendar
 from timeball.insights.doctor import Concern
 from timeball.insights.forecast import Forecast, ForecastWish
 from timeball.insights.landing import Landing, LandingWish
@@ -15,6 +16,7 @@ from timeball.store.listing import RecentRuns
 
 __all__ = [
     "MOST_COUNTED",
+    "Calendar",
     "Change",
     "Check",
     "Concern",

@@ -26,6 +26,7 @@ from timeball.domain.search import ExecutionFilter, JobFilter, JobOrder, Page, P
 from timeball.domain.template import Template, TemplateId
 from timeball.errors import InvalidInput, NotFound, StoreError
 from timeball.insights.brokers import broker_check
+from timeball.insights.calendar import Calendar, Calendars
 from timeball.insights.doctor import Concern, Doctor
 from timeball.insights.explain import Explainer
 from timeball.insights.forecast import Forecast, Forecasts, ForecastWish
@@ -60,6 +61,7 @@ class Insights:
         self._timelines = Timelines(store, outlook)
         self._forecasts = Forecasts(store, outlook)
         self._landings = Landings(store, outlook)
+        self._calendars = Calendars(store, outlook)
         self.meters = Meters(store, listing)
 
     # why
@@ -103,6 +105,15 @@ class Insights:
     async def landing(self, wish: LandingWish) -> Landing:
         """What else runs at an instant, and how many slots that needs."""
         return await self._landings.at(wish)
+
+    async def calendar(self, wish: ForecastWish) -> Calendar:
+        """What is to run in the next days, as entries of a calendar."""
+        return await self._calendars.of_all(wish)
+
+    async def calendar_of_job(self, reference: str, days: int) -> tuple[Job, Calendar]:
+        """A job, and when it is to run."""
+        job = await self.find_job(reference)
+        return job, await self._calendars.of_job(job, days)
 
     # jobs
 

@@ -81,6 +81,11 @@ class Outlook:
         durations = await self.durations([JobId(row["id"]) for row in wanted])
         return Futures([_line(row, durations) for row in wanted], len(rows) > most, durations.read_at)
 
+    async def future_of(self, job_id: JobId) -> Line | None:
+        """The future of one job, whether it recurs or runs once; None if nothing of it is to come by itself."""
+        row = next(iter(await self._database.fetch("future_of_job", job_id=job_id)), None)
+        return None if row is None else _line(row, await self.durations([job_id]))
+
     async def durations(self, job_ids: Collection[JobId]) -> Durations:
         """How long executions of these jobs usually take, at most a minute old."""
         return await self._usual.of(job_ids)

@@ -23,6 +23,7 @@ from timeball.dashboard.pages import (
     queues,
     schedule_preview,
     search_ends,
+    settings,
     shell,
     stream,
     templates,
@@ -55,6 +56,7 @@ _TOPICS = (
     keys,
     audit,
     operations,
+    settings,
     templates,
 )
 

@@ -24,6 +24,18 @@ class _Passed(Response):
         await self._visit.api.forward(scope, Request(scope, receive).receive, send, *self._path)
 
 
+@pages.get("/calendar.ics")
+async def calendar(visit: Visit) -> Response:
+    """What is to run, for calendar programs."""
+    return _Passed(visit, "calendar.ics")
+
+
+@pages.get("/jobs/{job}/calendar.ics")
+async def calendar_of_job(visit: Visit) -> Response:
+    """When one job is to run."""
+    return _Passed(visit, "jobs", visit.path["job"], "calendar.ics")
+
+
 @pages.get("/jobs/export")
 async def jobs(visit: Visit) -> Response:
     """The jobs that match, as CSV."""

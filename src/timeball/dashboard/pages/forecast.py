@@ -45,6 +45,7 @@ async def forecast(visit: Visit) -> Response:
         queue=queue,
         queues=queues,
         zone=zone_name(zone),
+        calendar=visit.url("/calendar.ics", queue=queue, timezone=zone.key),
         days=[_day(day, found["slots"], measure, top, hour_page) for day in found["days"]],
     )
 

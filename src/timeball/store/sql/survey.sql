@@ -159,6 +159,16 @@ FROM (
 ) AS due
 JOIN timeball.job ON job.id = due.job_id;
 
+-- name: future_of_job
+-- The same of one job, of whatever kind: there is one next occurrence at most.
+SELECT due.id AS execution_id, due.kind AS due_kind, due.scheduled_for, due.executions_left,
+       job.id, job.name, job.handler, job.queue, job.kind, job.schedule, job.interval_seconds, job.scheduled_at, job.timezone, job.on_gap,
+       job.on_repeat, job.starts_at, job.ends_at, job.jitter_seconds, job.created_at
+FROM timeball.due
+JOIN timeball.job ON job.id = due.job_id
+WHERE due.job_id = :job_id
+  AND due.kind = 'occurrence';
+
 -- name: one_offs
 -- What else is due within a span (one-offs, retries, what was put off), the next :each of every shard.
 SELECT due.id, due.job_id, due.run_at, due.handler, due.queue, due.kind

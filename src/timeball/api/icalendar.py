@@ -1,0 +1,132 @@
+"""Calendars as RFC 5545 wants them: lines of at most 75 octets that end in CR LF, texts escaped, instants in UTC."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from math import ceil
+
+from timeball.domain.ids import show_execution, show_job
+from timeball.domain.wording import counted, span_words
+from timeball.insights import Calendar
+from timeball.insights.calendar import Entry
+from timeball.version import __version__
+
+MEDIA_TYPE = "text/calendar; charset=utf-8"
+_MOST_OCTETS = 75
+_REFRESH = "PT1H"
+_ESCAPES = str.maketrans({"\\": "\\\\", ";": "\\;", ",": "\\,", "\n": "\\n"})
+_LINE_ENDS = re.compile(r"\r\n?")
+# What no text of a calendar may hold; a tab may stand in it.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+# A calendar must hold something: where nothing is to run, it says what UTC is.
+_UTC = (
+    "BEGIN:VTIMEZONE",
+    "TZID:UTC",
+    "BEGIN:STANDARD",
+    "DTSTART:19700101T000000",
+    "TZOFFSETFROM:+0000",
+    "TZOFFSETTO:+0000",
+    "END:STANDARD",
+    "END:VTIMEZONE",
+)
+
+
+def calendar_text(calendar: Calendar, name: str, site: str) -> bytes:
+    """A calendar as its file; *site* is the address that the pages of the dashboard lie below."""
+    events = [line for entry in calendar.entries for line in _event(entry, calendar.now, site)]
+    lines = [
+        "BEGIN:VCALENDAR",
+        "VERSION:2.0",
+        f"PRODID:-//Timeball//Timeball {__version__}//EN",
+        "CALSCALE:GREGORIAN",
+        "METHOD:PUBLISH",
+        f"NAME:{escaped(name)}",
+        f"X-WR-CALNAME:{escaped(name)}",
+        *_remarks(calendar),
+        f"REFRESH-INTERVAL;VALUE=DURATION:{_REFRESH}",
+        f"X-PUBLISHED-TTL:{_REFRESH}",
+        *(events or _UTC),
+        "END:VCALENDAR",
+    ]
+    return b"".join(map(folded, lines))
+
+
+def escaped(text: str) -> str:
+    """A text as the value of a property: what would end it, or part it, is escaped."""
+    return _CONTROLS.sub("", _LINE_ENDS.sub("\n", text)).translate(_ESCAPES)
+
+
+def folded(line: str) -> bytes:
+    """A line with its end; one that is too long goes on behind a blank, and no letter is torn apart."""
+    octets = line.encode()
+    parts: list[bytes] = []
+    while len(octets) > _MOST_OCTETS - bool(parts):
+        cut = _MOST_OCTETS - bool(parts)
+        while octets[cut] & 0b1100_0000 == 0b1000_0000:
+            cut -= 1
+        parts.append(octets[:cut])
+        octets = octets[cut:]
+    return b"\r\n ".join([*parts, octets]) + b"\r\n"
+
+
+def _remarks(calendar: Calendar) -> Iterable[str]:
+    """What is not in it, for whoever looks at its description."""
+    said = []
+    if calendar.left_out:
+        said.append(f"{counted(calendar.left_out, 'job')} left out: too many to foresee.")
+    if calendar.cut_after is not None:
+        said.append(f"There is more after {calendar.cut_after.astimezone(UTC):%Y-%m-%d %H:%M} UTC.")
+    return [f"X-WR-CALDESC:{escaped(' '.join(said))}"] if said else []
+
+
+def _event(entry: Entry, now: datetime, site: str) -> Iterator[str]:
+    times = f", {entry.times:,} times" if entry.day is not None else ""
+    yield "BEGIN:VEVENT"
+    yield f"UID:{escaped(_identity(entry))}@timeball"
+    yield f"DTSTAMP:{_instant(now)}"
+    if entry.day is not None:
+        yield f"DTSTART;VALUE=DATE:{entry.day:%Y%m%d}"
+    else:
+        yield f"DTSTART:{_instant(entry.start)}"
+        yield f"DURATION:PT{_seconds(entry.what.length)}S"
+    yield f"SUMMARY:{escaped(entry.what.label + times)}"
+    yield f"DESCRIPTION:{escaped(_described(entry))}"
+    yield f"URL:{site}{_page(entry)}"
+    yield f"CATEGORIES:{escaped(entry.what.queue)}"
+    # Nobody is busy because a machine is.
+    yield "TRANSP:TRANSPARENT"
+    yield "END:VEVENT"
+
+
+def _identity(entry: Entry) -> str:
+    if entry.execution_id is not None:
+        return show_execution(entry.execution_id)
+    what = entry.what
+    of = f"{what.handler}/{what.queue}" if what.job_id is None else show_job(what.job_id)
+    return f"{of}/{entry.day}"
+
+
+def _described(entry: Entry) -> str:
+    what = entry.what
+    length = "has not run yet" if what.is_guess else f"usually takes {span_words(what.length)}"
+    lines = [what.schedule, f"handler {what.handler}", f"queue {what.queue}", length]
+    return "\n".join(line for line in lines if line)
+
+
+def _page(entry: Entry) -> str:
+    if entry.what.job_id is not None:
+        return f"/jobs/{show_job(entry.what.job_id)}"
+    if entry.execution_id is not None:
+        return f"/executions/{show_execution(entry.execution_id)}"
+    return "/executions?status=scheduled"
+
+
+def _instant(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%Y%m%dT%H%M%SZ}"
+
+
+def _seconds(length: timedelta) -> int:
+    """Whole ones, and not none: a duration has to be positive."""
+    return max(1, ceil(length.total_seconds()))
