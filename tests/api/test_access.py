@@ -75,6 +75,7 @@ ROUTES: list[tuple[str, str, Any, str, int]] = [
     ("GET", "/workers/{node}", None, "viewer", 200),
     ("POST", "/workers/{node}/drain", {}, "operator", 202),
     ("POST", "/schedules/preview", {"schedule": "0 6 * * *"}, "viewer", 200),
+    ("POST", "/schedules/suggest", {}, "viewer", 200),
     ("GET", "/doctor", None, "viewer", 200),
     ("GET", "/attention", None, "viewer", 200),
     ("GET", "/timeline", None, "viewer", 200),

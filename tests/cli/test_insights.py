@@ -144,12 +144,22 @@ def test_clock_changes_and_full_hours_are_drawn() -> None:
         "hindsight": {"predicted_peak": 7.6, "measured_peak": 7.9},
     }
 
-    lines = list(drawn(forecast, [{"sentence": "7 times at 03:00"}]))
+    spread = {
+        "suggestions": [{"sentence": "reindex 0 3 * * * → 10 3 * * * (10 min later), peak 3 → 2"}],
+        "left_out": [{"label": "sync", "why": "it does not recur"}],
+        "sentence": "with 1 job moved the peak is 2, which fits into 2 slots",
+    }
+
+    lines = list(drawn(forecast, [{"sentence": "7 times at 03:00", "spread": spread}, {"sentence": "at 04:00"}]))
 
     assert lines[2].startswith(" Sun 29 ·  ▂  ╳  ▄  ▅  ▆  ▇  █  █ ")
     assert lines[2].endswith("peak 23:00, 23 of 8   02:00 does not exist (clock change)")
     assert lines[3:] == [
         "  1  7 times at 03:00",
+        "       reindex 0 3 * * * → 10 3 * * * (10 min later), peak 3 → 2",
+        "       sync stays: it does not recur",
+        "     → with 1 job moved the peak is 2, which fits into 2 slots",
+        "  2  at 04:00",
         " 2 jobs were too many to foresee",
         " How good was this?  yesterday predicted 7.6 at peak, measured 7.9",
     ]

@@ -141,6 +141,9 @@ def test_past_and_future(running_api: str) -> None:
         for file in (timeball.time.calendar(days=2, queue="crm"), timeball.jobs.calendar("nightly", days=2)):
             assert file.startswith(b"BEGIN:VCALENDAR\r\n")
             assert b"\r\nSUMMARY:nightly\r\n" in file
+        assert timeball.schedules.suggest(queues=["crm"], at=tomorrow).sentence == "nothing collides there"
+        timeball.jobs.update("nightly", reason="an experiment", priority=60)
+        assert timeball.system.audit().data[0].reason == "an experiment"
 
 
 def test_what_is_known_of_the_house(running_api: str) -> None:

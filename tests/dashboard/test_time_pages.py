@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import re
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from html import unescape
@@ -215,6 +217,77 @@ async def test_collisions_name_the_jobs_that_collide(browser: Browser, store: St
 
     assert "2 of 1" in page
     assert all(str(job.name) in page for job in jobs)
+
+
+async def test_a_collision_is_spread_and_that_is_undone(browser: Browser, store: Store) -> None:
+    await make_node(store, NodeKind.WORKER, slots=1)
+    for name in ("a-job", HOSTILE):
+        await make_job(store, name=name, schedule="0 3 * * *")
+
+    closed = (await browser.get("/forecast")).text
+    opened = await browser.get(spread_link(closed))
+
+    assert "peak 2 → 1" not in closed
+    assert "peak 2 → 1" in opened.text
+    assert "<img src=x" not in opened.text
+    preview = re.search(r'href="(/jobs/[^"]+/edit[^"]+)">Preview', opened.text)
+    assert preview
+    assert 'value="5 3 * * *"' in (await browser.get(html.unescape(preview[1]))).text
+    path, fields = form_to(opened.text, "/move")
+    applied = await browser.post(path, data=fields)
+    assert "0 3 * * * → 5 3 * * *." in html.unescape(applied.text)
+    assert "No collisions ahead" in applied.text
+    entry = (await browser.get("/api/v1/audit")).json()["data"][0]
+    assert (entry["action"], entry["reason"]) == ("job.update", "spread: 2 of 1 slots wanted at 03:00")
+    # The page that was open before has the version before.
+    assert (await browser.post(path, data=fields)).status_code == 412
+    path, fields = form_to(applied.text[applied.text.index('id="toasts"') :], "/move")
+    undone = await browser.post(path, data=fields)
+    assert "2 of 1" in undone.text
+
+
+async def test_who_only_looks_sees_what_could_be_moved(
+    log_in: Callable[[str], Awaitable[Browser]], store: Store
+) -> None:
+    await make_node(store, NodeKind.WORKER, slots=1)
+    jobs = [
+        await make_job(store, name=name, schedule=when) for name, when in (("a", "0 3 * * *"), ("b", "*/30 3 * * *"))
+    ]
+    viewer, operator = await log_in("viewer"), await log_in("operator")
+
+    page = (await viewer.get(spread_link((await viewer.get("/forecast")).text))).text
+
+    assert "peak 2 → 1" in page
+    assert "Apply" not in page
+    assert "Preview" not in page
+    for browser in (viewer, operator):
+        refused = await browser.submit(f"/jobs/{jobs[0].name}/move", schedule="5 3 * * *", version="1")
+        assert refused.status_code == 403
+
+
+async def test_a_move_to_nowhere_changes_nothing(browser: Browser, store: Store) -> None:
+    await make_job(store, name="a", schedule="0 3 * * *")
+
+    for fields in ({}, {"schedule": ""}, {"scheduled_at": "2027-01-01T00:00:00Z"}):
+        answer = await browser.submit("/jobs/a/move", version="1", **fields)
+        assert "Nothing was chosen." in answer.text
+    assert (await browser.get("/api/v1/jobs/a")).json()["version"] == 1
+
+
+def spread_link(page: str) -> str:
+    """Where "Spread…" leads to."""
+    link = re.search(r'href="([^"#]+)#spread"', page)
+    assert link
+    return html.unescape(link[1])
+
+
+def form_to(page: str, end: str) -> tuple[str, dict[str, str]]:
+    """The first form of a page that leads to such a path, with what it bears."""
+    form = re.search(rf'action="([^"]+{end})"[^>]*>(.*?)</form>', page, re.DOTALL)
+    assert form
+    return form[1], {
+        name: html.unescape(value) for name, value in re.findall(r'name="([^"]+)" value="([^"]*)"', form[2])
+    }
 
 
 async def test_a_clock_change_is_marked(browser: Browser, clock: VirtualClock) -> None:

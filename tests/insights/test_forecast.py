@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
@@ -10,7 +11,7 @@ from tests.factories import HANDLER, enqueue, make_job, make_node, make_recurrin
 from tests.insights.support import ran
 from timeball.commands import Actor, Commands
 from timeball.domain.node import Lease
-from timeball.insights import Forecast, ForecastWish, Insights
+from timeball.insights import Forecast, ForecastWish, Insights, SpreadWish
 from timeball.insights.forecast import Hour
 from timeball.store.postgres import Store
 from timeball.testing import VirtualClock
@@ -132,6 +133,26 @@ async def test_jobs_that_collide(store: Store, insights: Insights, clock: Virtua
     await commands.limit_queue("batch", 1, ANA)
     (limited,) = await insights.collisions(ForecastWish())
     assert (limited.pool.queues, limited.pool.slots) == (("batch",), 1)
+
+
+async def test_a_collision_is_spread_by_what_jobs_usually_take(
+    store: Store, insights: Insights, clock: VirtualClock, commands: Commands
+) -> None:
+    await make_node(store, slots=2, handlers=(HANDLER,), lease=FOREVER)
+    for number in range(3):
+        job = await make_job(store, name=f"batch-{number}", schedule="0 3 * * *", queue="batch")
+        await ran(store, clock.now() - timedelta(days=1), 600, job.id)
+
+    advice = await insights.spread(SpreadWish(queues=["batch"], timezone="Europe/Berlin"))
+
+    assert advice is not None
+    (move,) = advice.moves
+    assert move.sentence == "batch-0 0 3 * * * → 10 3 * * * (10 min later), peak 3 → 2"
+    # Somebody changed the job while we looked.
+    await commands.update(move.line.job_id, {"schedule": "0 4 * * *"}, ANA)
+    changed = replace(advice, jobs=await store.jobs.find([move.line.job_id]))
+    assert (changed.moves, replace(advice, jobs={}).moves) == ([], [])
+    assert await insights.spread(SpreadWish()) is None
 
 
 async def test_what_comes_all_the_time_takes_its_share(store: Store, insights: Insights, clock: VirtualClock) -> None:

@@ -32,6 +32,7 @@ from timeball.api.routes import (
     meters,
     operations,
     revisions,
+    suggestions,
     sync,
     system,
     templates,
@@ -61,6 +62,7 @@ _ROUTERS = (
     revisions.router,
     time.router,
     calendars.router,
+    suggestions.router,
     system.router,
 )
 _DESCRIPTION = (

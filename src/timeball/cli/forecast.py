@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 Document = Mapping[str, Any]
 
+# Each asks the server to look ahead once more.
+_MOST_SPREAD = 5
 _LEVELS = "▁▂▃▄▅▆▇█"
 _COLUMNS = [
     Column("date"),
@@ -25,32 +27,56 @@ _COLUMNS = [
     Column("starts", kind=Kind.NUMBER),
     Column("note"),
 ]
+_SUGGESTION_COLUMNS = [
+    Column("job"),
+    Column("schedule_before"),
+    Column("schedule_after"),
+    Column("peak_before", kind=Kind.NUMBER),
+    Column("peak_after", kind=Kind.NUMBER),
+]
 
 Days = Annotated[int, typer.Option("--days", min=1, max=31, help="For how many days, today included.")]
 Queue = Annotated[str | None, typer.Option("--queue", help="Only of this queue.")]
 Measure = Annotated[Literal["busy", "starts"], typer.Option("--measure", help="busy (slots) or starts.")]
+Spread = Annotated[bool, typer.Option("--spread", help="Also say which jobs to move so that fewer collide.")]
 Zone = Annotated[str, typer.Option("--tz", help="Whose days and hours: an IANA time zone.")]
 
 commands = topic()
 
 
-@command(commands, "forecast", "timeball forecast", "timeball forecast --queue mail --tz Europe/Berlin")
+@command(
+    commands,
+    "forecast",
+    "timeball forecast",
+    "timeball forecast --queue mail --tz Europe/Berlin",
+    "timeball forecast --spread",
+)
 def show_forecast(
-    session: Session, days: Days = 7, queue: Queue = None, measure: Measure = "busy", tz: Zone = "UTC"
+    session: Session,
+    days: Days = 7,
+    queue: Queue = None,
+    measure: Measure = "busy",
+    tz: Zone = "UTC",
+    spread: Spread = False,
 ) -> None:
     """Show how many slots each hour of the next days needs, which jobs collide, and how good yesterday's forecast was."""
 
     async def ask(client: AsyncClient) -> tuple[Any, Any]:
         forecast = await client.time.forecast(days=days, queue=queue, measure=measure, timezone=tz)
-        return forecast, await client.time.collisions(days=days, queue=queue, timezone=tz)
+        colliding = await client.time.collisions(days=days, queue=queue, timezone=tz)
+        collisions = [dict(as_document(one)) for one in colliding]
+        for one in collisions[: _MOST_SPREAD if spread else 0]:
+            found = await client.schedules.suggest(queues=one["queues"], at=one["start"], days=days, timezone=tz)
+            one["spread"] = as_document(found)
+        return forecast, collisions
 
-    found, colliding = session.talk(ask)
-    forecast, collisions = as_document(found), [as_document(one) for one in colliding]
+    found, collisions = session.talk(ask)
+    forecast = as_document(found)
     printer = session.printer
     if printer.output in (Output.JSON, Output.JSONL):
         printer.details({**forecast, "collisions": collisions}, [])
     elif printer.output is Output.CSV or (not printer.is_terminal and printer.output is None):
-        printer.rows(_hours(forecast), _COLUMNS)
+        printer.rows(*((_suggestions(collisions), _SUGGESTION_COLUMNS) if spread else (_hours(forecast), _COLUMNS)))
     else:
         for line in drawn(forecast, collisions):
             printer.line(line)
@@ -58,6 +84,11 @@ def show_forecast(
 
 def _hours(forecast: Document) -> Iterable[Document]:
     return [hour | {"date": day["date"]} for day in forecast["days"] for hour in day["hours"]]
+
+
+def _suggestions(collisions: Iterable[Document]) -> Iterable[Document]:
+    found = [suggestion for one in collisions for suggestion in one.get("spread", {}).get("suggestions", ())]
+    return [one | {"job": one["job"]["label"]} for one in found]
 
 
 def drawn(forecast: Document, collisions: Iterable[Document]) -> Iterable[str]:
@@ -69,7 +100,15 @@ def drawn(forecast: Document, collisions: Iterable[Document]) -> Iterable[str]:
         yield f" {date.fromisoformat(day['date']):%a %d} {cells}  {_day_words(day)}".rstrip()
     for number, one in enumerate(collisions, start=1):
         yield f" {number:>2}  {one['sentence']}"
+        yield from _spread_words(one.get("spread"))
     yield from _remarks(forecast)
+
+
+def _spread_words(spread: Document | None) -> Iterable[str]:
+    if spread is not None:
+        yield from (f"       {one['sentence']}" for one in spread["suggestions"])
+        yield from (f"       {one['label']} stays: {one['why']}" for one in spread["left_out"])
+        yield f"     → {spread['sentence']}"
 
 
 def _measure_words(forecast: Document) -> str:

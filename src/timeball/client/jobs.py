@@ -58,10 +58,10 @@ def search(
     return get("/jobs", a_page(Job), sort=sort, limit=limit, cursor=cursor, include=include, **wanted)
 
 
-def update(job: str, version: int | None = None, **fields: Unpack[JobFields]) -> Call[Job]:
+def update(job: str, version: int | None = None, reason: str | None = None, **fields: Unpack[JobFields]) -> Call[Job]:
     """Change the given fields of a job; Conflict if *version* is given and not its version any more."""
     headers = {} if version is None else {"If-Match": f'"{version}"'}
-    return Call("PATCH", at("jobs", job), a(Job), body=_wish(fields), headers=headers)
+    return Call("PATCH", at("jobs", job), a(Job), body=_wish(fields), headers=headers).having(reason=reason)
 
 
 def delete(job: str, version: int | None = None, reason: str | None = None) -> Call[None]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from timeball.client.calls import Call, a, at, get, many, post
-from timeball.client.models import FireTimes, Handler, Node, Purged, Queue
+from timeball.client.models import FireTimes, Handler, Node, Purged, Queue, Suggestions
 from timeball.client.verbs import Face, Group, Verb
 from timeball.client.wishes import Moment
 
@@ -130,7 +131,19 @@ def preview(
     return post("/schedules/preview", a(FireTimes), body)
 
 
+def suggest(
+    *, queues: Sequence[str] = (), at: Moment | None = None, days: int = 7, timezone: str = "UTC"
+) -> Call[Suggestions]:
+    """Which of the jobs that collide in these queues, at that instant, to move so that fewer run at once.
+
+    Nothing is changed; `jobs.update` with the changes and the version of a suggestion applies it.
+    """
+    body = {"queues": list(queues), "at": at, "days": days, "timezone": timezone}
+    return post("/schedules/suggest", a(Suggestions), body)
+
+
 class Schedules(Group[Face]):
     """Schedules to look at."""
 
     preview = Verb(preview)
+    suggest = Verb(suggest)

@@ -38,6 +38,8 @@ from timeball.api.schemas.system import NextOut as FireTimes
 from timeball.api.schemas.templates import TemplateOut as Template
 from timeball.api.schemas.time import CollisionOut as Collision
 from timeball.api.schemas.time import ForecastOut as Forecast
+from timeball.api.schemas.time import SuggestionOut as Suggestion
+from timeball.api.schemas.time import SuggestionsOut as Suggestions
 from timeball.api.schemas.time import TimelineOut as Timeline
 
 __all__ = [
@@ -74,6 +76,8 @@ __all__ = [
     "Series",
     "Stats",
     "StatsRow",
+    "Suggestion",
+    "Suggestions",
     "SyncResult",
     "SyncStep",
     "Template",

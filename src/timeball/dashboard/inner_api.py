@@ -55,9 +55,10 @@ class InnerApi:
         """Do, or create."""
         return await self._ask("POST", path, {}, {} if body is None else body, {})
 
-    async def change(self, *path: str, body: Any, version: int | None = None) -> Document:
+    async def change(self, *path: str, body: Any, version: int | None = None, reason: str | None = None) -> Document:
         """Change, if it still has the version the change was made for."""
-        return await self._ask("PATCH", path, {}, body, {} if version is None else {"If-Match": f'"{version}"'})
+        headers = {} if version is None else {"If-Match": f'"{version}"'}
+        return await self._ask("PATCH", path, {"reason": reason}, body, headers)
 
     async def delete(self, *path: str, **params: Any) -> Document:
         """Take away."""

@@ -20,7 +20,7 @@ _SHORTEST = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collision:
-    """Some jobs want *need* of *slots* for a while; *times* says how often just this happens within the forecast."""
+    """Some jobs want *need* of *slots* for a while; *spans* are all the times that just this happens within the forecast."""
 
     pool: Pool
     start: datetime
@@ -29,7 +29,11 @@ class Collision:
     need: int
     jobs: tuple[tuple[JobId, str], ...]
     delay: timedelta
-    times: int = 1
+    spans: tuple[tuple[datetime, datetime], ...]
+
+    @property
+    def times(self) -> int:
+        return len(self.spans)
 
     @property
     def sentence(self) -> str:
@@ -62,9 +66,8 @@ def find_collisions(fires: Sequence[Fires], pools: Iterable[Pool], zone: ZoneInf
 
 
 def _of_pool(fires: Sequence[Fires], pool: Pool, zone: ZoneInfo, span: timedelta) -> Iterator[Collision]:
-    # What comes so often that it was only counted takes its share of the slots all the time.
-    steady = sum(some.total * (some.line.duration / span) for some in fires if some.counts)
-    free = pool.slots - int(steady)
+    steady = steady_slots(fires, span)
+    free = pool.slots - steady
     spans = sorted(
         (_Span(at, at + some.line.duration, some.line) for some in fires for at in some.at), key=lambda one: one.start
     )
@@ -80,10 +83,16 @@ def _of_pool(fires: Sequence[Fires], pool: Pool, zone: ZoneInfo, span: timedelta
             start=start,
             end=end,
             local=f"{start.astimezone(zone):%H:%M}",
-            need=most + int(steady),
+            need=most + steady,
             jobs=tuple(sorted(inside.items(), key=lambda job: job[1])),
             delay=excess / max(pool.slots, 1),
+            spans=((start, end),),
         )
+
+
+def steady_slots(fires: Iterable[Fires], span: timedelta) -> int:
+    """The slots that are always taken by what comes so often that it was only counted."""
+    return int(sum(some.total * (some.line.duration / span) for some in fires if some.counts))
 
 
 def _crowded(spans: Sequence[_Span], free: int) -> Iterator[tuple[datetime, datetime, int, timedelta]]:
@@ -109,9 +118,13 @@ def _crowded(spans: Sequence[_Span], free: int) -> Iterator[tuple[datetime, date
 
 
 def _grouped(collisions: Iterable[Collision]) -> list[Collision]:
-    first: dict[tuple[str, tuple[tuple[JobId, str], ...]], Collision] = {}
+    alike: dict[tuple[str, tuple[tuple[JobId, str], ...]], list[Collision]] = {}
     for one in collisions:
-        key = (one.local, one.jobs)
-        known = first.get(key)
-        first[key] = one if known is None else replace(known, times=known.times + 1)
-    return list(first.values())
+        alike.setdefault((one.local, one.jobs), []).append(one)
+    return [_as_one(same) for same in alike.values()]
+
+
+def _as_one(same: Sequence[Collision]) -> Collision:
+    """The first of those that are alike, with the highest need and the spans of all."""
+    spans = tuple(span for one in same for span in one.spans)
+    return replace(same[0], need=max(one.need for one in same), spans=spans)

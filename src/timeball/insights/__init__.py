@@ -10,12 +10,14 @@ from timeball.insights.forecast import Forecast, ForecastWish
 from timeball.insights.landing import Landing, LandingWish
 from timeball.insights.lookup import Insights
 from timeball.insights.revisions import Change, Revision
+from timeball.insights.spread import Advice, SpreadWish
 from timeball.insights.timeline import RowsBy, Timeline, TimelineWish
 from timeball.insights.views import Check, ExecutionView, FireTime, JobView
 from timeball.store.listing import RecentRuns
 
 __all__ = [
     "MOST_COUNTED",
+    "Advice",
     "Calendar",
     "Change",
     "Check",
@@ -31,6 +33,7 @@ __all__ = [
     "RecentRuns",
     "Revision",
     "RowsBy",
+    "SpreadWish",
     "Timeline",
     "TimelineWish",
 ]

@@ -14,8 +14,10 @@ from timeball.domain.collisions import Collision, find_collisions
 from timeball.domain.foresight import GUESS, Fires, Foresight, Line
 from timeball.domain.load import Load, load_of
 from timeball.domain.node import NodeKind, NodeStatus
+from timeball.domain.spreading import Prospect, spread
 from timeball.insights.dense_past import DensePast
 from timeball.insights.explain import living
+from timeball.insights.spread import Advice, SpreadWish
 from timeball.store.interface import Store
 from timeball.store.outlook import Outlook
 
@@ -100,6 +102,17 @@ class _Ahead:
     workers: Sequence[NodeStatus]
     limits: Mapping[str, int]
 
+    def prospect(self) -> Prospect:
+        """What collisions are looked for in: from now on, for as many whole days."""
+        end = self.now + self.wish.days * timedelta(days=1)
+        return Prospect(
+            fires=[replace(some, at=tuple(at for at in some.at if at < end)) for some in self.fires],
+            pools=pools(self.workers, {line.queue for line in self.lines}, self.limits),
+            now=self.now,
+            end=end,
+            span=self.grid.edges[-1] - self.now,
+        )
+
 
 class Forecasts:
     """Looks ahead."""
@@ -120,6 +133,15 @@ class Forecasts:
         """The forecast and its collisions, from one look."""
         ahead = await self._look(wish)
         return await self._forecast(ahead), await self._collisions(ahead)
+
+    async def spread(self, wish: SpreadWish) -> Advice | None:
+        """How the jobs of a collision could be spread; None if nothing collides there."""
+        ahead = await self._look(ForecastWish(days=wish.days, timezone=wish.timezone))
+        collision = wish.choose(await self._collisions(ahead))
+        if collision is None:
+            return None
+        found = await asyncio.to_thread(spread, collision, ahead.prospect())
+        return Advice(found, await self._store.jobs.find([move.line.job_id for move in found.moves]))
 
     async def _look(self, wish: ForecastWish) -> _Ahead:
         now = await self._store.history.moment()
@@ -154,11 +176,8 @@ class Forecasts:
         )
 
     async def _collisions(self, ahead: _Ahead) -> list[Collision]:
-        shared = pools(ahead.workers, {line.queue for line in ahead.lines}, ahead.limits)
-        end = ahead.now + ahead.wish.days * timedelta(days=1)
-        fires = [replace(some, at=tuple(at for at in some.at if at < end)) for some in ahead.fires]
-        span = ahead.grid.edges[-1] - ahead.now
-        return await asyncio.to_thread(find_collisions, fires, shared, load_zone(ahead.wish.timezone), span)
+        found, zone = ahead.prospect(), load_zone(ahead.wish.timezone)
+        return await asyncio.to_thread(find_collisions, found.fires, found.pools, zone, found.span)
 
     async def _load(self, ahead: _Ahead) -> Load:
         now, grid, queue = ahead.now, ahead.grid, ahead.wish.queue

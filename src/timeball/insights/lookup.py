@@ -33,6 +33,7 @@ from timeball.insights.forecast import Forecast, Forecasts, ForecastWish
 from timeball.insights.landing import Landing, Landings, LandingWish
 from timeball.insights.meters import Meters
 from timeball.insights.revisions import Revision, Revisions
+from timeball.insights.spread import Advice, SpreadWish
 from timeball.insights.timeline import Timeline, Timelines, TimelineWish
 from timeball.insights.views import Check, ExecutionView, FireTime, JobView
 from timeball.settings import Settings
@@ -101,6 +102,10 @@ class Insights:
     async def forecast_with_collisions(self, wish: ForecastWish) -> tuple[Forecast, list[Collision]]:
         """Both, from one look ahead."""
         return await self._forecasts.both(wish)
+
+    async def spread(self, wish: SpreadWish) -> Advice | None:
+        """How the jobs of a collision could be spread; None if nothing collides there."""
+        return await self._forecasts.spread(wish)
 
     async def landing(self, wish: LandingWish) -> Landing:
         """What else runs at an instant, and how many slots that needs."""

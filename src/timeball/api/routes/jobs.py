@@ -45,7 +45,7 @@ from timeball.api.wishes import (
     spec_from,
     version_from,
 )
-from timeball.commands import Created
+from timeball.commands import Actor, Created
 from timeball.domain.ids import ExecutionId, show_execution, show_job
 from timeball.domain.job import JobSpec
 from timeball.domain.redaction import refuse_redacted
@@ -57,6 +57,7 @@ router = APIRouter(prefix="/jobs", tags=["jobs"])
 
 JobRef = Annotated[str, Path(max_length=200, description="A job's id or name.")]
 IfMatch = Annotated[str | None, Header(description='The ETag that the change is made for, such as `"3"`.')]
+Why = Annotated[Words | None, Query(description="Why; it goes into the audit.")]
 IdempotencyKey = Annotated[
     str | None, Header(description="Sent again with the same key within 24 hours, the first answer comes again.")
 ]
@@ -173,25 +174,25 @@ _CHANGE: dict[str, Any] = described(
 
 @router.put("/{job}", response_model=JobOut, **_CHANGE)
 async def replace_job(
-    job: JobRef, body: JobPatch, desk: TheDesk, caller: TheCaller, if_match: IfMatch = None
+    job: JobRef, body: JobPatch, desk: TheDesk, caller: TheCaller, reason: Why = None, if_match: IfMatch = None
 ) -> Response:
     """Change the fields that are given; the same as PATCH. Takes effect with the next occurrence."""
-    return await _change(job, body, desk, caller, if_match)
+    return await _change(job, body, desk, caller.acting(reason), if_match)
 
 
 @router.patch("/{job}", response_model=JobOut, **_CHANGE)
 async def change_job(
-    job: JobRef, body: JobPatch, desk: TheDesk, caller: TheCaller, if_match: IfMatch = None
+    job: JobRef, body: JobPatch, desk: TheDesk, caller: TheCaller, reason: Why = None, if_match: IfMatch = None
 ) -> Response:
     """Change the fields that are given. Takes effect with the next occurrence."""
-    return await _change(job, body, desk, caller, if_match)
+    return await _change(job, body, desk, caller.acting(reason), if_match)
 
 
-async def _change(job: str, body: JobPatch, desk: Desk, caller: Caller, if_match: str | None) -> Response:
+async def _change(job: str, body: JobPatch, desk: Desk, actor: Actor, if_match: str | None) -> Response:
     found = await desk.insights.find_job(job)
     expected = version_from(if_match)
     try:
-        changed = await desk.commands.update(found.id, fields_of(body), caller.acting(), expected)
+        changed = await desk.commands.update(found.id, fields_of(body), actor, expected)
     except Conflict as error:
         raise stale(error) from error
     view = await desk.insights.view_job(str(changed.id))
@@ -214,7 +215,7 @@ async def delete_job(
     job: JobRef,
     desk: TheDesk,
     caller: TheCaller,
-    reason: Annotated[Words | None, Query(description="Why; it goes into the audit.")] = None,
+    reason: Why = None,
     if_match: IfMatch = None,
 ) -> Response:
     """Take a job out of service: what waits is cancelled, its name is free again, its history stays."""

@@ -83,7 +83,7 @@ _FORECAST_EXAMPLE = {
         "measured_hours": 32.1,
     },
 }
-_COLLISION_EXAMPLE = {
+COLLISION_EXAMPLE = {
     "queues": ["batch"],
     "start": "2026-11-17T02:00:00Z",
     "end": "2026-11-17T02:09:00Z",
@@ -148,7 +148,7 @@ async def forecast(
 @router.get(
     "/forecast/collisions",
     response_model=Many[CollisionOut],
-    **described(Role.VIEWER, {"data": [_COLLISION_EXAMPLE]}),
+    **described(Role.VIEWER, {"data": [COLLISION_EXAMPLE]}),
 )
 async def collisions(desk: TheDesk, days: Days = 7, queue: Queue = None, timezone: Zone = "UTC") -> Response:
     """Which jobs want more slots than there are, when, for how long, and about how much delay that adds; the worst first."""

@@ -8,6 +8,8 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from timeball.api.schemas.common import In, Moment, Words
+
 
 class MarkOut(BaseModel):
     """One run, or several that lie too close to be told apart."""
@@ -133,4 +135,47 @@ class CollisionOut(BaseModel):
     delay_seconds: float = Field(description="About how much later the last of them is done.")
     times: int = Field(description="How often just this happens within the forecast.")
     jobs: list[CollidingJob]
+    sentence: str
+
+
+class SuggestIn(In):
+    """Which collision to spread: the worst of those that are meant."""
+
+    queues: list[Words] = Field(
+        default_factory=list, max_length=100, description="Of these queues, as the collision names them; any if none."
+    )
+    at: Moment | None = Field(None, description="At this instant, such as the collision's `start`; at any if none.")
+    days: int = Field(7, ge=1, le=31, description="Within how many days, today included.")
+    timezone: str = Field("UTC", max_length=200, description="Whose days and hours: an IANA time zone.")
+
+
+class SuggestionOut(BaseModel):
+    """A job that could run at another time. It counts on the suggestions before it."""
+
+    job: CollidingJob
+    version: int = Field(description="The job's version now: send it as `If-Match`.")
+    schedule_before: str
+    schedule_after: str
+    shift_seconds: int = Field(description="By how much later it would run; earlier, if negative.")
+    changes: dict[str, str] = Field(description="The body of `PATCH /jobs/{job}` that applies it.")
+    peak_before: int = Field(description="The most that run at once while the jobs collide.")
+    peak_after: int
+    declared_by: str | None = Field(description="The program that declares the job: a change belongs there too.")
+    sentence: str
+
+
+class StayOut(BaseModel):
+    """A job that stays where it is, and why."""
+
+    id: str
+    label: str
+    why: str
+
+
+class SuggestionsOut(BaseModel):
+    """How a collision could be spread; `collision` is none if nothing collides there."""
+
+    collision: CollisionOut | None
+    suggestions: list[SuggestionOut]
+    left_out: list[StayOut] = Field(description="Jobs of the collision that cannot be moved.")
     sentence: str

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any
 from urllib.parse import quote_plus
 
 from starlette.responses import Response
 
+from timeball.api.auth import Role
+from timeball.api.routes.suggestions import advice_document
 from timeball.api.routes.time import collision_document, forecast_document
 from timeball.dashboard.routing import Pages
-from timeball.dashboard.visit import Visit
+from timeball.dashboard.visit import Undo, Visit
 from timeball.dashboard.wording import counted, iso, number
 from timeball.dashboard.zones import zone_name, zone_of
-from timeball.insights import ForecastWish
+from timeball.domain.collisions import Collision
+from timeball.insights import ForecastWish, SpreadWish
 
 pages = Pages()
 
@@ -39,7 +42,9 @@ async def forecast(visit: Visit) -> Response:
         "forecast.html",
         part="partials/forecast.html",
         found=found,
-        collisions=[collision_document(one) for one in collisions],
+        collisions=[collision_document(one) | {"key": _key(one)} for one in collisions],
+        spread=visit.query("spread"),
+        advice=await _advice(visit, collisions, zone.key),
         measure=measure,
         measures=MEASURES,
         queue=queue,
@@ -48,6 +53,47 @@ async def forecast(visit: Visit) -> Response:
         calendar=visit.url("/calendar.ics", queue=queue, timezone=zone.key),
         days=[_day(day, found["slots"], measure, top, hour_page) for day in found["days"]],
     )
+
+
+async def _advice(visit: Visit, collisions: Sequence[Collision], timezone: str) -> dict[str, Any] | None:
+    """How the collision that was opened could be spread."""
+    opened = next((one for one in collisions if _key(one) == visit.query("spread")), None)
+    if opened is None:
+        return None
+    wish = SpreadWish(queues=opened.pool.queues, at=opened.start, days=_DAYS, timezone=timezone)
+    found = advice_document(await visit.site.insights.spread(wish))
+    reason = f"spread: {opened.need} of {opened.pool.slots} slots wanted at {opened.local}"
+    return found | {"suggestions": [_suggestion(one, reason) for one in found["suggestions"]]}
+
+
+def _suggestion(one: dict[str, Any], reason: str) -> dict[str, Any]:
+    """A suggestion with what its two buttons need: the fields to apply it, and those of the form that previews it."""
+    named = {"schedule": "schedule", "scheduled_at": "first_at"}
+    return one | {
+        "fields": one["changes"] | {"version": one["version"], "reason": reason},
+        "filled_in": {named[name]: value for name, value in one["changes"].items()},
+    }
+
+
+def _key(one: Collision) -> str:
+    """What tells a collision from all others in an address."""
+    return f"{iso(one.start)} {one.pool.label}"[:1_000].strip()
+
+
+@pages.post("/jobs/{job}/move", Role.EDITOR)
+async def move(visit: Visit) -> Response:
+    """Give a job the times that spread a collision, if nobody else has changed it meanwhile; can be undone."""
+    form, job = visit.form, visit.path["job"]
+    before = await visit.api.get("jobs", job)
+    changes = {name: form[name] for name in ("schedule", "scheduled_at") if form.get(name) and before[name]}
+    if len(changes) != 1:
+        return visit.go(visit.back("/forecast"), "Nothing was chosen.", kind="bad")
+    version = int(form["version"]) if form.get("version", "").isdigit() else before["version"]
+    after = await visit.api.change("jobs", job, body=changes, version=version, reason=form.get("reason"))
+    (name,) = changes
+    told = f"{after['name'] or after['id']} is moved: {before[name]} → {after[name]}."
+    back = {name: before[name], "version": str(after["version"]), "reason": "moved by mistake"}
+    return visit.go(visit.back("/forecast"), told, undo=Undo(visit.site_url(f"/jobs/{after['id']}/move"), back))
 
 
 def _top(found: Mapping[str, Any]) -> float:

@@ -57,10 +57,11 @@ async def create_job(visit: Visit) -> Response:
 
 @pages.get("/jobs/{job}/edit", Role.EDITOR)
 async def ask_for_changes(visit: Visit) -> Response:
-    """The form with what the job is now."""
+    """The form with what the job is now; a link may have filled in another time."""
     view = await visit.site.insights.view_job(visit.path["job"])
     job = job_document(view)
-    return await _form(visit, job, form_of(job))
+    times = {name: visit.query(name) for name in ("schedule", "first_at") if visit.query(name)}
+    return await _form(visit, job, form_of(job) | times)
 
 
 @pages.post("/jobs/{job}/edit", Role.EDITOR)
