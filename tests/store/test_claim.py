@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 from uuid import UUID
@@ -292,6 +293,32 @@ async def test_a_claim_tells_when_others_were_taking_what_comes(store: Store) ->
     assert (len(contended.executions), contended.is_contended) == (0, True)
     claims = await claim(store, lanes, holds=1)
     assert (len(claims.executions), claims.is_contended) == (1, False)
+
+
+async def test_what_came_too_late_to_be_taken_leaves_the_rest_to_be_looked_for(store: Store) -> None:
+    """Heads are locked by a newer look at the room than the claim itself has, and something may have come in between."""
+    waiting = await enqueue(store)
+    async with store.database.connection() as connection:
+        definition = await connection.fetchval("SELECT pg_get_functiondef('timeball.take_heads'::regproc)")
+        await connection.execute(definition.replace("BEGIN\n", "BEGIN\n    PERFORM pg_advisory_xact_lock(7);\n", 1))
+    async with store.database.transaction() as gatekeeper:
+        await gatekeeper.execute("SELECT pg_advisory_xact_lock(7)")
+        claiming = asyncio.create_task(claim(store, {("default", 50): FROM_THE_FIRST}, slots=1))
+        await until_somebody_waits(gatekeeper)
+        late = await enqueue(store)
+        async with store.database.connection() as connection:
+            await connection.execute("UPDATE timeball.ready SET run_at = run_at - interval '1 s' WHERE id = $1", late)
+    claims = await claiming
+
+    assert (claims.executions, claims.is_contended) == ([], True)
+    assert {each.id for each in await claim_all(store)} == {late, waiting}
+
+
+async def until_somebody_waits(connection: Any) -> None:
+    while not await connection.fetchval(
+        "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)"
+    ):
+        await asyncio.sleep(0.01)
 
 
 async def test_a_full_claim_is_not_contended(store: Store) -> None:

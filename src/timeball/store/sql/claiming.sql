@@ -7,6 +7,7 @@
 -- `take_heads` locks them: of one lane as it sees them, of several out of the first :looks of each. MATERIALIZED: otherwise the planner may run a part
 -- again and take more than its limit. By ctid: the rows are locked, and no statistics can mislead it.
 -- `is_contended` tells an empty lane from one whose rest others take just now, of what is due or of what comes. Of what is due, only what has been so for :unclaimed_for.
+-- It also says so if a row was locked that came into the room after this statement had begun, and cannot be taken by it: it has used up a place.
 -- Counters stay at the ends of their ranges: one row that cannot be counted must not stop the claims of all others.
 -- `gate` finds nothing, ever; but it makes whoever limits a queue wait for this claim, and this claim for them (lock_out_claims): by the lock on the
 -- table that FOR KEY SHARE takes. It is looked at, so that it can never be planned away.
@@ -70,7 +71,7 @@ claimed AS (
            greatest(coalesce(:now, now()), run_at) + timeout_ms * interval '1 millisecond' + interval '5 seconds', :is_limited::boolean
     FROM picked
 )
-SELECT EXISTS (SELECT 1 FROM chosen WHERE tid IS NULL) OR EXISTS (SELECT 1 FROM held WHERE tid IS NULL) AS is_contended,
+SELECT (SELECT count(*) FROM chosen) + (SELECT count(*) FROM held) > (SELECT count(*) FROM taken) AS is_contended,
        picked.id,
        picked.job_id,
        least(picked.fence, 9223372036854775806) + 1,
