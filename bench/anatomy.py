@@ -20,6 +20,7 @@ from bench.notebook import MICROSECONDS, Unit
 from bench.system import System
 from timeball.domain.civil_time import tzdata_version
 from timeball.domain.execution import Claimed, Finding, Succeeded
+from timeball.domain.hints import Mark
 from timeball.domain.ids import ClaimId, Incarnation, JobId
 from timeball.domain.job import JobSpec
 from timeball.domain.node import Lease, Node, NodeKind
@@ -60,10 +61,10 @@ async def _claim_and_finish(lab: Lab, system: System, of_what: str, number: int)
     rooms, env, claims = system.parts.store.rooms, system.parts.env, list[Claimed]()
     wish = ClaimWish(Incarnation(env.new_id()), ["bench.noop"], _BATCH, 0, has_rivals=False)
     async with _counted(lab, system, f"claim{of_what}", number):
-        bound = _ALWAYS
+        mark = Mark(_ALWAYS)
         while len(claims) < number:
-            claims += (await rooms.claim(wish, {("default", 50): bound}, ClaimId(env.new_id()))).executions
-            bound = claims[-1].run_at
+            claims += (await rooms.claim(wish, {("default", 50): mark}, ClaimId(env.new_id()))).executions
+            mark = Mark(claims[-1].run_at, claims[-1].id)
     now = max(env.clock.now(), *(claimed.run_at for claimed in claims))
     async with _counted(lab, system, f"finish{of_what}", number):
         for batch in _batches(claims, _BATCH):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from bench.lab import Lab
@@ -23,6 +24,7 @@ _TOGETHER = 100
 _ROUNDS = 3
 
 Noop = AsyncHandlerHandle[[], None]
+Way = Callable[[System], Awaitable[float]]
 
 
 async def ask(lab: Lab) -> None:
@@ -31,11 +33,12 @@ async def ask(lab: Lab) -> None:
         noop = _noop(tb)
         async with system.parts.store.database.connection() as connection:
             await connection.execute("CREATE TABLE bare (id uuid PRIMARY KEY, payload jsonb)")
-        for figure, ways in {
+        figures: dict[str, dict[str, Way]] = {
             "one by one": {LIMIT: _bare_single, "Timeball": partial(_single, noop)},
             "a hundred at a time": {LIMIT: _bare_together, "Timeball": partial(_together, noop)},
             "in bulk": {LIMIT: _bare_copy, "Timeball": partial(_bulk, noop)},
-        }.items():
+        }
+        for figure, ways in figures.items():
             await lab.interleave({name: partial(way, system) for name, way in ways.items()}, figure, _ROUNDS)
 
 

@@ -40,7 +40,7 @@ async def _idle(lab: Lab, kind: str, sizes: Sequence[int]) -> Curve:
     curve = Curve(f"an idle {kind}, by how many there are", sizes)
     for size in sizes:
         async with lab.system() as system:
-            await system.start_nodes(**{f"{kind}s": size})
+            await system.start_nodes(*((size, 0) if kind == "scheduler" else (0, size)))
             await note_idle(lab, curve, f"each of {_named(size, f'idle {kind}')}", system)
     return curve
 

@@ -146,7 +146,7 @@ class Rabbitmq:
 
     def says_yes(self, program: str, *arguments: str, **environment: str) -> bool:
         """Whether one of its own programs ends well, with something else in its environment perhaps."""
-        command = [_RABBITMQ.with_name(program), *arguments]
+        command = [str(_RABBITMQ.with_name(program)), *arguments]
         told = self._environment | environment
         return subprocess.run(command, env=told, capture_output=True, timeout=120, check=False).returncode == 0
 
