@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import httpx
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.api.test_conventions import check_problem
@@ -48,6 +48,8 @@ def meant(text: str) -> str:
     return re.sub(r"\\(.)", lambda found: "\n" if found[1] in "nN" else found[1], text)
 
 
+@example("x" * 74 + "ü" * 100)
+@example("👩" * 60)
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=400))
 def test_a_line_is_folded_without_tearing_a_letter_and_comes_back(text: str) -> None:
     assert lines_of(folded(text)) == [text]

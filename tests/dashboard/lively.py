@@ -339,7 +339,9 @@ async def serving(
     async with opened(settings) as parts:
         if is_furnished:
             await furnish(parts)
-        front = front_parts(settings, parts.store, parts.commands)
+        # Pictures are taken of its settings: they show a database as people have one, and not where this one lies.
+        shown = settings.model_copy(update={"database_url": "postgresql://timeball:timeball@db.example.com/timeball"})
+        front = front_parts(shown, parts.store, parts.commands)
         server = ApiServer(front, make_front(front))
         await server.open()
         answering = asyncio.ensure_future(server.run())

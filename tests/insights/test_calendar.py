@@ -53,7 +53,7 @@ async def test_an_entry_bears_the_id_that_its_execution_will_have(
 
 
 async def test_the_first_entry_bears_the_id_that_is_pending(store: Store, insights: Insights) -> None:
-    job = await make_job(store, name="nightly", schedule="0 3 * * *")
+    job = await make_job(store, name="nightly", schedule="0 3 * * *", jitter_seconds=3600)
     pending = await insights.current_execution(job.id)
 
     (first, *_) = await entries(insights)

@@ -82,7 +82,6 @@ def _remarks(calendar: Calendar) -> Iterable[str]:
 
 
 def _event(entry: Entry, now: datetime, site: str) -> Iterator[str]:
-    times = f", {entry.times:,} times" if entry.day is not None else ""
     yield "BEGIN:VEVENT"
     yield f"UID:{escaped(_identity(entry))}@timeball"
     yield f"DTSTAMP:{_instant(now)}"
@@ -91,7 +90,7 @@ def _event(entry: Entry, now: datetime, site: str) -> Iterator[str]:
     else:
         yield f"DTSTART:{_instant(entry.start)}"
         yield f"DURATION:PT{_seconds(entry.what.length)}S"
-    yield f"SUMMARY:{escaped(entry.what.label + times)}"
+    yield f"SUMMARY:{escaped(_summary(entry))}"
     yield f"DESCRIPTION:{escaped(_described(entry))}"
     yield f"URL:{site}{_page(entry)}"
     yield f"CATEGORIES:{escaped(entry.what.queue)}"
@@ -106,6 +105,12 @@ def _identity(entry: Entry) -> str:
     what = entry.what
     of = f"{what.handler}/{what.queue}" if what.job_id is None else show_job(what.job_id)
     return f"{of}/{entry.day}"
+
+
+def _summary(entry: Entry) -> str:
+    if entry.day is None:
+        return entry.what.label
+    return f"{entry.what.label}, {entry.times:,} {'time' if entry.times == 1 else 'times'}"
 
 
 def _described(entry: Entry) -> str:

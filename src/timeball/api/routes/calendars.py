@@ -48,8 +48,8 @@ async def calendar(
 ) -> Response:
     """What is to run in the next days, as iCalendar (RFC 5545): a program can subscribe to it, at most 2,000 entries.
 
-    Every time is in UTC, and lasts as long as the job usually takes. What runs more than eight times on a day of the zone
-    is one entry of that day, with how often. An entry keeps its UID from one reading to the next.
+    Every time is in UTC, and lasts as long as the job usually takes. What runs more than eight times a day is one entry for
+    each day of the zone, with how often. An entry keeps its UID from one reading to the next.
     """
     found = await desk.insights.calendar(ForecastWish(days=days, queue=queue, timezone=timezone))
     return await _file(request, found, "Timeball" if queue is None else f"Timeball: {queue}", "timeball")
