@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from tests.cli.conftest import Cli, Done
+from tests.conftest import FreshDatabase
+from tests.factories import make_node
 from timeball.cli.forecast import drawn
 from timeball.cli.render import Printer
 from timeball.cli.session import Session
+from timeball.domain.node import Lease
+from timeball.env import Env
+from timeball.store.postgres import Store
 
 
 class Terminal(io.StringIO):
@@ -129,6 +136,25 @@ def test_a_forecast_for_programs_and_pipes(cli: Cli) -> None:
     as_json = cli("forecast", "--json").json
     assert (as_json["without_history"], as_json["collisions"]) == (["nightly"], [])
     assert cli("forecast", "--tz", "Mars").code == 2
+
+
+def test_a_forecast_says_what_to_move(cli: Cli, fresh_database: FreshDatabase) -> None:
+    async def register_worker() -> None:
+        store = Store(fresh_database.dsn, Env())
+        await store.open(migrates=False)
+        await make_node(store, slots=1, lease=Lease(span=timedelta(days=1), interval=timedelta(hours=1)))
+        await store.close()
+
+    asyncio.run(register_worker())
+    # Far from now: a job is not moved across it.
+    hour = (datetime.now(UTC).hour + 12) % 24
+    for name in ("nightly", "other"):
+        make_job(cli, name=name, schedule=f"0 {hour} * * *")
+
+    assert cli("forecast", "--spread").lines == [["nightly", f"0 {hour} * * *", f"5 {hour} * * *", "2", "1"]]
+    (collision,) = cli("forecast", "--spread", "--json").json["collisions"]
+    assert collision["spread"]["sentence"] == "with 1 job moved the peak is 1, which fits into 1 slot"
+    assert "spread" not in cli("forecast", "--json").json["collisions"][0]
 
 
 def test_clock_changes_and_full_hours_are_drawn() -> None:
