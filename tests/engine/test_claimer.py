@@ -725,6 +725,19 @@ async def test_who_got_all_there_was_does_not_ask_again(store: Store) -> None:
         assert len(worker.rooms.asked) == number
 
 
+async def test_where_something_came_without_a_hint_more_is_looked_for(store: Store) -> None:
+    """Programs that enqueue in their own transactions send no hints: while such work comes, nobody waits for the next sweep."""
+    worker = await start(store)
+    await enqueue(store)
+    await worker.sweeper.tick()
+    assert await worker.claimer.tick() == AT_ONCE
+
+    await enqueue(store)
+    assert await worker.claimer.tick() == AT_ONCE
+    assert await worker.claimer.tick() == LONGEST_REST, "nothing came"
+    assert worker.executor.busy + worker.executor.waiting == 2
+
+
 async def test_what_was_passed_over_in_a_lane_is_forgotten_with_the_lane(store: Store) -> None:
     """Queues come and go; nothing may be kept for each that there ever was."""
     worker = await start(store)

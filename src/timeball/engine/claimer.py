@@ -72,6 +72,8 @@ class Claimer(Service):
         self._has_rivals = False
         # Whether something may have been hoisted since the last claim: worth asking for even without a free slot.
         self._may_hold = False
+        # Whether a hint brought us here. Behind what was found without one, from a program's own transaction, none comes either.
+        self._was_told = False
         # The claim whose reply is under way, or was lost and has not been read back.
         self.in_flight: ClaimId | None = None
         self.has_lost_a_reply = False
@@ -91,6 +93,7 @@ class Claimer(Service):
         for lane, run_at in hints.lanes.items():
             if self.looks_at(lane, run_at):
                 self.learn(lane, Mark(run_at))
+                self._was_told = True
         if hints.look_everywhere:
             self.wake()
 
@@ -122,6 +125,7 @@ class Claimer(Service):
         if not self._lanes or (wish.slots <= 0 and not (self._may_hold and wish.holds > 0)):
             return LONGEST_REST
         self._may_hold = False
+        was_told, self._was_told = self._was_told, False
         claimed = 0
         is_full = is_contended = self._is_at_limit = False
         passed_over: set[str | None] = set()
@@ -138,8 +142,8 @@ class Claimer(Service):
         # What another worker did not take of what comes is ours to hold.
         self._may_hold |= is_contended
         # Without a free slot nothing that is due was asked for: it may be there all the same.
-        # And who got less than it asked for has got all there was: what comes is announced, or found by the sweep.
-        may_be_more = claimed > 0 and (is_full or is_contended or self._is_at_limit)
+        # And who got less than it asked for has got all there was; what comes next is announced, if this was.
+        may_be_more = claimed > 0 and (is_full or is_contended or self._is_at_limit or not was_told)
         self._expects_more = may_be_more or bool(passed_over)
         if may_be_more:
             return AT_ONCE
