@@ -189,7 +189,7 @@ def test_where_there_is_no_room_nothing_is_moved() -> None:
 
     assert not found.moves
     assert {stay.why for stay in found.stays} == {
-        "within 6 h there is no place with a free slot for each of its runs that lowers the peak"
+        "none of the times that were tried, up to 1 h 50 min away, has a free slot for each of its runs and lowers the peak"
     }
 
 

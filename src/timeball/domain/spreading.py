@@ -195,7 +195,9 @@ class _Search:
             return f"only the first {_MOST_TRIED} jobs are tried"
         if self.budget <= 0:
             return "there are too many runs to look for a place for it"
-        return f"within {span_words(_FARTHEST)} there is no place with a free slot for each of its runs that lowers the peak"
+        farthest = max(map(abs, _offsets(self._fires[job_id].line, self.collision)))
+        tried = f"none of the times that were tried, up to {span_words(farthest)} away,"
+        return f"{tried} has a free slot for each of its runs and lowers the peak"
 
     def _fits(self, moves: Sequence[Move]) -> bool:
         return bool(moves) and moves[-1].peak_after <= self.collision.pool.slots
