@@ -209,6 +209,17 @@ async def test_the_age_of_remembered_durations_is_told(browser: Browser, clock: 
     assert f'durations as of <time datetime="{at}Z" data-mode="clock"' in page
 
 
+@pytest.mark.parametrize("path", ["/timeline", "/forecast"])
+async def test_jobs_without_history_are_counted_and_can_be_looked_at(browser: Browser, store: Store, path: str) -> None:
+    await make_job(store, name="new report: daily", interval_seconds=600)
+
+    text = (await browser.get(path)).text
+
+    counted = re.search(r"<summary>1 job without history.*?</summary><a href=\"([^\"]+)\">new report: daily</a>", text)
+    assert counted is not None
+    assert "new report: daily" in (await browser.get(unescape(counted[1]))).text
+
+
 async def test_collisions_name_the_jobs_that_collide(browser: Browser, store: Store) -> None:
     await make_node(store, NodeKind.WORKER, slots=1)
     jobs = [await make_recurring(store, every=3600) for _ in range(2)]
