@@ -213,7 +213,7 @@ async def test_what_was_announced_while_there_was_no_room_is_claimed_with_the_ne
     await enqueue(store)
     await worker.sweep_and_claim()
     worker.claimer._prefetch = 0
-    assert not worker.claimer._expects_more
+    worker.claimer._expects_more = False
     announce(worker)
     assert await worker.claimer.tick() == LONGEST_REST
     worker.claimer._woken.clear()
@@ -723,6 +723,27 @@ async def test_who_got_all_there_was_does_not_ask_again(store: Store) -> None:
         await worker.end_all()
         assert worker.claimer._gathering is None, "nor because a slot is free again"
         assert len(worker.rooms.asked) == number
+
+
+async def test_what_could_not_be_held_any_more_is_looked_for_when_slots_come_free(
+    store: Store, clock: VirtualClock
+) -> None:
+    """Its hint came when it was hoisted, and no other comes at its instant."""
+    worker = await start(store, hold_limit=2)
+    for _ in range(5):
+        await enqueue(store, after=0.1)
+    announce(worker)
+    await settle(worker.claimer)
+    assert worker.executor.held == 2
+
+    clock.advance("1s")
+    worker.executor._drop()
+    await worker.started()
+    await worker.end_all()
+
+    assert worker.claimer._gathering is not None
+    await worker.claimer.tick()
+    assert worker.executor.busy + worker.executor.waiting == 3
 
 
 async def test_where_something_came_without_a_hint_more_is_looked_for(store: Store) -> None:

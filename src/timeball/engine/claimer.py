@@ -144,7 +144,9 @@ class Claimer(Service):
         # Without a free slot nothing that is due was asked for: it may be there all the same.
         # And who got less than it asked for has got all there was; what comes next is announced, if this was.
         may_be_more = claimed > 0 and (is_full or is_contended or self._is_at_limit or not was_told)
-        self._expects_more = may_be_more or bool(passed_over)
+        # What could not be held any more is announced to nobody when its instant comes.
+        holds_all_it_may = 0 < self._hold_limit <= self._executor.held
+        self._expects_more = may_be_more or bool(passed_over) or holds_all_it_may
         if may_be_more:
             return AT_ONCE
         return _CONTENDED if is_contended else LONGEST_REST
