@@ -213,7 +213,7 @@ async def test_what_was_announced_while_there_was_no_room_is_claimed_with_the_ne
     await enqueue(store)
     await worker.sweep_and_claim()
     worker.claimer._prefetch = 0
-    worker.claimer._expects_more = False
+    assert not worker.claimer._expects_more
     announce(worker)
     assert await worker.claimer.tick() == LONGEST_REST
     worker.claimer._woken.clear()
@@ -735,6 +735,8 @@ async def test_what_could_not_be_held_any_more_is_looked_for_when_slots_come_fre
     announce(worker)
     await settle(worker.claimer)
     assert worker.executor.held == 2
+    worker.claimer._on_room()
+    assert worker.claimer._gathering is None, "nothing more can be held before something is dropped"
 
     clock.advance("1s")
     worker.executor._drop()

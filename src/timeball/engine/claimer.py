@@ -65,6 +65,8 @@ class Claimer(Service):
         self._prefetch = 0
         self._widened_at = 0
         self._expects_more = False
+        # Whether more could not be held when it was asked last: that was announced, and will not be again at its instant.
+        self._held_all_it_may = False
         # Whether a queue had no place left when it was asked last; and the queues for which no slot was left.
         self._is_at_limit = False
         self._passed_over: set[str | None] = set()
@@ -144,9 +146,8 @@ class Claimer(Service):
         # Without a free slot nothing that is due was asked for: it may be there all the same.
         # And who got less than it asked for has got all there was; what comes next is announced, if this was.
         may_be_more = claimed > 0 and (is_full or is_contended or self._is_at_limit or not was_told)
-        # What could not be held any more is announced to nobody when its instant comes.
-        holds_all_it_may = 0 < self._hold_limit <= self._executor.held
-        self._expects_more = may_be_more or bool(passed_over) or holds_all_it_may
+        self._expects_more = may_be_more or bool(passed_over)
+        self._held_all_it_may = 0 < self._hold_limit <= self._executor.held
         if may_be_more:
             return AT_ONCE
         return _CONTENDED if is_contended else LONGEST_REST
@@ -248,7 +249,7 @@ class Claimer(Service):
 
     def _on_room(self) -> None:
         """A slot is free: claim at once if there is room for a good part of a batch, else gather a few more first."""
-        if not self._expects_more or self._gathering is not None:
+        if not self._has_reason_to_look() or self._gathering is not None:
             return
         if self._executor.waiting <= self._prefetch // 2 and self._prefetch > 0:
             self._use_room()
@@ -266,8 +267,11 @@ class Claimer(Service):
 
     def _use_room(self) -> None:
         # While slots gathered, a claim may have come back that found nothing.
-        if self._expects_more:
+        if self._has_reason_to_look():
             self.wake()
+
+    def _has_reason_to_look(self) -> bool:
+        return self._expects_more or (self._held_all_it_may and self._executor.held < self._hold_limit)
 
 
 class Sweeper(Service):
