@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import shutil
 import signal
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,6 +45,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """One after the other they keep their order; only side by side is there anything to gain."""
     if hasattr(config, "workerinput"):
         items[:] = spread(items)
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder whose path is short enough for sockets, and that other accounts may enter."""
+    # On the disk and not in memory: what is written through should reach something.
+    folder = Path(tempfile.mkdtemp(prefix="tb-", dir="/tmp"))
+    folder.chmod(0o711)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

@@ -254,7 +254,7 @@ def test_a_fork_in_the_middle_of_calls_of_other_threads_is_no_trap(
 LEAVING = """
 from timeball import Timeball
 
-tb = Timeball(data_dir="data")
+tb = Timeball()
 
 @tb.handler(name="note")
 def note(n: int) -> None: ...
@@ -264,9 +264,13 @@ print(note.enqueue(1).state())
 
 
 @ON_ONE_SERVER
-def test_a_program_that_ends_leaves_the_embedded_server(run_program: Callable[..., list[str]], tmp_path: Path) -> None:
-    printed = run_program(LEAVING, TIMEBALL_DATABASE_URL=None)
+def test_a_program_that_ends_leaves_the_embedded_server(
+    run_program: Callable[..., list[str]], short_folder: Path
+) -> None:
+    data = short_folder / "data"
+
+    printed = run_program(LEAVING, TIMEBALL_DATABASE_URL=None, TIMEBALL_DATA_DIR=str(data))
 
     assert printed == ["queued"]
     # The server holds this lock as long as anything of it is there.
-    assert FileLock(tmp_path / "data" / "server.lock").try_exclusive()
+    assert FileLock(data / "server.lock").try_exclusive()

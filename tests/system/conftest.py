@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -70,16 +68,6 @@ async def commands(cluster: Cluster) -> AsyncIterator[Commands]:
     """What a front would use."""
     async with cluster.commands() as opened:
         yield opened
-
-
-@pytest.fixture
-def short_folder() -> Iterator[Path]:
-    """A folder whose path is short enough for sockets, and that other accounts may enter."""
-    # On the disk and not in memory: what is written through should reach something.
-    folder = Path(tempfile.mkdtemp(prefix="tb-", dir="/tmp"))
-    folder.chmod(0o711)
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

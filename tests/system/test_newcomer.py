@@ -26,15 +26,15 @@ def program_of_the_tutorial() -> str:
 
 
 @pytest.mark.slow
-def test_from_an_empty_folder_to_a_visible_scheduled_run(tmp_path: Path) -> None:
+def test_from_an_empty_folder_to_a_visible_scheduled_run(short_folder: Path) -> None:
     program = program_of_the_tutorial()
     assert len(program.splitlines()) < 20
-    (tmp_path / "app.py").write_text(program)
+    (short_folder / "app.py").write_text(program)
     environment = {**os.environ, "TIMEBALL_PORT": "0"}
 
     up = subprocess.Popen(
         [sys.executable, "-m", "timeball", "up", "app:tb"],
-        cwd=tmp_path,
+        cwd=short_folder,
         env=environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

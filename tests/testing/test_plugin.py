@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tempfile
 import tomllib
 from collections.abc import Callable
 from importlib import import_module
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.servers import PostgresServer
+from timeball.store.embedded.home import SHELTER
 
 # Known before a pytest inside of this one is started: what that imports first is forgotten again at its end.
 from timeball.testing import Rehearsal, databases  # noqa: F401
@@ -196,7 +198,11 @@ def test_coroutines_of_anyio_are_served_too(run: Run, on_server: PostgresServer)
     result.assert_outcomes(passed=1)
 
 
-def test_without_a_server_the_embedded_one_is_used(run: Run, pytester: pytest.Pytester) -> None:
+def test_without_a_server_the_embedded_one_is_used(
+    run: Run, pytester: pytest.Pytester, short_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(short_folder))
+
     result = run(
         test_it="""
         import program
@@ -209,6 +215,9 @@ def test_without_a_server_the_embedded_one_is_used(run: Run, pytester: pytest.Py
 
     result.assert_outcomes(passed=1)
     assert not (pytester.path / ".timeball").exists()
+    assert list(short_folder.iterdir()) == []
+    # What root's server could not reach would have been put there.
+    assert not [origin for origin in SHELTER.glob("*/origin") if origin.read_text().startswith(str(short_folder))]
 
 
 @pytest.mark.parametrize(

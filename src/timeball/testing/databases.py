@@ -98,6 +98,8 @@ def _server() -> Iterator[str]:
         return
     # Not pytest's own folder: its long names do not fit the path of a socket.
     folder = Path(tempfile.mkdtemp(prefix="timeball-tests-"))
+    # Root's server runs under another account: a folder closed to it would have its database put elsewhere, and left there.
+    folder.chmod(0o711)
     server = EmbeddedServer(folder)
     try:
         url = _started(server)
