@@ -15,6 +15,7 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 
 from bench.notebook import RATE, Notebook, Unit
+from bench.seasoning import season
 from bench.system import System
 from timeball.settings import load_settings
 from timeball.store.embedded import EmbeddedServer
@@ -80,6 +81,7 @@ async def open_lab() -> AsyncIterator[Lab]:
         server = EmbeddedServer(Path(name) / "data")
         dsn = await asyncio.to_thread(server.start)
         try:
+            await asyncio.to_thread(season, dsn)
             yield Lab(Path(name), dsn, await _postmaster(dsn), server.log)
         finally:
             await asyncio.to_thread(server.leave)

@@ -16,12 +16,13 @@ from redis import Redis
 from tests.queues import running_redis
 
 from bench.lab import clear_shelter
+from bench.seasoning import season
 from timeball.store.embedded import EmbeddedServer
 
 _REDIS_DATABASES = 64
 REDIS = ("--appendonly", "yes", "--appendfsync", "everysec", "--maxmemory-policy", "noeviction")
 SAYS = {
-    "PostgreSQL": "{version}, fsync on, synchronous_commit on, shared_buffers 128 MB, max_connections 300, Unix socket",
+    "PostgreSQL": "{version}, fsync on, synchronous_commit on, shared_buffers 128 MB, max_connections 300, Unix socket, seasoned log files",
     "Redis": "{version}, appendonly yes, appendfsync everysec (a crash of the machine may lose a second), noeviction, TCP on loopback",
 }
 
@@ -84,6 +85,7 @@ def running_servers() -> Iterator[Servers]:
         server = EmbeddedServer(Path(folder) / "data")
         try:
             dsn = _with_more_connections(server)
+            season(dsn)
             with Redis(port=port) as redis:
                 versions = {"PostgreSQL": server.version, "Redis": str(redis.info("server")["redis_version"])}
             yield Servers(dsn, port, versions)
