@@ -47,7 +47,7 @@ bench-peers: dev-packages services ## the same work on other job queues (ONLY=dr
 performance-page: dev-packages ## write the figures of the last runs into docs/explanation/performance.md
 	@$(BIN)/python -m bench.performance_page
 
-peers-page: dev-packages ## write the figures of the last whole `make bench-peers` into docs/explanation/peers.md
+peers-page: dev-packages ## write the figures of `make bench-peers` into docs/explanation/peers.md, and draw them
 	@$(BIN)/python -m bench.peers.page
 
 soak: dev-packages services ## the system tests with random faults, for long (MINUTES=60 SEEDS=1000)

@@ -1,6 +1,7 @@
 """`python -m bench.peers [question ...]`: the same work on all peers, in `bench/results/peers.json`.
 
 PEERS="procrastinate bullmq" asks these beside Timeball; FULL=1 asks the long versions, SHORT=1 only whether it works.
+A run that was cut goes on with the questions it is given: those that were answered stay in the file.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
-from bench.notebook import RATE, Notebook
 from bench.peers.catalog import QUESTIONS, Variant, all_peers, variants_of
 from bench.peers.contest import Contest
 from bench.peers.environments import environment_of
+from bench.peers.results import keep, left, path_of, read
 from bench.peers.servers import running_servers
 from bench.peers.tables import for_terminal, settings
-from bench.report import machine, write
+from bench.report import machine
 
 
 def choose(asked: Sequence[str], known: Sequence[str], what: str) -> list[str]:
@@ -42,7 +44,7 @@ def _ask(contest: Contest, question: str) -> None:
     contest.open(question, module.TITLE)
     print(f"\n{question}", flush=True)
     module.ask(contest)
-    print(for_terminal(contest.as_json(), contest.notebook.as_json()))
+    print(for_terminal(contest.page()))
     print(f"  asked in {time.monotonic() - begun:.0f} s", flush=True)
 
 
@@ -51,34 +53,20 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
     questions = choose(sys.argv[1:], QUESTIONS, "question")
     variants = chosen_variants()
+    # The load of the first question would be taken for somebody else's by the second.
     before = machine()
     for peer in {variant.peer.name: variant.peer for variant in variants}.values():
         environment_of(peer)
     with running_servers() as servers:
         contest = Contest(servers, variants)
-        print(settings(contest.as_json()))
+        path = path_of(contest.size, is_everybody=not os.environ.get("PEERS"))
+        print(settings(variants, servers))
         for question in questions:
+            asked_at = datetime.now(UTC).isoformat(timespec="seconds")
             _ask(contest, question)
             # After each question: a run that is cut short keeps what it has found.
-            more = contest.as_json() | {"machine": before}
-            write(contest.notebooks, _name(questions), charted=_rates(contest.notebooks), **more)
-
-
-def _name(questions: Sequence[str]) -> str:
-    is_everything = len(questions) == len(QUESTIONS) and not os.environ.get("PEERS")
-    return "peers" if is_everything else "-".join(["peers", *questions])
-
-
-def _rates(notebooks: Sequence[Notebook]) -> list[Notebook]:
-    """What can be drawn as bars beside Timeball's: of rates, more is better."""
-    drawn = []
-    for notebook in notebooks:
-        rates = Notebook(notebook.question, notebook.title, "Timeball", {})
-        for measure in notebook:
-            if measure.unit == RATE:
-                rates.note(measure.subject, measure.figure, measure.median, measure.unit)
-        drawn.append(rates)
-    return drawn
+            keep(path, contest.page() | {"machine": before | {"at": asked_at}})
+    print(f"\n{path.name} has all questions but {', '.join(left(read(path))) or 'none'}", flush=True)
 
 
 if __name__ == "__main__":

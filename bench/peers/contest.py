@@ -24,6 +24,10 @@ def size_of_run() -> str:
     return asked[0].lower() if asked else "usual"
 
 
+class FellShort(Exception):
+    """A peer did what it was asked, but not in the time there was: an answer, and no failure."""
+
+
 class Contest:
     """Asks all peers in turn, and keeps what it finds."""
 
@@ -31,8 +35,8 @@ class Contest:
         self.servers = servers
         self.variants = variants
         self.size = size_of_run()
-        self.notebooks: list[Notebook] = []
-        self.refusals: dict[str, dict[str, str]] = {}
+        self.notebook = Notebook("", "", None, {})
+        self.refusals: dict[str, str] = {}
 
     def sized(self, short: int, usual: int, full: int) -> int:
         """A number that depends on how long a run was asked for."""
@@ -40,12 +44,8 @@ class Contest:
 
     def open(self, question: str, title: str) -> None:
         """Begin a new page."""
-        self.notebooks.append(Notebook(question, title, None, {}))
-        self.refusals[question] = {}
-
-    @property
-    def notebook(self) -> Notebook:
-        return self.notebooks[-1]
+        self.notebook = Notebook(question, title, None, {})
+        self.refusals = {}
 
     @property
     def rounds(self) -> int:
@@ -57,7 +57,7 @@ class Contest:
         question = self.notebook.question
         for variant in self.variants:
             if question in variant.peer.cannot and question in variant.questions:
-                self.refusals[question][variant.subject] = variant.peer.cannot[question]
+                self.refuse(variant, variant.peer.cannot[question])
         return [variant for variant in self.variants if variant.is_asked(question)]
 
     def interleave(self, measures: Mapping[str, Measure], rounds: int) -> None:
@@ -75,39 +75,45 @@ class Contest:
             self.refuse(variant, reason, part)
             return
         begun = time.monotonic()
+        notes: list[Note] = []
         try:
             with staged(self.servers, variant) as stage:
-                notes = list(measure(stage))
+                notes.extend(measure(stage))
+        except FellShort as answer:
+            self._refuse_aloud(variant, str(answer), part)
         except Exception as error:
-            self.refuse(variant, f"failed: {error}", part)
-            print(f"  {variant.subject}, {part}: {error}", flush=True)
-            return
+            self._refuse_aloud(variant, f"failed: {error}", part)
         for figure, value, unit in notes:
             self.notebook.note(variant.subject, figure, value, unit)
         told = ", ".join(f"{figure} {unit.show(value)}" for figure, value, unit in notes)
         print(f"  {variant.subject}: {told} ({time.monotonic() - begun:.0f} s)", flush=True)
 
+    def _refuse_aloud(self, variant: Variant, reason: str, part: str) -> None:
+        self.refuse(variant, reason, part)
+        print(f"  {variant.subject}, {part}: {reason}", flush=True)
+
     def refuse(self, variant: Variant, reason: str, part: str = "") -> None:
         """Note why there is no figure, of the question or of a part of it."""
-        question = self.notebook.question
-        is_whole = part in ("", question)
-        self.refusals[question][variant.subject if is_whole else f"{variant.subject}, {part}"] = reason
+        is_whole = part in ("", self.notebook.question)
+        self.refusals[variant.subject if is_whole else f"{variant.subject}, {part}"] = reason
 
-    def as_json(self) -> dict[str, Any]:
-        """Who took part, with which settings, and why some figures are missing."""
-        return {
+    def page(self) -> dict[str, Any]:
+        """The present question: what was measured of whom, with which settings, and why some figures are missing."""
+        question = self.notebook.question
+        return self.notebook.as_json() | {
             "size": self.size,
             "servers": self.servers.describe(),
-            "peers": [
-                {
-                    "subject": variant.subject,
-                    "version": variant.peer.version,
-                    "store": variant.peer.store,
-                    "settings": variant.says,
-                    "keeps": variant.peer.keeps,
-                    "survives": variant.peer.survives,
-                }
-                for variant in self.variants
-            ],
+            "peers": [_described(variant) for variant in self.variants if question in variant.questions],
             "refusals": self.refusals,
         }
+
+
+def _described(variant: Variant) -> dict[str, str]:
+    return {
+        "subject": variant.subject,
+        "version": variant.peer.version,
+        "store": variant.peer.store,
+        "settings": variant.says,
+        "keeps": variant.peer.keeps,
+        "survives": variant.peer.survives,
+    }

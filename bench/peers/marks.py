@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.peers.driver.marks import MARK, STARTED
+from bench.peers.driver.marks import MARK
 
 _GLANCE = 0.02
 
@@ -52,9 +52,27 @@ class Marks:
                 return False
         return True
 
+    def wait_until(self, number: int, deadline: float) -> bool:
+        """Wait until there are so many; gives up, and says False, at an instant of the monotonic clock."""
+        while self.count() < number:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_GLANCE)
+        return True
+
     def finished(self, first: int, count: int) -> int:
         """How many different jobs of these have come to their end."""
-        return len({mark.number for mark in self.of(first, count) if mark.number < STARTED})
+        return len(self._ends(first, count))
+
+    def last_end(self, first: int, count: int) -> float:
+        """When the last of these jobs had come to its end for the first time."""
+        return max(self._ends(first, count).values())
+
+    def _ends(self, first: int, count: int) -> dict[int, float]:
+        ends: dict[int, float] = {}
+        for mark in self.of(first, count):
+            ends.setdefault(mark.number, mark.at)
+        return ends
 
 
 def wall_offset() -> float:

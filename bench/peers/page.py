@@ -1,20 +1,22 @@
-"""`python -m bench.peers.page`: write the figures of `bench/results/peers.json` into `docs/explanation/peers.md`.
+"""`python -m bench.peers.page`: write the figures of `bench/results/peers.json` into `docs/explanation/peers.md`, and draw them.
 
 Only what stands between the markers of the page is replaced; the words around it are written by hand.
-Whoever has something to say about a run may add a `note` to its JSON.
+Whoever has something to say about a question of a run may add a `note` to it in the JSON.
 """
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from bench.peers.tables import Document, in_markdown, reasons, rows, subjects_of
+from bench.peers.chart import chart
+from bench.peers.results import Document, Page, left, read
+from bench.peers.tables import ahead, figures_of, in_markdown, reasons, rows
 from bench.report import RESULTS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "peers.md"
+PICTURE = RESULTS / "peers.svg"
 BEGIN, END = "<!-- figures: written by `make peers-page` -->", "<!-- end of figures -->"
 # Above this, somebody else was at work on the machine when the run began.
 _QUIET_LOAD = 0.5
@@ -27,45 +29,69 @@ _SIZES = {
 
 def figures(document: Document) -> str:
     """All tables of a run, with the machine they were measured on."""
-    return "\n\n".join([_machine(document), *_questions(document), _settings(document)])
+    picture = "![All peers, a panel for each figure, the best above](../../bench/results/peers.svg)"
+    pages = document["questions"]
+    return "\n\n".join([_servers(document), picture, *map(_question, pages), *_settings(pages), *_kept(pages)])
 
 
-def _machine(document: Document) -> str:
-    machine = document["machine"]
-    load = machine["load_before"]
-    state = (
-        "quiet"
-        if load < _QUIET_LOAD * machine["cores"]
-        else f"busy (load {load:.1f}): only large differences mean something"
-    )
+def _servers(document: Document) -> str:
+    pages = document["questions"]
+    servers = dict.fromkeys(f"{name} {says}." for page in pages for name, says in page["servers"].items())
+    cores = dict.fromkeys(f"{page['machine']['cores']}" for page in pages)
+    owed = left(document)
     lines = [
-        f"Measured on {machine['at'][:10]} on {machine['cores']} cores shared by servers, clients and workers; the machine was {state}.",
-        _SIZES[document["size"]],
-        *([document["note"]] if "note" in document else []),
-        *(f"{name} {says}." for name, says in document["servers"].items()),
+        f"Measured on {' and '.join(cores)} cores, which servers, clients and workers share.",
+        *servers,
+        *([f"Not asked yet: {', '.join(owed)}."] if owed else []),
     ]
     return "\n".join(lines)
 
 
-def _questions(document: Document) -> Iterator[str]:
-    for question in document["questions"]:
-        missing = [f"- {line}" for line in reasons(document, question["question"])]
-        table = in_markdown(rows(question, subjects_of(document)))
-        yield "\n\n".join([f"### {question['title'].capitalize()}", table, *(["\n".join(missing)] if missing else [])])
+def _question(page: Page) -> str:
+    parts = [f"### {page['title'].capitalize()}", _occasion(page), in_markdown(rows(page)), _ahead(page)]
+    missing = [f"- {line}" for line in reasons(page)]
+    return "\n\n".join([*parts, *(["No figure:", "\n".join(missing)] if missing else [])])
 
 
-def _settings(document: Document) -> str:
-    table = [["", "version", "settings"]]
-    table += [[peer["subject"], peer["version"], peer["settings"]] for peer in document["peers"]]
-    given_up = [["", "store", "what is left of a finished job", "what a crash may cost"]]
-    given_up += [
-        [peer["subject"], peer["store"], peer["keeps"], peer["survives"]]
-        for peer in document["peers"]
-        if "," not in peer["subject"]
-    ]
-    return "\n\n".join(
-        ["### The settings", in_markdown(table), "### What each one keeps, and what it may lose", in_markdown(given_up)]
-    )
+def _occasion(page: Page) -> str:
+    machine = page["machine"]
+    load = machine["load_before"]
+    is_quiet = load < _QUIET_LOAD * machine["cores"]
+    state = "quiet" if is_quiet else f"busy (load {load:.1f}): only large differences mean something"
+    day, hour = machine["at"][:10], machine["at"][11:16]
+    asked = f"Asked on {day} at {hour} UTC; the machine was {state}."
+    return "\n".join([asked, _SIZES[page["size"]], *([page["note"]] if "note" in page else [])])
+
+
+def _ahead(page: Page) -> str:
+    """Where a peer is better than Timeball, nobody should have to look for it."""
+    compared = [(figure, ahead(page, figure)) for figure in figures_of(page)]
+    lines = [f"- {figure}: {', '.join(better)}" for figure, better in compared if better]
+    return "\n".join(["Better than Timeball:", "", *lines] if lines else ["Better than Timeball: nobody."])
+
+
+def _settings(pages: Iterable[Page]) -> Iterator[str]:
+    said: dict[tuple[str, str, str], list[str]] = {}
+    for page in pages:
+        for peer in page["peers"]:
+            said.setdefault((peer["subject"], peer["version"], peer["settings"]), []).append(page["question"])
+    head = ["", "version", "asked about", "settings"]
+    body = [[subject, version, ", ".join(asked), says] for (subject, version, says), asked in said.items()]
+    yield "### The settings"
+    yield in_markdown([head, *sorted(body, key=lambda row: _place(row[0]))])
+
+
+def _place(subject: str) -> tuple[bool, str]:
+    """Timeball first, the others by name, a peer's other settings below its usual ones."""
+    return (not subject.startswith("Timeball"), subject.lower())
+
+
+def _kept(pages: Iterable[Page]) -> Iterator[str]:
+    peers = {peer["subject"]: peer for page in pages for peer in page["peers"] if "," not in peer["subject"]}
+    head = ["", "store", "what is left of a finished job", "what a crash may cost"]
+    body = [[subject, peer["store"], peer["keeps"], peer["survives"]] for subject, peer in peers.items()]
+    yield "### What each one keeps, and what it may lose"
+    yield in_markdown([head, *sorted(body, key=lambda row: _place(row[0]))])
 
 
 def filled(page: str, document: Document) -> str:
@@ -78,9 +104,11 @@ def filled(page: str, document: Document) -> str:
 
 
 def main() -> None:
-    source = Path(sys.argv[1]) if len(sys.argv) > 1 else RESULTS / "peers.json"
-    document = json.loads(source.read_text(encoding="utf-8"))
+    document = read(Path(sys.argv[1]) if len(sys.argv) > 1 else RESULTS / "peers.json")
+    if not document["questions"]:
+        raise SystemExit("no question has been asked of all peers yet; `make bench-peers` asks them")
     PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), document), encoding="utf-8")
+    PICTURE.write_text(chart(document), encoding="utf-8")
 
 
 if __name__ == "__main__":

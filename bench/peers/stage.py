@@ -20,7 +20,7 @@ from bench.peers.servers import Servers
 
 _WARM_UP_JOBS = 20
 _WARM_UP_FIRST = 900_000_000
-_LEAVE_SECONDS = 10.0
+_LEAVE_SECONDS = 5.0
 _START_SECONDS = 60.0
 
 

@@ -6,27 +6,39 @@ import re
 import signal
 import struct
 import subprocess
+import time
 import tomllib
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from xml.etree.ElementTree import fromstring
 
 import pytest
+from bench.notebook import RATE
+from bench.peers import contest as contest_module
 from bench.peers.__main__ import choose
 from bench.peers.catalog import DEFAULT, HERE, PARTS, QUESTIONS, all_peers, variants_of
-from bench.peers.contest import size_of_run
+from bench.peers.chart import chart
+from bench.peers.contest import Contest, FellShort, Note, size_of_run
 from bench.peers.driver.marks import STARTED
 from bench.peers.families import Member, family, kill
 from bench.peers.marks import Mark, Marks
 from bench.peers.page import BEGIN, END, PAGE, filled
 from bench.peers.questions.recurring import count_up
-from bench.peers.tables import for_terminal, in_columns, in_markdown, rows, show
+from bench.peers.results import keep, left, path_of, read
+from bench.peers.servers import Servers
+from bench.peers.stage import Stage
+from bench.peers.tables import ahead, for_terminal, in_columns, in_markdown, rows, show
+from bench.report import RESULTS
 
 from tests.servers import wait_until
 
 PEERS = {"apscheduler", "arq", "bullmq", "celery", "dramatiq", "graphile", "pgqueuer", "procrastinate", "rq", "saq"}
 
 
-def document(**changes: Any) -> dict[str, Any]:
+def a_page(**changes: Any) -> dict[str, Any]:
+    """What a run writes about a question."""
     measures = [
         {"subject": "Timeball", "figure": "one process", "unit": "/s", "median": 15432.1},
         {"subject": "Timeball", "figure": "p99", "unit": "ms", "median": 4.256},
@@ -34,13 +46,19 @@ def document(**changes: Any) -> dict[str, Any]:
     ]
     peer = {"version": "1.2", "store": "Redis", "settings": "none", "keeps": "nothing", "survives": "little"}
     return {
-        "machine": {"at": "2026-11-16T08:00:00+00:00", "cores": 2, "load_before": 0.1},
+        "question": "drain",
+        "title": "draining",
+        "measures": measures,
+        "machine": {"at": "2026-11-16T08:15:00+00:00", "cores": 2, "load_before": 0.1},
         "size": "usual",
         "servers": {"Redis": "7, everysec"},
         "peers": [peer | {"subject": subject} for subject in ("Timeball", "Slow", "Absent")],
-        "refusals": {"drain": {"Absent": "no such thing", "Slow, one process": "no such thing"}},
-        "questions": [{"question": "drain", "title": "draining", "measures": measures}],
+        "refusals": {"Absent": "no such thing", "Slow, one process": "no such thing"},
     } | changes
+
+
+def shown(*pages: dict[str, Any]) -> str:
+    return filled(f"{BEGIN}{END}", {"questions": pages})
 
 
 # peers
@@ -175,6 +193,7 @@ def test_a_long_job_is_finished_once_it_has_marked_its_end(tmp_path: Path) -> No
     marks = marks_of(tmp_path / "marks", (STARTED + 1, 0, 1), (STARTED + 2, 0, 2), (1, 0, 3), (1, 0, 4))
 
     assert marks.finished(0, 8) == 1
+    assert marks.last_end(0, 8) == pytest.approx(3e-9)
 
 
 def test_waiting_for_marks_ends_when_they_are_there_or_none_come(tmp_path: Path) -> None:
@@ -182,6 +201,8 @@ def test_waiting_for_marks_ends_when_they_are_there_or_none_come(tmp_path: Path)
 
     assert marks.wait_for(1, patience=60)
     assert not marks.wait_for(2, patience=0.01)
+    assert marks.wait_until(1, deadline=0)
+    assert not marks.wait_until(2, deadline=time.monotonic() + 0.01)
 
 
 # schedules
@@ -195,6 +216,24 @@ def test_runs_that_name_their_instant_are_told_apart() -> None:
 
     assert (tally.happened, tally.twice) == (2, 1)
     assert tally.late == pytest.approx([10, 20, 1500])
+
+
+def test_who_is_behind_is_counted_by_what_it_began() -> None:
+    owed = [Mark(number, 80.0 + number, 0.1 * number) for number in range(15)]
+    again = Mark(0, 80.0, 0.05)
+
+    tally = count_up([*owed, again], begin=100, seconds=1, offset=100.0)
+
+    assert (tally.happened, tally.twice) == (10, 1)
+    assert tally.late[:2] == pytest.approx([20_000, 19_100])
+
+
+def test_who_is_a_little_late_is_counted_by_what_was_due() -> None:
+    marks = [Mark(number, instant, instant - 100 + 0.9) for number in range(3) for instant in (99.0, 100.0, 101.0)]
+
+    tally = count_up(marks[:-1], begin=100, seconds=2, offset=100.0)
+
+    assert (tally.happened, tally.twice) == (5, 0)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +265,7 @@ def test_medians_are_shown_with_three_digits_or_whole(median: float, unit: str, 
 
 
 def test_a_table_has_a_row_for_each_that_was_measured_and_a_dash_for_what_is_missing() -> None:
-    table = rows(document()["questions"][0], ["Timeball", "Slow", "Absent"])
+    table = rows(a_page())
 
     assert table == [["", "one process", "p99"], ["Timeball", "15,432/s", "4.26 ms"], ["Slow", "-", "1,234 ms"]]
     assert in_columns(table).splitlines()[2] == "  Slow      -            1,234 ms"
@@ -234,36 +273,149 @@ def test_a_table_has_a_row_for_each_that_was_measured_and_a_dash_for_what_is_mis
 
 
 def test_what_is_missing_has_its_reason_below_the_table() -> None:
-    said = for_terminal(document(), document()["questions"][0])
+    assert for_terminal(a_page()).endswith("  - Absent; Slow, one process: no such thing")
 
-    assert said.endswith("  - Absent; Slow, one process: no such thing")
+
+def measured(figure: str, unit: str, **medians: float) -> dict[str, Any]:
+    subjects = {subject.replace("_", ", "): median for subject, median in medians.items()}
+    measures = [
+        {"subject": subject, "figure": figure, "unit": unit, "median": median} for subject, median in subjects.items()
+    ]
+    return a_page(measures=measures)
+
+
+@pytest.mark.parametrize(
+    ("figure", "unit", "better"),
+    [
+        ("one process", "/s", ["Quick (200/s)", "Near (105/s, level)"]),
+        ("p99", "ms", ["Slow (50 ms)"]),
+        ("twice, one", "", ["Slow (50)"]),
+        ("of 8,000 runs happened", "", ["Quick (200)", "Near (105, level)"]),
+    ],
+)
+def test_who_is_better_than_timeball_is_named(figure: str, unit: str, better: list[str]) -> None:
+    page = measured(figure, unit, Near=105, Slow=50, Timeball=100, Quick=200, Timeball_fast=300)
+
+    assert ahead(page, figure) == better
+
+
+# results
+
+
+def test_a_question_that_is_asked_again_replaces_its_page_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "results" / "peers.json"
+    keep(path, a_page(question="enqueue", title="of the morning"))
+    keep(path, a_page(question="drain", title="cut"))
+    keep(path, a_page(question="drain", title="whole"))
+
+    pages = read(path)["questions"]
+
+    assert [(page["question"], page["title"]) for page in pages] == [("drain", "whole"), ("enqueue", "of the morning")]
+    assert left(read(path)) == ["backlog", "latency", "lateness", "recurring", "recovery"]
+    assert [file.name for file in path.parent.iterdir()] == ["peers.json"]
+
+
+def test_a_run_of_few_jobs_or_few_peers_does_not_touch_the_result() -> None:
+    everybody = path_of("usual", is_everybody=True)
+
+    assert everybody.name == "peers.json"
+    assert path_of("full", is_everybody=True) == everybody
+    assert len({everybody, path_of("short", True), path_of("usual", False), path_of("short", False)}) == 4
+
+
+def test_what_was_measured_before_a_peer_fell_short_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def falls_short(_stage: Stage) -> Iterator[Note]:
+        yield "at 100/s", 7.0, RATE
+        raise FellShort("at 500/s it does not keep up")
+
+    def breaks(_stage: Stage) -> Iterator[Note]:
+        raise RuntimeError("no such command")
+        yield
+
+    monkeypatch.setattr(contest_module, "staged", lambda *_: nullcontext())
+    slow, broken = variants_of("rq")[0], variants_of("saq")[0]
+    contest = Contest(Servers("", 0, {"PostgreSQL": "18", "Redis": "7"}), [slow, broken])
+    contest.open("lateness", "late")
+    contest.measure(slow, "lateness", falls_short)
+    contest.measure(broken, "lateness", breaks)
+
+    page = contest.page()
+
+    assert [(measure["subject"], measure["median"]) for measure in page["measures"]] == [("RQ", 7.0)]
+    assert page["refusals"] == {"RQ": "at 500/s it does not keep up", "SAQ": "failed: no such command"}
+    assert [peer["subject"] for peer in page["peers"]] == ["RQ", "SAQ"]
 
 
 # page
 
 
 def test_the_page_takes_the_figures_between_its_markers() -> None:
-    page = filled(f"before\n{BEGIN}\nold\n{END}\nafter\n", document())
+    page = filled(f"before\n{BEGIN}\nold\n{END}\nafter\n", {"questions": [a_page()]})
 
     assert page.startswith(f"before\n{BEGIN}\n")
     assert page.endswith(f"{END}\nafter\n")
     assert "| Timeball | 15,432/s | 4.26 ms |" in page
     assert "old" not in page
-    assert "the machine was quiet" in page
 
 
-def test_the_page_says_when_the_machine_was_busy() -> None:
-    busy = document(machine={"at": "2026-11-16T08:00:00+00:00", "cores": 2, "load_before": 9.5})
+def test_the_page_says_of_each_question_when_it_was_asked_and_whether_the_machine_was_busy() -> None:
+    busy = {"at": "2026-11-17T09:30:00+00:00", "cores": 2, "load_before": 9.5}
 
-    assert "busy (load 9.5)" in filled(f"{BEGIN}{END}", busy)
+    page = shown(a_page(), a_page(question="enqueue", title="enqueuing", machine=busy))
+
+    assert "Asked on 2026-11-16 at 08:15 UTC; the machine was quiet." in page
+    assert "Asked on 2026-11-17 at 09:30 UTC; the machine was busy (load 9.5)" in page
+    assert "Not asked yet: backlog, latency, lateness, recurring, recovery." in page
 
 
-def test_the_page_repeats_what_somebody_noted_about_a_run() -> None:
-    assert "Taken on a train." in filled(f"{BEGIN}{END}", document(note="Taken on a train."))
+def test_the_page_tells_the_versions_of_two_runs_apart() -> None:
+    old, new = a_page(), a_page(question="enqueue")
+    new["peers"] = [peer | {"version": "2.0"} for peer in new["peers"]]
+
+    page = shown(old, new)
+
+    assert "| Slow | 1.2 | drain | none |" in page
+    assert "| Slow | 2.0 | enqueue | none |" in page
+
+
+def test_the_page_says_who_is_better_than_timeball_and_that_nobody_is() -> None:
+    assert "Better than Timeball: nobody." in shown(a_page())
+    assert "- p99: Quick (1 ms)" in shown(measured("p99", "ms", Timeball=4, Quick=1, Slow=9))
+
+
+def test_the_page_repeats_what_somebody_noted_about_a_question() -> None:
+    assert "Taken on a train." in shown(a_page(note="Taken on a train."))
 
 
 def test_a_page_without_its_markers_is_left_alone() -> None:
     with pytest.raises(SystemExit, match="lost its markers"):
-        filled("nothing", document())
+        filled("nothing", {"questions": [a_page()]})
     assert BEGIN in PAGE.read_text()
     assert END in PAGE.read_text()
+
+
+def test_the_page_shows_the_results_that_are_kept_with_it() -> None:
+    page = PAGE.read_text()
+
+    assert filled(page, read(RESULTS / "peers.json")) == page
+
+
+# picture
+
+
+def test_the_picture_has_a_panel_for_each_figure_that_matters_with_the_best_above() -> None:
+    picture = chart(
+        {"questions": [measured("p99 at 100/s", "ms", Slow=900, Timeball=3, None_=0) | {"question": "lateness"}]}
+    )
+
+    texts = [element.text for element in fromstring(picture).iter() if element.tag.endswith("text")]
+
+    assert texts[0] == "lateness: p99 at 100/s (less is better)"
+    assert [text for text in texts if text in ("Slow", "Timeball", "None, ")] == ["Timeball", "Slow"]
+    assert {"3 ms", "900 ms", "1", "10", "100", "1,000"} <= set(texts)
+
+
+def test_every_question_has_a_figure_that_is_drawn() -> None:
+    drawn = chart(read(RESULTS / "peers.json"))
+
+    assert all(f">{page['question']}: " in drawn for page in read(RESULTS / "peers.json")["questions"])

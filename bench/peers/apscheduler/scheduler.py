@@ -2,6 +2,7 @@
 
 import os
 
+from apscheduler.events import EVENT_JOB_EXECUTED
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.jobstores.sqlalchemy import SQLAlchemyJobStore
 from apscheduler.schedulers.background import BackgroundScheduler
@@ -9,7 +10,7 @@ from apscheduler.schedulers.base import BaseScheduler
 from apscheduler.schedulers.blocking import BlockingScheduler
 from marks import schedules
 from sqlalchemy import URL
-from tasks import tick
+from tasks import mark_tick, tick
 
 
 def make(kind: type[BaseScheduler] = BackgroundScheduler) -> BaseScheduler:
@@ -25,7 +26,9 @@ def main() -> None:
     """Run until ended."""
     scheduler = make(BlockingScheduler)
     for number in schedules():
-        scheduler.add_job(tick, "cron", (number,), second="*", id=f"tick-{number}", replace_existing=True)
+        scheduler.add_job(tick, "cron", second="*", id=f"tick-{number}", replace_existing=True)
+    if schedules():
+        scheduler.add_listener(mark_tick, EVENT_JOB_EXECUTED)
     scheduler.start()
 
 

@@ -17,7 +17,12 @@ if "VISIBILITY_TIMEOUT" in os.environ:
     app.conf.update(
         task_acks_late=True,
         task_reject_on_worker_lost=True,
-        broker_transport_options={"visibility_timeout": int(os.environ["VISIBILITY_TIMEOUT"])},
+        broker_transport_options={
+            "visibility_timeout": int(os.environ["VISIBILITY_TIMEOUT"]),
+            # Otherwise it looks for what was not acknowledged every hundred seconds.
+            "unacked_restore_interval": 1,
+            "unacked_restore_throttle": 1,
+        },
     )
 
 

@@ -1,5 +1,6 @@
 """The program Dramatiq runs."""
 
+import json
 import os
 import time
 
@@ -7,8 +8,7 @@ import dramatiq
 from dramatiq.brokers.redis import RedisBroker
 from marks import STARTED, mark
 
-heartbeat = {"heartbeat_timeout": int(os.environ["HEARTBEAT_MS"])} if "HEARTBEAT_MS" in os.environ else {}
-broker = RedisBroker(url=os.environ["REDIS_URL"], **heartbeat)
+broker = RedisBroker(url=os.environ["REDIS_URL"], **json.loads(os.environ.get("BROKER_OPTIONS", "{}")))
 dramatiq.set_broker(broker)
 
 

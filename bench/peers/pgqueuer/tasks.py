@@ -2,10 +2,8 @@
 
 import asyncio
 import os
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from math import floor
 
 import asyncpg
 from marks import STARTED, mark, schedules
@@ -42,5 +40,4 @@ async def main() -> AsyncIterator[PgQueuer]:
 def _schedule(pgq: PgQueuer, number: int) -> None:
     @pgq.schedule(f"tick-{number}", "* * * * * */1")
     async def tick(_schedule: Schedule) -> None:
-        # It is due at whole seconds, but does not tell at which.
-        mark(number, floor(time.time()))
+        mark(number)

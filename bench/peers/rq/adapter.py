@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from driver import Adapter, serve
 from redis import Redis
-from rq import Queue
+from rq import Queue, Retry
 from tasks import noop, slow
 
 _BATCH = 1_000
@@ -31,7 +31,7 @@ class RqAdapter(Adapter):
 
     async def enqueue_slow(self, numbers: Sequence[int], seconds: float) -> None:
         for number in numbers:
-            self._queue.enqueue(slow, number, seconds)
+            self._queue.enqueue(slow, number, seconds, retry=Retry(max=5))
 
 
 serve(RqAdapter())
