@@ -37,7 +37,7 @@ async def _hold(lab: Lab, system: System) -> None:
     scheduler = system.nodes[0].pid
     before = megabytes(scheduler)
     clock = system.parts.env.clock
-    first = clock.now() + timedelta(seconds=60)
+    first = clock.now() + timedelta(seconds=45)
     for start in range(0, _HELD, 2_000):
         await system.parts.commands.create_all(
             [
