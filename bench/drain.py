@@ -16,7 +16,7 @@ TARGETS = {
     ("two processes", "rate"): "35,000/s",
 }
 # Several seconds of each, or the first claims of a worker and the start of the second process are what is measured.
-_NUMBER = 100_000
+_NUMBER = 60_000
 
 
 async def ask(lab: Lab) -> None:
@@ -28,9 +28,9 @@ async def ask(lab: Lab) -> None:
                 "one worker": partial(drain_rate, system, _NUMBER),
                 "two processes": partial(drain_rate, system, _NUMBER, "--processes", "2"),
                 "1 ms waits, 200 slots": partial(
-                    drain_rate, system, _NUMBER // 5, "--slots", "200", handler="bench.sleep"
+                    drain_rate, system, _NUMBER // 3, "--slots", "200", handler="bench.sleep"
                 ),
-                "threads": partial(drain_rate, system, _NUMBER // 10, handler="bench.thread"),
+                "threads": partial(drain_rate, system, _NUMBER // 6, handler="bench.thread"),
             },
             "rate",
             rounds=3,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
+from bench.bare_listener import running_listener
 from bench.lab import Lab
 from bench.notebook import MEGABYTES, PERCENT
 from bench.processes import megabytes
@@ -12,8 +13,9 @@ from bench.system import System
 from timeball.domain.job import JobSpec
 
 TITLE = "idle nodes, and a scheduler with 20,000 schedules due within its look-ahead"
+LIMIT = "a bare listener"
 TARGETS = {("idle worker", "CPU"): "0.2 %", ("idle worker", "memory"): "40 MB"}
-_SECONDS = 15
+_SECONDS = 10
 _HELD = 20_000
 
 
@@ -29,6 +31,8 @@ async def ask(lab: Lab) -> None:
             lab.note(f"idle {kind}", "memory", megabytes(system.nodes[0].pid), MEGABYTES)
             if kind == "worker":
                 system.stop()
+        async with running_listener(system.dsn) as listener:
+            lab.note(LIMIT, "memory", megabytes(listener), MEGABYTES)
         await _hold(lab, system)
 
 

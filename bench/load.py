@@ -42,22 +42,41 @@ async def drain_rate(system: System, number: int, *worker: str, handler: str = "
 
 
 async def raw_drain_rate(system: System, number: int) -> float:
-    """Claim and finish *number* executions: one connection claims while another finishes, in batches of 500."""
+    """What the bare statements do with so many ready jobs: executions a second."""
+    answers = await _bare_loop(system, number)
+    return number / answers[-1][1]
+
+
+async def raw_lateness(system: System, number: int) -> dict[float, float]:
+    """Of so many that are due at one instant, how late are a half, 99 % and all claimed by the bare statements, in ms?"""
+    answers = await _bare_loop(system, number)
+    return {
+        part: next(seconds * 1000 for claimed, seconds in answers if claimed >= part * number)
+        for part in (0.5, 0.99, 1.0)
+    }
+
+
+async def _bare_loop(system: System, number: int) -> list[tuple[int, float]]:
+    """Claim and finish *number* executions: one connection claims while another finishes, in batches of 500.
+
+    Each answer is how many have been claimed by then, and after how many seconds; the last one when all have ended.
+    """
     await fill(system, number)
     rooms, env = system.parts.store.rooms, system.parts.env
     wish = ClaimWish(Incarnation(env.new_id()), ["bench.noop"], _BATCH, 0)
     mark = Mark(datetime(2020, 1, 1, tzinfo=UTC))
     finishing: asyncio.Task[list[Finding]] | None = None
-    begun, done = time.perf_counter(), 0
+    begun, claimed = time.perf_counter(), 0
+    answers: list[tuple[int, float]] = []
     while True:
         claims = await rooms.claim(wish, {("default", 50): mark}, ClaimId(env.new_id()))
+        claimed += len(claims.executions)
+        answers.append((claimed, time.perf_counter() - begun))
         if finishing is not None:
             await finishing
         if not claims.executions:
-            break
+            return [*answers, (claimed, time.perf_counter() - begun)]
         mark = Mark(claims.executions[-1].run_at, claims.executions[-1].id)
         now = env.clock.now()
-        findings = [Finding(claimed, Succeeded(), now, now) for claimed in claims.executions]
+        findings = [Finding(one, Succeeded(), now, now) for one in claims.executions]
         finishing = asyncio.ensure_future(rooms.finish_succeeded(findings))
-        done += len(findings)
-    return done / (time.perf_counter() - begun)

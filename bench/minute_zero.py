@@ -5,15 +5,17 @@ from __future__ import annotations
 from datetime import timedelta
 
 from bench.lab import Lab
-from bench.punctuality import note_lateness
+from bench.punctuality import BARE_STATEMENTS, note_bare_lateness, note_lateness
 from timeball.domain.job import JobSpec
 
 TITLE = "10,000 schedules every minute, all at second zero, two workers"
+LIMIT = BARE_STATEMENTS
 _SCHEDULES = 10_000
 
 
 async def ask(lab: Lab) -> None:
     """One minute's beginning, with one scheduler and two workers."""
+    await note_bare_lateness(lab, _SCHEDULES)
     async with lab.system() as system:
         await system.start_nodes(schedulers=1, workers=2)
         now = system.parts.env.clock.now()

@@ -5,9 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 
 from bench.lab import Lab
+from bench.load import raw_lateness
 from bench.notebook import MILLISECONDS, NUMBER
 from bench.system import System
 
+BARE_STATEMENTS = "bare statements"
+_NAMES = {0.5: "p50 late", 0.99: "p99 late", 1.0: "worst"}
 _FIGURES = """
 SELECT count(*) AS number,
        percentile_cont(ARRAY[0.5, 0.99, 1.0]) WITHIN GROUP (ORDER BY extract(epoch FROM started_at - scheduled_for) * 1000) AS late,
@@ -20,7 +23,14 @@ WHERE scheduled_for >= $1 AND state = 'succeeded'
 async def note_lateness(lab: Lab, system: System, subject: str, since: datetime) -> None:
     """Write down the lateness of everything that was scheduled since then."""
     figures = await system.row(_FIGURES, since)
-    for name, value in zip(("p50 late", "p99 late", "worst"), figures["late"], strict=True):
+    for name, value in zip(_NAMES.values(), figures["late"], strict=True):
         lab.note(subject, name, value, MILLISECONDS)
     lab.note(subject, "started", figures["number"], NUMBER)
     lab.note(subject, "early", figures["early"], NUMBER)
+
+
+async def note_bare_lateness(lab: Lab, number: int) -> None:
+    """Write down, as the limit, how late a crowd is that is due at one instant and only then claimed, by the bare statements."""
+    async with lab.system() as system:
+        for part, late in (await raw_lateness(system, number)).items():
+            lab.note(BARE_STATEMENTS, _NAMES[part], late, MILLISECONDS)

@@ -11,6 +11,7 @@ from bench.notebook import SECONDS
 from timeball.domain.job import JobSpec
 
 TITLE = "work of a worker that was killed, finished by another"
+LIMIT = "nobody killed"
 TARGETS = {("default settings", "after"): "20 s", ("fast profile", "after"): "4.5 s"}
 _PROFILES = {
     "default settings": {},
@@ -26,16 +27,21 @@ _RUNS_FOR = 0.5
 
 async def ask(lab: Lab) -> None:
     """Twenty jobs of half a second on one worker; it is killed in the midst of them, and another one is there."""
+    await _measure(lab, LIMIT, {}, is_killed=False)
     for profile, settings in _PROFILES.items():
-        async with lab.system() as system:
-            await system.start_nodes(schedulers=1, workers=1, **settings)
-            spec = JobSpec(handler="bench.sleep", initial_backoff_ms=0)
-            await system.parts.commands.enqueue_many(spec, [f'{{"seconds": {_RUNS_FOR}}}'] * _JOBS)
-            while await system.value("SELECT count(*) FROM timeball.running") < _JOBS:
-                await asyncio.sleep(0.01)
-            victim = system.nodes[1]
+        await _measure(lab, profile, settings, is_killed=True)
+
+
+async def _measure(lab: Lab, subject: str, settings: dict[str, str], *, is_killed: bool) -> None:
+    async with lab.system() as system:
+        await system.start_nodes(schedulers=1, workers=1, **settings)
+        spec = JobSpec(handler="bench.sleep", initial_backoff_ms=0)
+        await system.parts.commands.enqueue_many(spec, [f'{{"seconds": {_RUNS_FOR}}}'] * _JOBS)
+        while await system.value("SELECT count(*) FROM timeball.running") < _JOBS:
+            await asyncio.sleep(0.01)
+        if is_killed:
             system.start("worker", "bench.app:tb", **settings)
-            victim.send_signal(signal.SIGKILL)
-            killed_at = time.monotonic()
-            await system.wait_for_finished(_JOBS)
-            lab.note(profile, "after", time.monotonic() - killed_at, SECONDS)
+            system.nodes[1].send_signal(signal.SIGKILL)
+        begun = time.monotonic()
+        await system.wait_for_finished(_JOBS)
+        lab.note(subject, "after", time.monotonic() - begun, SECONDS)

@@ -7,10 +7,11 @@ from datetime import timedelta
 
 from bench.lab import Lab
 from bench.notebook import NUMBER
-from bench.punctuality import note_lateness
+from bench.punctuality import BARE_STATEMENTS, note_bare_lateness, note_lateness
 from timeball.domain.job import JobSpec
 
 TITLE = "1,000 schedules every second for 20 s, two workers"
+LIMIT = BARE_STATEMENTS
 TARGETS = {
     (subject, figure): text
     for subject in ("one scheduler", "two schedulers")
@@ -23,6 +24,7 @@ _ONCE = "SELECT count(DISTINCT (job_id, scheduled_for)) - (count(*) - count(DIST
 
 async def ask(lab: Lab) -> None:
     """The same with one scheduler and with two."""
+    await note_bare_lateness(lab, _SCHEDULES)
     for schedulers, subject in ((1, "one scheduler"), (2, "two schedulers")):
         async with lab.system() as system:
             await system.start_nodes(schedulers=schedulers, workers=2)
