@@ -119,7 +119,7 @@ class JobLedger:
         self._answered = {span.rule.scheduled_at: False for span in spans if isinstance(span.rule, Once)}
         self._index = -1
         self._span: Span | None = None
-        self._line = Line(Manual(), MIN_INSTANT)
+        self._line = _NOTHING
         self._check_spans()
         self._open_next()
 
@@ -251,7 +251,7 @@ class JobLedger:
         self._index += 1
         self._span = span = self._spans[self._index] if self._index < len(self._spans) else None
         is_walked = span is not None and span.rule.is_recurring
-        self._line = Line(span.rule, span.after) if span and is_walked else Line(Manual(), MIN_INSTANT)
+        self._line = Line(span.rule, span.after) if span and is_walked else _NOTHING
 
     def _close_span(self, until: datetime) -> None:
         upcoming = self._line.upcoming
@@ -392,6 +392,10 @@ class Line:
         if self.upcoming != run.first or run.number is None:
             return False
         step = (run.last - run.first) / max(run.number - 1, 1)
+        if step == self._interval and run.last <= self._end:
+            self.upcoming = run.last
+            self.step()
+            return True
         if step == self._finest_step() and self._rule.count_between(run.first - MICROSECOND, run.last) == run.number:
             # No two instants are closer than that, so as many of them as the span can hold are just those of the run.
             self.seek(run.last)
@@ -404,7 +408,11 @@ class Line:
         return True
 
     def _finest_step(self) -> timedelta | None:
-        if isinstance(self._rule, Cron):
-            has_seconds = len(self._rule.expression.split()) > 5
-            return SECOND if has_seconds else 60 * SECOND
-        return self._interval
+        if not isinstance(self._rule, Cron):
+            return None
+        has_seconds = len(self._rule.expression.split()) > 5
+        return SECOND if has_seconds else 60 * SECOND
+
+
+# The line of what names nothing.
+_NOTHING = Line(Manual(), MIN_INSTANT)

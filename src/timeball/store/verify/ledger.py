@@ -2,6 +2,8 @@
 
 What should have been recorded is known to the schedules alone, so versions and records are read as two sorted streams and compared job
 by job (`domain/ledger.py`). Memory stays bounded whatever the size: the server sorts, we hold a page of each stream.
+
+For a job that is plainly in order (`domain/plain_ledger.py`) no ledger is opened.
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ from uuid import UUID
 
 from timeball.domain.civil_time import tzdata_version
 from timeball.domain.ledger import Flaw, JobLedger, Outlook, Pending, Promise, Run, Span
+from timeball.domain.plain_ledger import Glance
 from timeball.store.database import Record
-from timeball.store.rows import job_from
+from timeball.store.rows import rule_from
 from timeball.store.verify.report import LISTED, Check, violation_from
 from timeball.store.verify.snapshot import Look
 
@@ -25,10 +28,11 @@ async def check_ledger(look: Look) -> list[Check]:
     """Compare what every version of every job names with what was recorded."""
     books = _Books(look)
     async for page in look.pages("verify_records"):
-        for job_id, runs in groupby(page, key=itemgetter(0)):
-            ledger = await books.of(job_id)
-            for run in runs:
-                ledger.enter(Run._make(run[1:]))
+        jobs = [(job_id, [Run._make(row[1:]) for row in rows]) for job_id, rows in groupby(page, key=itemgetter(0))]
+        for job_id, runs in jobs[:-1]:
+            await books.enter(job_id, runs, is_all=True)
+        # The records of the last one may go on on the next page.
+        await books.enter(*jobs[-1], is_all=False)
     return await books.close()
 
 
@@ -50,6 +54,8 @@ class _Books:
 
     def __init__(self, look: Look) -> None:
         self._look = look
+        self._tzdata = tzdata_version()
+        self._glance = Glance(look.history_from)
         self._versions = _grouped(look.pages("verify_versions"))
         self._next: tuple[UUID, list[Record]] | None = None
         self._is_started = False
@@ -60,17 +66,17 @@ class _Books:
         self._not_checkable = dict.fromkeys(Promise, 0)
         self._flaws = {promise: _Flaws() for promise in Promise}
 
-    async def of(self, job_id: UUID) -> JobLedger:
-        """The ledger of a job; those of the jobs before it are closed."""
+    async def enter(self, job_id: UUID, runs: Sequence[Run], *, is_all: bool) -> None:
+        """Take the next records of a job into account; *is_all* if there are no others of it behind them."""
         if self._ledger is None or job_id != self._job_id:
             await self._pass_by(job_id)
-            has_versions = self._next is not None and self._next[0] == job_id
-            versions = self._next[1] if self._next is not None and has_versions else []
+            versions = await self._take(job_id)
+            if is_all and self._is_plain(versions, runs):
+                return
             self._open(job_id, versions)
-            if has_versions:
-                await self._turn()
         assert self._ledger is not None
-        return self._ledger
+        for run in runs:
+            self._ledger.enter(run)
 
     async def close(self) -> list[Check]:
         """Close the last ledger, and those of the jobs behind it, which have no records; returns what all of them found."""
@@ -83,8 +89,26 @@ class _Books:
             self._is_started = True
             await self._turn()
         while self._next is not None and (until is None or self._next[0] < until):
-            self._open(*self._next)
+            job_id, versions = self._next
+            if not self._is_plain(versions, ()):
+                self._open(job_id, versions)
             await self._turn()
+
+    async def _take(self, job_id: UUID) -> list[Record]:
+        """The versions of a job, if there are any."""
+        if self._next is None or self._next[0] != job_id:
+            return []
+        versions = self._next[1]
+        await self._turn()
+        return versions
+
+    def _is_plain(self, versions: Sequence[Record], runs: Sequence[Run]) -> bool:
+        """Whether a job is plainly in order; if so, it is done with."""
+        if len(versions) != 1 or not self._glance.sees_order(_span(versions[0]), runs, versions[0]["pending_for"]):
+            return False
+        self._jobs += 1
+        self._checked += sum(run.number or 0 for run in runs)
+        return True
 
     async def _turn(self) -> None:
         self._next = await anext(self._versions, None)
@@ -93,7 +117,7 @@ class _Books:
         self._close_ledger()
         self._job_id = job_id
         name = versions[-1]["name"] if versions else None
-        outlook = _outlook(versions, self._look.history_from)
+        outlook = _outlook(versions, self._look.history_from, self._tzdata)
 
         def report(flaw: Flaw) -> None:
             self._flaws[flaw.promise].add(job_id, name, flaw)
@@ -149,19 +173,18 @@ async def _grouped(pages: AsyncIterator[list[Record]]) -> AsyncIterator[tuple[UU
 
 
 def _span(row: Record) -> Span:
-    job = job_from(row)
     return Span(
-        version=job.version,
-        rule=job.rule,
+        version=row["version"],
+        rule=rule_from(row),
         after=row["effective_from"],
         until=row["effective_until"],
-        max_executions=job.max_executions,
+        max_executions=row["max_executions"],
     )
 
 
-def _outlook(versions: Sequence[Record], history_from: datetime | None) -> Outlook:
+def _outlook(versions: Sequence[Record], history_from: datetime | None, tzdata: str) -> Outlook:
     if not versions:
-        return Outlook(history_from=history_from, tzdata=tzdata_version())
+        return Outlook(history_from=history_from, tzdata=tzdata)
     row = versions[-1]
     pending = None
     if row["pending_for"] is not None:
@@ -171,5 +194,5 @@ def _outlook(versions: Sequence[Record], history_from: datetime | None) -> Outlo
         is_deleted=row["job_deleted_at"] is not None,
         paused_from=row["job_paused_from"],
         history_from=history_from,
-        tzdata=tzdata_version(),
+        tzdata=tzdata,
     )

@@ -1,0 +1,152 @@
+"""What a glance calls in order: all of it is in order, and nearly all that is in order is called so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from timeball.domain.instants import MICROSECOND
+from timeball.domain.ledger import JobLedger, Outlook, Pending, Run, Span
+from timeball.domain.plain_ledger import Glance
+from timeball.domain.schedule import Cron, Every, Manual, Once, Schedule
+
+START = datetime(2026, 3, 20, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+OURS = "2026f"
+EVERY = Every(interval_seconds=7, anchor=START + 3 * SECOND)
+UNEVEN = Cron(expression="0,7,9 * * * * *")
+RULES: tuple[Schedule, ...] = (
+    EVERY,
+    replace(EVERY, ends_at=START + 100 * SECOND),
+    Cron(expression="* * * * * *"),
+    UNEVEN,
+    Cron(expression="30 2 * * *", timezone="Europe/Berlin"),
+)
+Account = tuple[Span, list[Run], datetime | None]
+
+
+@st.composite
+def accounts(draw: st.DrawFn) -> Account:
+    """One version, its records in pieces, and what is pending: all in order."""
+    rule = draw(st.sampled_from(RULES))
+    after = START + draw(st.integers(-20, 20)) * SECOND
+    instants = [occurrence.at for occurrence in islice(rule.occurrences(after), draw(st.integers(0, 12)))]
+    runs: list[Run] = []
+    while instants:
+        length = draw(st.integers(1, 5))
+        piece, instants = instants[:length], instants[length:]
+        step = (piece[-1] - piece[0]) / max(len(piece) - 1, 1)
+        is_range = any(at != piece[0] + place * step for place, at in enumerate(piece)) or draw(st.booleans())
+        runs.append(Run(piece[0], piece[-1], len(piece), 1, OURS, is_range, used=0 if is_range else len(piece)))
+    span = Span(version=1, rule=rule, after=after, until=None)
+    return span, runs, rule.next_after(runs[-1].last if runs else after)
+
+
+def damaged(draw: st.DrawFn, account: Account) -> Account:
+    """The account with a little something wrong, or at least unusual."""
+    span, runs, pending = account
+    place = draw(st.integers(0, max(len(runs) - 1, 0)))
+    nudge = draw(st.sampled_from([MICROSECOND, -MICROSECOND, SECOND, 7 * SECOND, -7 * SECOND, timedelta(minutes=1)]))
+    match draw(st.sampled_from(["first", "last", "number", "version", "lost", "twice", "pending", "gone", "until"])):
+        case "first" if runs:
+            runs[place] = runs[place]._replace(first=min(runs[place].first + nudge, runs[place].last))
+        case "last" if runs:
+            runs[place] = runs[place]._replace(last=max(runs[place].last + nudge, runs[place].first))
+        case "number" if runs:
+            runs[place] = runs[place]._replace(number=draw(st.sampled_from([1, 2, 3, None])))
+        case "version" if runs:
+            runs[place] = runs[place]._replace(version=2)
+        case "lost" if runs:
+            del runs[place]
+        case "twice" if runs:
+            runs.insert(place, runs[place])
+        case "pending" if pending is not None:
+            pending += nudge
+        case "gone":
+            pending = None
+        case _:
+            span = replace(span, until=START + 30 * SECOND)
+    return span, sorted(runs, key=lambda run: (run.first, run.last)), pending
+
+
+damaged_accounts = accounts().flatmap(lambda account: st.composite(damaged)(account))
+
+
+def judged(account: Account, history_from: datetime | None) -> tuple[int, int]:
+    """How many flaws the ledger finds, and how many occurrences it looked at."""
+    span, runs, pending_for = account
+    pending = None if pending_for is None else Pending(scheduled_for=pending_for, tzdata=OURS)
+    found: list[object] = []
+    ledger = JobLedger([span], Outlook(pending=pending, history_from=history_from, tzdata=OURS), found.append)
+    for run in runs:
+        ledger.enter(run)
+    ledger.close()
+    return len(found), ledger.checked
+
+
+@given(accounts())
+def test_what_is_in_order_is_seen_to_be(account: Account) -> None:
+    has_pending = account[2] is not None
+
+    assert Glance(None).sees_order(*account) is has_pending
+
+
+@settings(max_examples=400)
+@given(damaged_accounts, st.one_of(st.none(), st.integers(-30, 90).map(lambda seconds: START + seconds * SECOND)))
+def test_nothing_is_called_in_order_that_the_ledger_would_not(account: Account, history_from: datetime | None) -> None:
+    if Glance(history_from).sees_order(*account):
+        assert judged(account, history_from) == (0, sum(run.number or 0 for run in account[1]))
+
+
+@given(st.lists(st.tuples(st.sampled_from(RULES), st.integers(-1_000_000, 1_000_000)), min_size=1, max_size=20))
+def test_what_is_remembered_of_one_job_is_true_of_the_next(jobs: list[tuple[Schedule, int]]) -> None:
+    glance = Glance(None)
+
+    for rule, offset in jobs:
+        span = Span(version=1, rule=rule, after=START + offset * timedelta(milliseconds=10), until=None)
+        first = rule.next_after(span.after)
+        assert first is None or glance.sees_order(span, [], first)
+        assert first is None or not glance.sees_order(span, [], rule.next_after(first) or START)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_job_that_never_ran_waits_for_its_first_occurrence_and_no_later_one(rule: Schedule) -> None:
+    first = rule.next_after(START)
+    assert first is not None
+    span = Span(version=1, rule=rule, after=START, until=None)
+
+    assert Glance(None).sees_order(span, [], first)
+    assert not Glance(None).sees_order(span, [], rule.next_after(first))
+    assert not Glance(None).sees_order(span, [], None)
+
+
+def test_what_is_older_than_the_history_is_not_missed_and_what_is_younger_is() -> None:
+    span = Span(version=1, rule=EVERY, after=START, until=None)
+    record = Run(EVERY.anchor + 70 * SECOND, EVERY.anchor + 70 * SECOND, 1, 1, None, is_range=False, used=1)
+    pending = EVERY.anchor + 77 * SECOND
+
+    assert Glance(EVERY.anchor + 63 * SECOND).sees_order(span, [record], pending)
+    assert not Glance(EVERY.anchor + 62 * SECOND).sees_order(span, [record], pending)
+    assert not Glance(EVERY.anchor + 63 * SECOND).sees_order(span, [], pending + SECOND)
+
+
+def test_one_offs_and_what_is_only_triggered_are_seen_too() -> None:
+    once = Span(version=1, rule=Once(scheduled_at=START - SECOND), after=START, until=None)
+    manual = Span(version=1, rule=Manual(), after=START, until=None)
+
+    assert Glance(None).sees_order(once, [], START - SECOND)
+    assert not Glance(None).sees_order(once, [], START)
+    assert not Glance(None).sees_order(once, [], None)
+    assert Glance(None).sees_order(manual, [], None)
+    assert not Glance(None).sees_order(manual, [], START)
+
+
+def test_a_budget_of_executions_is_left_to_the_ledger() -> None:
+    span = Span(version=1, rule=EVERY, after=START, until=None, max_executions=1)
+
+    assert not Glance(None).sees_order(span, [], EVERY.anchor)
