@@ -13,14 +13,18 @@ import sys
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from bench.peers.catalog import QUESTIONS, Variant, all_peers, variants_of
-from bench.peers.contest import Contest
+from bench.peers.contest import Contest, size_of_run
 from bench.peers.environments import environment_of
-from bench.peers.results import keep, left, path_of, read
+from bench.peers.results import is_quiet, keep, left, path_of, read
 from bench.peers.servers import running_servers
 from bench.peers.tables import for_terminal, settings
 from bench.report import machine
+
+_PATIENCE = 90.0
+_GLANCE = 10.0
 
 
 def choose(asked: Sequence[str], known: Sequence[str], what: str) -> list[str]:
@@ -48,15 +52,24 @@ def _ask(contest: Contest, question: str) -> None:
     print(f"  asked in {time.monotonic() - begun:.0f} s", flush=True)
 
 
+def quiet_machine(patience: float) -> dict[str, Any]:
+    """What is measured on, once what ran before has ended and is no longer in its load; not later than after so many seconds."""
+    deadline = time.monotonic() + patience
+    while not is_quiet(found := machine()) and time.monotonic() < deadline:
+        print(f"waiting for the machine to become quiet (load {found['load_before']:.1f})", flush=True)
+        time.sleep(min(_GLANCE, patience))
+    return found
+
+
 def main() -> None:
     # Whoever ends us, servers and workers end too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
     questions = choose(sys.argv[1:], QUESTIONS, "question")
     variants = chosen_variants()
-    # The load of the first question would be taken for somebody else's by the second.
-    before = machine()
     for peer in {variant.peer.name: variant.peer for variant in variants}.values():
         environment_of(peer)
+    # Once: the load of the first question would be taken for somebody else's by the second.
+    before = quiet_machine(0 if size_of_run() == "short" else _PATIENCE)
     with running_servers() as servers:
         contest = Contest(servers, variants)
         path = path_of(contest.size, is_everybody=not os.environ.get("PEERS"))
@@ -66,7 +79,8 @@ def main() -> None:
             _ask(contest, question)
             # After each question: a run that is cut short keeps what it has found.
             keep(path, contest.page() | {"machine": before | {"at": asked_at}})
-    print(f"\n{path.name} has all questions but {', '.join(left(read(path))) or 'none'}", flush=True)
+    owed = left(read(path))
+    print(f"\n{path.name}: " + (f"still to be asked: {' '.join(owed)}" if owed else "all questions asked"), flush=True)
 
 
 if __name__ == "__main__":

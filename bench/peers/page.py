@@ -11,15 +11,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from bench.peers.chart import chart
-from bench.peers.results import Document, Page, left, read
+from bench.peers.results import Document, Page, is_quiet, left, read
 from bench.peers.tables import ahead, figures_of, in_markdown, reasons, rows
 from bench.report import RESULTS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "peers.md"
 PICTURE = RESULTS / "peers.svg"
 BEGIN, END = "<!-- figures: written by `make peers-page` -->", "<!-- end of figures -->"
-# Above this, somebody else was at work on the machine when the run began.
-_QUIET_LOAD = 0.5
 _SIZES = {
     "short": "A run with `SHORT=1`: few jobs and one round, which shows that everything works and not how fast it is.",
     "usual": "The usual run.",
@@ -56,8 +54,7 @@ def _question(page: Page) -> str:
 def _occasion(page: Page) -> str:
     machine = page["machine"]
     load = machine["load_before"]
-    is_quiet = load < _QUIET_LOAD * machine["cores"]
-    state = "quiet" if is_quiet else f"busy (load {load:.1f}): only large differences mean something"
+    state = "quiet" if is_quiet(machine) else f"busy (load {load:.1f}): only large differences mean something"
     day, hour = machine["at"][:10], machine["at"][11:16]
     asked = f"Asked on {day} at {hour} UTC; the machine was {state}."
     return "\n".join([asked, _SIZES[page["size"]], *([page["note"]] if "note" in page else [])])

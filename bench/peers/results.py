@@ -13,6 +13,8 @@ from typing import Any
 from bench.peers.catalog import QUESTIONS
 from bench.report import RESULTS
 
+_QUIET_LOAD = 0.5  # of each core
+
 Page = Mapping[str, Any]
 Document = Mapping[str, Any]
 
@@ -40,6 +42,11 @@ def read(path: Path) -> dict[str, Any]:
         return {"questions": []}
     document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return document
+
+
+def is_quiet(machine: Mapping[str, Any]) -> bool:
+    """Whether nobody else was at work on a machine before it was measured on."""
+    return bool(machine["load_before"] < _QUIET_LOAD * machine["cores"])
 
 
 def left(document: Document) -> list[str]:

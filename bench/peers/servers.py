@@ -22,7 +22,10 @@ from timeball.store.embedded import EmbeddedServer
 _REDIS_DATABASES = 64
 REDIS = ("--appendonly", "yes", "--appendfsync", "everysec", "--maxmemory-policy", "noeviction")
 SAYS = {
-    "PostgreSQL": "{version}, fsync on, synchronous_commit on, shared_buffers 128 MB, max_connections 300, Unix socket, seasoned log files",
+    "PostgreSQL": (
+        "{version}, fsync on, synchronous_commit on, shared_buffers 128 MB, jit off, max_connections 300, min_wal_size 256 MB, "
+        "its log files made beforehand, the rest as it comes, Unix socket"
+    ),
     "Redis": "{version}, appendonly yes, appendfsync everysec (a crash of the machine may lose a second), noeviction, TCP on loopback",
 }
 

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
@@ -22,6 +23,9 @@ _WARM_UP_JOBS = 20
 _WARM_UP_FIRST = 900_000_000
 _LEAVE_SECONDS = 5.0
 _START_SECONDS = 60.0
+# A client that hangs must not hold up everybody: it has this long for an answer, and some more for each job.
+_ANSWER_SECONDS = 60.0
+_SECONDS_A_JOB = 0.01
 
 
 class Stage:
@@ -43,11 +47,14 @@ class Stage:
         assert self._client.stdin is not None
         self._client.stdin.write(json.dumps([verb, arguments]).encode() + b"\n")
         self._client.stdin.flush()
-        return self._answer()
+        return self._answer(arguments.get("count", 0))
 
-    def _answer(self) -> Any:
+    def _answer(self, jobs: int = 0) -> Any:
         assert self._client.stdout is not None
+        watchdog = threading.Timer(_ANSWER_SECONDS + _SECONDS_A_JOB * jobs, self._client.kill)
+        watchdog.start()
         line = self._client.stdout.readline()
+        watchdog.cancel()
         if not line:
             raise RuntimeError(f"the client of {self.variant.subject} gave up:\n{self.log('client')}")
         return json.loads(line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import struct
@@ -10,13 +11,16 @@ import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import fromstring
 
 import pytest
 from bench.notebook import RATE
+from bench.peers import __main__ as main_module
 from bench.peers import contest as contest_module
+from bench.peers import stage as stage_module
 from bench.peers.__main__ import choose
 from bench.peers.catalog import DEFAULT, HERE, PARTS, QUESTIONS, all_peers, variants_of
 from bench.peers.chart import chart
@@ -146,6 +150,17 @@ def test_a_run_is_usual_unless_it_is_asked_to_be_short_or_full(monkeypatch: pyte
         size_of_run()
 
 
+def test_a_run_begins_when_the_machine_is_quiet_or_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    loads = iter((9.0, 3.0, 0.4))
+    monkeypatch.setattr(main_module, "machine", lambda: {"cores": 2, "load_before": next(loads)})
+    monkeypatch.setattr(main_module, "_GLANCE", 0.0)
+
+    assert main_module.quiet_machine(60)["load_before"] == 0.4
+
+    monkeypatch.setattr(main_module, "machine", lambda: {"cores": 2, "load_before": 9.0})
+    assert main_module.quiet_machine(0)["load_before"] == 9.0
+
+
 # processes
 
 
@@ -172,6 +187,15 @@ def test_a_process_that_took_over_a_number_is_spared() -> None:
 
         kill(family(process.pid)[0])
         assert process.wait() == -signal.SIGKILL
+
+
+def test_a_client_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(stage_module, "_ANSWER_SECONDS", 0.1)
+    variant = variants_of("timeball")[0]
+    mute = replace(variant, peer=replace(variant.peer, client=["sleep", "60"]))
+
+    with pytest.raises(RuntimeError, match="client of Timeball gave up"):
+        Stage(mute, {"PATH": os.environ["PATH"], "REDIS_URL": ""}, tmp_path)
 
 
 # marks

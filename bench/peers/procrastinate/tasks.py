@@ -8,9 +8,10 @@ from marks import STARTED, mark, schedules
 
 STALLED_SECONDS = float(os.environ.get("STALLED_SECONDS", "30"))
 HEARTBEAT_SECONDS = float(os.environ.get("HEARTBEAT_SECONDS", "10"))
+CONNECTIONS = int(os.environ.get("CONNECTIONS", "4"))  # as the pool has by itself
 
 app = procrastinate.App(
-    connector=procrastinate.PsycopgConnector(conninfo=os.environ["DATABASE_URL"]),
+    connector=procrastinate.PsycopgConnector(conninfo=os.environ["DATABASE_URL"], max_size=CONNECTIONS),
     worker_defaults={"update_heartbeat_interval": HEARTBEAT_SECONDS, "stalled_worker_timeout": STALLED_SECONDS},
 )
 

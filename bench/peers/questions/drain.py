@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from functools import partial
 
 from bench.notebook import RATE
-from bench.peers.contest import Contest, Note
+from bench.peers.contest import Contest, FellShort, Note
 from bench.peers.stage import Stage
 
 TITLE = "draining jobs that do nothing, jobs a second"
+_START_SECONDS = 60.0
 # Who is slow is stopped; its rate is that of what it has run until then.
 _LONGEST = 40.0
 # Not before the slowest process is there, and everybody has warmed up.
@@ -43,9 +44,11 @@ def drain_rate(stage: Stage, share: float, processes: int = 1) -> float:
     number = round(stage.variant.drain_jobs * share) * processes
     stage.ask("enqueue_many", first=0, count=number)
     stage.start(processes)
+    if not stage.marks.wait_for(1, _START_SECONDS):
+        raise RuntimeError(f"no job ran in {_START_SECONDS:.0f} s: {stage.log('worker')[-300:]}")
     stage.marks.wait_until(number, time.monotonic() + _LONGEST)
     starts = [mark.at for mark in stage.marks.of(0, number)]
     if len(starts) < _FEWEST:
-        raise RuntimeError(f"only {len(starts):,} of {number:,} ran in {_LONGEST:.0f} s: {stage.log('worker')[-300:]}")
+        raise FellShort(f"{len(starts):,} of {number:,} ran in {_LONGEST:.0f} s")
     first = round(len(starts) * _WARM_UP_SHARE)
     return (len(starts) - 1 - first) / (starts[-1] - starts[first])

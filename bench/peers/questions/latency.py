@@ -17,7 +17,7 @@ _PATIENCE = 10.0
 
 def ask(contest: Contest) -> None:
     """Single jobs with a pause between them."""
-    measure = partial(_trickle, number=contest.sized(50, 100, 500))
+    measure = partial(_trickle, number=contest.sized(50, 250, 500))
     contest.interleave({"latency": measure}, contest.sized(1, 1, 3))
 
 
