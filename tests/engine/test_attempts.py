@@ -177,6 +177,47 @@ async def test_the_loop_turns_now_and_then(make: Make, findings: Findings, clock
     assert len(done_when_turned) >= 5
 
 
+async def test_while_attempts_follow_each_other_room_is_told_whenever_the_loop_turns(
+    make: Make, findings: Findings, clock: VirtualClock
+) -> None:
+    told: list[int] = []
+
+    async def laborious() -> None:
+        clock.advance("2ms")
+
+    executor = make(laborious=laborious)
+    executor.on_room = lambda: told.append(len(findings))
+    executor.accept([claim(number=number, handler="laborious") for number in range(3)])
+    await until(lambda: len(findings) == 3)
+
+    assert told[:2] == [1, 2]
+
+
+async def test_an_attempt_that_kept_its_task_leaves_the_relay_to_the_others(
+    make: Make, findings: Findings, clock: VirtualClock
+) -> None:
+    """It ends while the relay rests between two attempts: neither does it go on as a second one, nor is everything idle."""
+    gate, tasks, was_idle = asyncio.Event(), [], []
+
+    async def slow() -> None:
+        await gate.wait()
+
+    async def laborious() -> None:
+        clock.advance("2ms")
+        gate.set()
+        tasks.append(asyncio.current_task())
+        was_idle.append(executor._attempts._idle.is_set())
+
+    executor = make(slow=slow, laborious=laborious)
+    executor.accept([claim(handler="slow")])
+    await asyncio.sleep(0)
+    executor.accept([claim(number=number, handler="laborious") for number in range(2, 8)])
+    await until(lambda: len(findings) == 7)
+
+    assert len(set(tasks)) == 1
+    assert not any(was_idle)
+
+
 async def _turn_until_something_is_done(findings: Findings) -> None:
     while not findings:
         await asyncio.sleep(0)

@@ -236,6 +236,13 @@ async def test_what_is_due_waits_for_a_slot_in_the_order_it_came(
     assert findings.outcomes == {1: Succeeded()}
 
 
+async def test_a_slot_that_something_waits_for_is_not_free(executor: Executor) -> None:
+    """One attempt after the other is begun; what comes next has its slot already."""
+    executor.accept([claim(number=1), claim(number=2)])
+
+    assert (executor.busy, executor.waiting, executor.free_slots) == (1, 1, 0)
+
+
 async def test_a_free_slot_is_told(executor: Executor, runner: ManualRunner) -> None:
     told = []
     executor.on_room = lambda: told.append(executor.free_slots)
@@ -259,6 +266,7 @@ async def test_what_finds_no_slot_is_given_back_uncounted(real: Callable[..., Ex
     assert {finding.started_at for finding in findings} == {None}
     assert [id_.int for id_ in runner.ids] == [1, 2]
     assert executor.waiting == 0
+    assert executor.take_longest_wait() >= 0.25, "so that less is asked for"
 
 
 async def test_what_waits_is_kept_while_slots_come_free(
@@ -304,6 +312,20 @@ async def test_a_loop_that_comes_late_gives_nothing_back_at_once(
     clock.advance("25ms")
     executor._lose_patience()
     assert findings.outcomes == dict.fromkeys([3, 4, 5], Released())
+
+
+async def test_how_late_the_loop_comes_is_counted_from_what_has_waited_longest(
+    executor: Executor, findings: Findings, clock: VirtualClock
+) -> None:
+    executor.accept([claim(number=number) for number in (1, 2, 3)])
+    await turn()
+    clock.advance("15ms")
+    executor.accept([claim(number=4)])
+    clock.advance("30ms")
+
+    executor._lose_patience()
+
+    assert (executor.waiting, findings.outcomes) == (2, {})
 
 
 async def test_nothing_is_given_back_while_a_slot_is_free(
@@ -419,6 +441,37 @@ async def test_what_is_held_is_called_off_before_the_drop(
     clock.advance("1ms")
     await until(lambda: runner.started)
     assert [id_.int for id_ in runner.ids] == [2]
+
+
+async def test_what_is_held_behind_something_called_off_is_dropped_in_time(
+    executor: Executor, runner: ManualRunner, clock: VirtualClock
+) -> None:
+    executor.accept([claim(START + timedelta(seconds=number), number) for number in (1, 5, 2)])
+
+    executor.stop_executions({claim(number=1).id: "enough"})
+    clock.advance("2s")
+    executor._drop()
+    await turn()
+
+    assert [id_.int for id_ in runner.ids] == [2]
+
+
+async def test_a_stop_goes_back_with_what_it_was_for(
+    executor: Executor, runner: ManualRunner, findings: Findings, clock: VirtualClock
+) -> None:
+    """When it is claimed again, the claim says whether it is still to be stopped."""
+    executor.accept([claim(number=1), claim(number=2), claim(number=3, stop="enough")])
+    await turn()
+    clock.advance("25ms")
+    executor._lose_patience()
+    assert findings.outcomes == {3: Released()}
+    runner.end(claim(number=1))
+    await turn()
+
+    executor.accept([claim(number=3)])
+    await turn()
+
+    assert [id_.int for id_ in runner.ids] == [1, 2, 3]
 
 
 async def test_what_waits_for_a_slot_is_called_off_when_it_would_start(
@@ -554,6 +607,18 @@ async def test_what_runs_can_be_halted_and_goes_back_as_begun(
     assert findings.outcomes == dict.fromkeys([1, 2], Released(has_started=True))
 
 
+async def test_it_is_not_idle_before_the_last_one_has_ended(executor: Executor, runner: ManualRunner) -> None:
+    executor.accept([claim(number=1), claim(number=2)])
+    await turn()
+
+    runner.end(claim(number=1))
+    await turn()
+    assert not await executor.wait_idle(0)
+
+    runner.end(claim(number=2))
+    assert await executor.wait_idle(1)
+
+
 async def test_waiting_for_what_runs_has_an_end(executor: Executor, runner: ManualRunner) -> None:
     assert await executor.wait_idle(0)
     executor.accept([claim()])
@@ -580,6 +645,23 @@ async def test_what_was_abandoned_is_cut_off_and_hands_nothing_over(
     assert {context.halted for context in contexts} == {Halt.SHUTDOWN}
     assert len(runner.started) == 2, "nothing was started any more"
     assert await executor.wait_idle(0)
+    assert all(context.task is not None and context.task.done() for context in contexts)
+
+
+async def test_what_was_abandoned_begins_nothing_when_a_place_comes_free(env: Env) -> None:
+    runner, told = StubbornRunner(), []
+    executor = make_executor(env, runner, slots=1)
+    executor.on_room = lambda: told.append("room")
+    executor.accept([claim(number=1), claim(number=2)])
+    await turn()
+
+    executor.abandon()
+    await turn()
+    assert told == []
+    runner.on_freed()
+    await turn()
+
+    assert [id_.int for id_ in runner.ids] == [1]
 
 
 async def test_an_outcome_that_comes_after_the_end_is_not_handed_over(
