@@ -250,7 +250,7 @@ HOT: dict[str, tuple[dict[str, Any], int]] = {
     "blocked_keys": ({"behind": "", "limit": 500}, 2 * LIMITS),
     # What every change of a job does.
     "take_occurrence": (_JOB_COLUMNS, 5),
-    "hoisted_until": (_JOB_COLUMNS, 10),
+    "hoisted_until": (_JOB_COLUMNS | {"first_ahead": id_(_FINISHED)}, 10),
     "drop_resumption": (_JOB_COLUMNS, 5),
     "park_waiting": (_JOB_COLUMNS, 5),
     "unpark": (_JOB_COLUMNS, 5),

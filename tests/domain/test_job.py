@@ -144,6 +144,15 @@ def test_what_limits_a_job(fields: dict[str, Any], limit: int | None) -> None:
     assert job.limit_key == (None if limit is None else f"job:{JOB}")
 
 
+@pytest.mark.parametrize("overlap", ["queue", "cancel_running"])
+def test_a_shared_limit_that_lets_a_job_overlap_itself_is_refused(overlap: str) -> None:
+    shared = {"interval_seconds": 60, "overlap": overlap, "limit_key": "disk"}
+    assert make(**shared, max_running=1).effective_limit == make(**shared).effective_limit == 1
+
+    with pytest.raises(InvalidInput, match=f"overlap {overlap} .* max_running lets 3 .* expected max_running 1"):
+        make(**shared, max_running=3)
+
+
 # jitter
 
 

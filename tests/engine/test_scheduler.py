@@ -675,6 +675,39 @@ async def test_a_row_whose_definition_has_changed_is_read_again_at_once(
     await check_promises(store)
 
 
+@pytest.mark.parametrize("is_held", [False, True])
+async def test_the_last_occurrence_that_was_called_off_ahead_of_its_time_does_not_come_back(
+    store: Store, clock: VirtualClock, node: ManualScheduler, worker: Hands, commands: Commands, is_held: bool
+) -> None:
+    """Nothing is pending any more that would say how far the records go."""
+    job = await create(store, interval_seconds=60, max_executions=1)
+    await node.run_until(START + seconds(60) - WINDOW)
+    (last,) = [row["id"] for row in await table(store, "ready")]
+    if is_held:
+        (claimed,) = await worker.claim(holds=1)
+        await record(store, [found(claimed, Cancelled("not needed"), started_at=None, finished_at=clock.now())])
+    else:
+        await commands.cancel([last])
+
+    await commands.update(job.id, {"max_executions": 2})
+    await node.run_until(START + seconds(130), meanwhile=worker.work)
+
+    assert list(await states(store, job.id)) == instants(60, 120)
+    await check_promises(store)
+
+
+async def test_a_job_deleted_before_the_instant_of_its_cancelled_last_occurrence_answers_for_that(
+    store: Store, node: ManualScheduler, commands: Commands
+) -> None:
+    job = await create(store, interval_seconds=60, max_executions=1)
+    await node.run_until(START + seconds(60) - WINDOW)
+    await commands.cancel([row["id"] for row in await table(store, "ready")])
+
+    await commands.delete(job.id)
+
+    await check_promises(store)
+
+
 async def test_a_hoist_after_the_edit_was_committed_is_refused(
     store: Store, clock: VirtualClock, node: ManualScheduler, commands: Commands
 ) -> None:

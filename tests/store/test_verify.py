@@ -865,6 +865,25 @@ async def test_runs_that_overlap_are_named(history: History) -> None:
     )
 
 
+@pytest.mark.parametrize(("limit_key", "is_broken"), [("of its own", True), ("shared", False)])
+async def test_runs_that_wait_for_each_other_are_judged_by_a_limit_of_their_own(
+    history: History, limit_key: str, is_broken: bool
+) -> None:
+    """A limit that is shared is what was last said of it, by whichever job."""
+    await history.sql(
+        """UPDATE timeball.job_version SET definition = definition || jsonb_build_object(
+               'overlap', 'queue', 'limit_key', CASE WHEN $1::text = 'shared' THEN $1 ELSE 'job:' || job_id END)
+           WHERE job_id = $2""",
+        limit_key,
+        history.ticker.id,
+    )
+    await history.sql(
+        "UPDATE timeball.finished SET finished_at = finished_at + interval '1 minute' WHERE id = $1", history.tick(2)
+    )
+
+    assert ("overlap" in await history.broken()) == is_broken
+
+
 async def test_two_unfinished_executions_of_a_job_that_skips_are_named(history: History) -> None:
     store, clock = history.store, history.clock
     job = await make_recurring(store, 60, name="twice", overlap="allow")

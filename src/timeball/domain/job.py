@@ -132,8 +132,12 @@ class Job:
     @property
     def effective_limit(self) -> int | None:
         """How many executions that share `limit_key` may be ready or running together."""
-        serial = self.overlap in (Overlap.QUEUE, Overlap.CANCEL_RUNNING) and self.rule.is_recurring
-        return 1 if serial else self.max_running
+        return 1 if self.is_serial else self.max_running
+
+    @property
+    def is_serial(self) -> bool:
+        """Whether its occurrences wait for each other, which they do by a limit of one."""
+        return self.overlap in (Overlap.QUEUE, Overlap.CANCEL_RUNNING) and self.rule.is_recurring
 
 
 def jitter_of(job_id: JobId, jitter_seconds: int) -> timedelta:
@@ -275,6 +279,12 @@ def _with_limit_key(job: Job) -> Job:
                 "limit_key is given without max_running; say how many may run together", field="max_running"
             )
         return job
+    if job.is_serial and job.limit_key is not None and job.max_running not in (None, 1):
+        raise InvalidInput(
+            f"overlap {job.overlap} lets one execution run at a time, but max_running lets {job.max_running} of the limit_key;"
+            " expected max_running 1, or overlap skip or allow",
+            field="max_running",
+        )
     return replace(job, limit_key=job.limit_key or f"job:{job.id}")
 
 

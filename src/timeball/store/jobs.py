@@ -19,6 +19,7 @@ from timeball.domain.job import Job
 from timeball.domain.misfire import SkippedRange
 from timeball.domain.occurrences import NextOccurrence, Timetable
 from timeball.domain.schedule import Once
+from timeball.domain.search import first_id_at
 from timeball.errors import Conflict, NotFound
 from timeball.store.connections import Connection
 from timeball.store.enqueuing import HINT_MARGIN
@@ -142,9 +143,12 @@ class Jobs(NewJobs, Queues):
         row = await self._database.fetch_row("lock_job", connection, id=job_id)
         if row is None:
             raise NotFound("job", job_id)
+        now: datetime = row["moment"]
         pending = await self._take_occurrence(connection, job_id)
-        hoisted_until = await self._database.fetch_value("hoisted_until", connection, job_id=job_id)
-        return JobSnapshot(job=job_from(row), pending=pending, hoisted_until=hoisted_until, now=row["moment"])
+        hoisted_until = await self._database.fetch_value(
+            "hoisted_until", connection, job_id=job_id, first_ahead=first_id_at(now)
+        )
+        return JobSnapshot(job=job_from(row), pending=pending, hoisted_until=hoisted_until, now=now)
 
     async def _take_occurrence(self, connection: Connection, job_id: JobId) -> NextOccurrence | None:
         """A delete that waited for a hoist finds its row gone and does not see the successor: then look again."""

@@ -246,6 +246,8 @@ SELECT EXISTS (SELECT 1 FROM timeball.due WHERE job_id = :job_id AND kind = 'occ
 
 -- name: hoisted_until
 -- The latest scheduled instant of a job that is hoisted and unfinished; or that is recorded although it lies ahead: called off by a person.
+-- An id begins with its instant, so those ahead are the last of a job. Nothing is hoisted a minute ahead; what is called off earlier than that bears its
+-- instant as its end: older partitions need not be looked at.
 SELECT max(scheduled_for)
 FROM (
     SELECT scheduled_for FROM timeball.ready WHERE job_id = :job_id AND job_id <> id AND origin = 'schedule'
@@ -256,7 +258,14 @@ FROM (
     UNION ALL
     SELECT scheduled_for FROM timeball.due WHERE job_id = :job_id AND job_id <> id AND origin = 'schedule' AND kind IN ('later', 'retry', 'snooze')
     UNION ALL
-    SELECT scheduled_for FROM timeball.finished WHERE job_id = :job_id AND job_id <> id AND origin = 'schedule' AND finished_at > coalesce(:now, now())
+    SELECT scheduled_for
+    FROM timeball.finished
+    WHERE job_id = :job_id
+      AND job_id <> id
+      AND id >= :first_ahead
+      AND origin = 'schedule'
+      AND scheduled_for > coalesce(:now, now())
+      AND finished_at > coalesce(:now, now()) - interval '1 minute'
 ) AS live;
 
 -- name: put_occurrence

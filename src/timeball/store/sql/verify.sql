@@ -356,9 +356,12 @@ LIMIT :listed;
 
 -- name: verify_overlap
 -- Accepted runs of one job that ran at the same time, though its policy forbids it: the policy of the later one decides, because that was judged.
--- `queue` and `cancel_running` stand on a limit, which counts only what was hoisted under it.
+-- `queue` and `cancel_running` stand on a limit, which counts only what was hoisted under it; one that is shared (limit_key) is what was last said of it.
 WITH policy AS MATERIALIZED (
-    SELECT job_id, version, definition ->> 'overlap' AS overlap
+    SELECT job_id, version,
+           CASE WHEN definition ->> 'overlap' IN ('queue', 'cancel_running') AND definition ->> 'limit_key' <> 'job:' || job_id THEN 'shared'
+                ELSE definition ->> 'overlap'
+           END AS overlap
     FROM timeball.job_version
     WHERE definition ->> 'overlap' IS NOT NULL
 ),
