@@ -29,7 +29,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen: that would make each three times as dear, and there are hundreds of thousands of them.
+@dataclass(slots=True, unsafe_hash=True)
 class Call(Generic[P, R]):
     """One call of a handler that has not been made: arguments that fit, for `enqueue_many`."""
 
@@ -101,7 +102,8 @@ class Enqueueable(Generic[P, R]):
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[P, R]:
         """One call for `enqueue_many`; the arguments are checked and encoded now."""
-        return Call(self.name, self._target.encode(args, kwargs))
+        target = self._target
+        return Call(target.name, target.encode(args, kwargs))
 
     def enqueue_many(self, calls: Iterable[Call[P, R]]) -> list[Run[R]]:
         """Enqueue many calls in one go, all or none: `send.enqueue_many(send.call(order.id) for order in orders)`."""

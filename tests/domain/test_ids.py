@@ -10,7 +10,7 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from random import Random
-from uuid import UUID, SafeUUID
+from uuid import RFC_4122, UUID, SafeUUID
 
 import pytest
 from hypothesis import given, settings
@@ -51,14 +51,24 @@ def test_every_random_bit_is_kept(moment: int, drawn: list[int]) -> None:
     assert len({new_id(moment, bits) for bits in drawn}) == len(drawn)
 
 
-@given(milliseconds, st.lists(random_bits, max_size=20))
+@given(milliseconds, st.integers(0, 2**73 - 1), st.lists(st.integers(0, 2**32 - 1), max_size=20))
 @settings(deadline=None)
-def test_many_new_ids_are_those_made_one_by_one_in_their_order(moment: int, drawn: list[int]) -> None:
-    made = new_ids(moment, drawn)
+def test_many_new_ids_follow_each_other_within_their_moment(moment: int, start: int, gaps: list[int]) -> None:
+    made = list(new_ids(moment, start, gaps))
 
-    assert made == sorted(new_id(moment, bits) for bits in drawn)
+    assert len(made) == len(gaps)
+    assert all(one < other for one, other in pairwise(made))
+    assert [(id_.version, id_.variant, id_.int >> 80) for id_ in made] == [(7, RFC_4122, moment)] * len(gaps)
+    assert [(other.int - one.int) for one, other in pairwise(made)] == [gap + 1 for gap in gaps[1:]]
     assert pickle.loads(pickle.dumps(made)) == made
-    assert [(id_.version, id_.is_safe) for id_ in made] == [(7, SafeUUID.unknown)] * len(drawn)
+    assert all(id_.is_safe is SafeUUID.unknown for id_ in made)
+
+
+def test_the_widest_gaps_stay_within_their_moment() -> None:
+    """All that a hundred million of them add up to, in one gap."""
+    (last,) = new_ids(1, 2**73 - 1, [100_000_000 * 2**32])
+
+    assert (last.version, last.variant, last.int >> 64) == (7, RFC_4122, 0x1_7FFF)
 
 
 @given(uuids, uuids, instants, instants)

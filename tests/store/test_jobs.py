@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -463,6 +464,30 @@ async def test_a_bulk_write_is_all_or_nothing(
     with pytest.raises(Exception, match="duplicate key"):
         await store.jobs.create_many(template, doubled, None)
 
+    assert await table(store, "job") == []
+    assert await table(store, "ready") == []
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_a_bulk_write_that_is_given_up_leaves_nothing_and_harms_nobody(
+    store: Store, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, is_cancelled: bool
+) -> None:
+    """The first rows are being written while the next ones are made."""
+    monkeypatch.setattr("timeball.store.enqueuing._BULK_SLICE", 2)
+    template, at_work = define_job(store, name=None, scheduled_at=clock.now()), asyncio.current_task()
+    assert at_work is not None
+
+    def rows() -> Iterator[tuple[UUID, int, str]]:
+        for number in range(1, 6):
+            yield UUID(int=number), 1, "{}"
+        if not is_cancelled:
+            raise ZeroDivisionError
+        at_work.cancel()
+
+    with pytest.raises(asyncio.CancelledError if is_cancelled else ZeroDivisionError):
+        await store.jobs.create_many(template, rows(), None)
+
+    assert at_work.uncancel() == 0
     assert await table(store, "job") == []
     assert await table(store, "ready") == []
 

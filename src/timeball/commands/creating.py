@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -121,7 +121,7 @@ class Creating(Base):
         """Create one-offs of a pattern, due now, with these payloads (JSON texts): all or none, in one statement."""
         for payload in payloads:
             self._check_payload(pattern.job.handler, payload, actor)
-        rows = self._rows_for(payloads)
+        rows = list(self._rows_for(payloads))
         try:
             await self._store.jobs.enqueue(pattern, rows)
         except StoreUnavailable:
@@ -129,10 +129,10 @@ class Creating(Base):
             return await self._write_again(jobs, [_opening_now(job) for job in jobs])
         return [Created(JobId(id_), ExecutionId(id_), is_new=True) for id_, _, _ in rows]
 
-    def _rows_for(self, payloads: Sequence[str]) -> list[tuple[UUID, int, str]]:
+    def _rows_for(self, payloads: Sequence[str]) -> Iterator[tuple[UUID, int, str]]:
         shards = self._store.shards
         ids = self._env.new_ids(len(payloads))
-        return [(id_, shard_of(id_, shards), payload) for id_, payload in zip(ids, payloads, strict=True)]
+        return ((id_, shard_of(id_, shards), payload) for id_, payload in zip(ids, payloads, strict=True))
 
     async def enqueue_many(self, spec: JobSpec, payloads: Sequence[str], actor: Actor = LOCAL) -> list[ExecutionId]:
         """Create many one-offs that differ only in their payloads (JSON texts): all or none.
@@ -150,11 +150,11 @@ class Creating(Base):
             replace(spec, name=None, scheduled_at=due_at or now), self._new_job_id(), now, self._store.shards
         )
         assert isinstance(template.rule, Once)
-        rows = self._rows_for(payloads)
-        if rows:
-            run_at = template.rule.scheduled_at if due_at else None
-            await self._store.jobs.create_many(template, rows, run_at, None if actor is LOCAL else actor.entry)
-        return [ExecutionId(id_) for id_, _, _ in rows]
+        if not payloads:
+            return []
+        run_at, audit = template.rule.scheduled_at if due_at else None, None if actor is LOCAL else actor.entry
+        made = await self._store.jobs.create_many(template, self._rows_for(payloads), run_at, audit)
+        return [ExecutionId(id_) for id_ in made]
 
     def _check_payloads(self, handler: str, payloads: Sequence[str], actor: Actor) -> None:
         self._check_owner(handler, actor)

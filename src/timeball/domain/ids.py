@@ -7,9 +7,10 @@ computes the id of the occurrence of a job at an instant gets the same id, so th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
+from itertools import accumulate
 from typing import NewType
 from uuid import UUID, SafeUUID
 
@@ -28,6 +29,8 @@ _PAIRS = tuple(first + second for first in _ALPHABET for second in _ALPHABET)
 _HIGHEST_PAIR = 5 * (_LENGTH - 2)
 _VARIANT = 0b10 << 62
 _LOW_BITS = 0x3FFF_FFFF_FFFF_FFFF
+# Looked up once: an enum answers slowly.
+_UNKNOWN = SafeUUID.unknown
 
 
 def new_id(milliseconds: int, random_bits: int) -> UUID:
@@ -37,18 +40,25 @@ def new_id(milliseconds: int, random_bits: int) -> UUID:
     return UUID(int=high << 64 | low)
 
 
-def new_ids(milliseconds: int, random_bits: Iterable[int]) -> list[UUID]:
-    """Ids of version 7 made of one moment and 74 random bits each, in their order."""
-    moment = (milliseconds & 0xFFFF_FFFF_FFFF) << 80 | 0x7000 << 64 | _VARIANT
+def new_ids(milliseconds: int, random_bits: int, gaps: Iterable[int]) -> Iterator[UUID]:
+    """Ids of version 7 made of one moment, in their order: each lies a gap and one behind the one before it.
+
+    *random_bits* are 73, and say what lies before the first; *gaps* have 32 random bits each, and are fewer than 500 million.
+    """
     # In order, an index takes them at its end, page after page; at random, it would search and split its pages for each.
-    return [_uuid(moment | bits >> 62 << 64 | bits & _LOW_BITS) for bits in sorted(random_bits)]
+    above = (milliseconds & 0xFFFF_FFFF_FFFF) << 16 | 0x7000 | random_bits >> 61
+    # One bit is left free for the gaps to grow into: nothing of them may reach what stands above.
+    before = above << 64 | _VARIANT | random_bits & _LOW_BITS >> 1
+    numbers = accumulate((gap + 1 for gap in gaps), initial=before)
+    next(numbers)
+    return map(_uuid, numbers)
 
 
 def _uuid(number: int) -> UUID:
     """`UUID(int=number)` without the questions it asks about its arguments, which take twice as long as all the rest."""
     made = object.__new__(UUID)
     object.__setattr__(made, "int", number)
-    object.__setattr__(made, "is_safe", SafeUUID.unknown)
+    object.__setattr__(made, "is_safe", _UNKNOWN)
     return made
 
 

@@ -11,7 +11,7 @@ that cannot be resolved, or means nothing to Pydantic, lets its argument through
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, NotRequired, get_type_hints
 
@@ -36,16 +36,16 @@ class SignatureBinder:
     annotations may name what is defined further down in their module.
     """
 
-    __slots__ = ("_function", "_invoke", "_names", "_parameters", "_positional", "_required", "_signature")
+    __slots__ = ("_function", "_invoke", "_is_plain", "_names", "_parameters", "_positional", "_required", "_signature")
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         self._signature = inspect.signature(function)
         self._parameters = tuple(self._signature.parameters.values())
         self._positional = tuple(p.name for p in self._parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
-        is_plain = all(p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) for p in self._parameters)
-        # Empty when the quick way of `encode` is not for this function.
-        self._names = frozenset(self._signature.parameters) if is_plain else frozenset()
+        # Else the quick way of `encode` is not for this function.
+        self._is_plain = all(p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) for p in self._parameters)
+        self._names = frozenset(self._signature.parameters)
         self._required = frozenset(p.name for p in self._parameters if p.default is _EMPTY)
         self._invoke: Callable[[str], Any] | None = None
 
@@ -64,10 +64,15 @@ class SignatureBinder:
 
     def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """The payload for these arguments; `InvalidInput` if the function could not be called with them."""
-        values = dict(zip(self._positional, args, strict=False))
-        values.update(kwargs)
-        is_complete = len(values) == len(args) + len(kwargs) and self._required <= values.keys() <= self._names
-        return encode_object(values if is_complete else self._named(args, kwargs))
+        values = dict(zip(self._positional, args, strict=False)) if args else {}
+        if kwargs:
+            values.update(kwargs)
+        is_clear = self._is_plain and len(values) == len(args) + len(kwargs) and self._are_enough(values.keys())
+        return encode_object(values if is_clear else self._named(args, kwargs))
+
+    def _are_enough(self, names: Set[str]) -> bool:
+        # Mostly all are given, and one comparison tells.
+        return names == self._names or self._required <= names <= self._names
 
     def _named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         try:

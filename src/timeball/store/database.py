@@ -8,7 +8,7 @@ transaction, so nothing of it was done.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any, TypeVar
@@ -175,6 +175,26 @@ class Database:
         ]
         rows: list[Record] = await connection.fetch(text, *values)
         return rows
+
+    async def run_in_turn(self, connection: Connection, each: Iterable[tuple[str, dict[str, Any]]]) -> None:
+        """Run statements one after the other inside *connection*'s transaction; the next is made while the last is at work."""
+        at_work: asyncio.Task[list[Record]] | None = None
+        try:
+            for name, given in each:
+                if at_work is not None:
+                    await at_work
+                at_work = asyncio.create_task(self._run(connection, name, given))
+                # A turn of the loop in which it is encoded, and one in which it goes to the database.
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            if at_work is not None:
+                await at_work
+        except BaseException:
+            # Nothing may be at work on a connection when its transaction is rolled back.
+            if at_work is not None:
+                at_work.cancel()
+                await asyncio.gather(at_work, return_exceptions=True)
+            raise
 
     async def fetch_row(self, name: str, connection: Connection | None = None, /, **given: Any) -> Record | None:
         """The first row of a statement, or None."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import chain, islice
 from typing import Any
 from uuid import UUID
 
@@ -19,8 +20,9 @@ from timeball.store.rows import job_columns, json_text
 
 # A hint must not come out later than what it announces, and the two clocks are only nearly the same.
 HINT_MARGIN = timedelta(milliseconds=50)
-# So many rows go with one statement of a bulk enqueue: each ends well within the patience for one.
-_BULK_SLICE = 20_000
+# So many rows go with one statement of a bulk enqueue: few enough to be made while the database writes those before,
+# and to end well within the patience for one statement; so many that nobody notices the way there and back.
+_BULK_SLICE = 2_500
 _SHARED_COLUMNS = (
     *("description", "handler", "timezone", "queue", "priority", "max_retries", "max_lost", "initial_backoff_ms"),
     *("max_backoff_ms", "timeout_ms", "at_most_once", "tags", "version"),
@@ -71,52 +73,51 @@ class Enqueuing(Placing):
             own: dict[str, Any] = {"id": id_, "shard": shard, "payload": payload}
             await self._database.fetch("enqueue_one", connection, **pattern.columns, **own, hint=hint)
             return
-        ids, shards, payloads = map(list, zip(*rows, strict=True))
+        ids, shards, payloads = zip(*rows, strict=True)
         each: dict[str, Any] = {"ids": ids, "shards": shards, "payloads": payloads}
         await self._database.fetch("enqueue_alike", connection, **pattern.columns, **each, hint=hint)
 
     async def create_many(
-        self, template: Job, rows: Sequence[Own], run_at: datetime | None, audit: AuditEntry | None = None
-    ) -> None:
+        self, template: Job, rows: Iterable[Own], run_at: datetime | None, audit: AuditEntry | None = None
+    ) -> list[UUID]:
         """Write many one-off jobs that differ only in (id, shard, payload), all or nothing; *audit* notes them in one row.
 
-        Without *run_at* they are due now, by the database's clock.
+        Without *run_at* they are due now, by the database's clock. Gives their ids back. *rows* are taken as they are written,
+        so that making them takes no time of its own.
         """
+        rows = iter(rows)
         pattern = pattern_of(template) if run_at is None else None
         if pattern is None:
-            await self._create_many_at(template, rows, run_at, audit)
-        elif audit is None and len(rows) <= _BULK_SLICE:
-            await self.enqueue(pattern, rows)
-        else:
-            await self._enqueue_slices(pattern, rows, audit)
+            return await self._create_many_at(template, rows, run_at, audit)
+        first = list(islice(rows, _BULK_SLICE + 1))
+        if audit is None and len(first) <= _BULK_SLICE:
+            await self.enqueue(pattern, first)
+            return [id_ for id_, _, _ in first]
+        return await self._enqueue_slices(pattern, chain(first, rows), audit)
 
-    async def _enqueue_slices(self, pattern: Pattern, rows: Sequence[Own], audit: AuditEntry | None) -> None:
-        moment = self._database.env.clock.now() - HINT_MARGIN
+    async def _enqueue_slices(self, pattern: Pattern, rows: Iterator[Own], audit: AuditEntry | None) -> list[UUID]:
+        moment, slices = self._database.env.clock.now() - HINT_MARGIN, _Slices(rows)
+        given = {**pattern.columns, "hint": None}
         async with self._database.transaction() as connection:
-            for part in _slices(rows):
-                await self._write_alike(pattern, part, connection, None)
-            await self._note_bulk(connection, pattern.job, len(rows), audit)
+            await self._database.run_in_turn(connection, (("enqueue_alike", given | own) for own in slices))
+            await self._note_bulk(connection, pattern.job, len(slices.ids), audit)
         self._hint_bulk(pattern.job, (), moment, is_ready=True)
+        return slices.ids
 
     async def _create_many_at(
-        self, template: Job, rows: Sequence[Own], run_at: datetime | None, audit: AuditEntry | None
-    ) -> None:
-        moment = await self.moment()
+        self, template: Job, rows: Iterator[Own], run_at: datetime | None, audit: AuditEntry | None
+    ) -> list[UUID]:
+        moment, slices = await self.moment(), _Slices(rows)
         starts_at = run_at or moment
         is_ready = starts_at <= moment + self._hoist_window
-        place = "enqueue_ready" if is_ready else "enqueue_due"
-        given = json_text(
-            [job_columns(template) | {"scheduled_at": starts_at, "created_at": moment, "updated_at": moment}]
-        )
+        names = "enqueue_jobs", "enqueue_ready" if is_ready else "enqueue_due"
+        at = {"scheduled_at": starts_at, "created_at": moment, "updated_at": moment}
+        given = {"template": json_text([job_columns(template) | at])}
         async with self._database.transaction() as connection:
-            for part in _slices(rows):
-                ids, shards, payloads = map(list, zip(*part, strict=True))
-                await self._database.fetch(
-                    "enqueue_jobs", connection, template=given, ids=ids, shards=shards, payloads=payloads
-                )
-                await self._database.fetch(place, connection, template=given, ids=ids, shards=shards)
-            await self._note_bulk(connection, template, len(rows), audit)
-        self._hint_bulk(template, {shard for _, shard, _ in rows}, starts_at, is_ready=is_ready)
+            await self._database.run_in_turn(connection, ((name, given | own) for own in slices for name in names))
+            await self._note_bulk(connection, template, len(slices.ids), audit)
+        self._hint_bulk(template, slices.shards, starts_at, is_ready=is_ready)
+        return slices.ids
 
     async def _note_bulk(self, connection: Connection, template: Job, count: int, audit: AuditEntry | None) -> None:
         if audit is not None:
@@ -133,6 +134,17 @@ class Enqueuing(Placing):
         self._hinter.tell(hints)
 
 
-def _slices(rows: Sequence[Own]) -> Iterator[Sequence[Own]]:
-    for start in range(0, len(rows), _BULK_SLICE):
-        yield rows[start : start + _BULK_SLICE]
+class _Slices:
+    """Rows as statements want them, part by part; and what was taken of them so far."""
+
+    def __init__(self, rows: Iterator[Own]) -> None:
+        self._rows = rows
+        self.ids: list[UUID] = []
+        self.shards: set[int] = set()
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        while part := list(islice(self._rows, _BULK_SLICE)):
+            ids, shards, payloads = zip(*part, strict=True)
+            self.ids += ids
+            self.shards.update(shards)
+            yield {"ids": ids, "shards": shards, "payloads": payloads}

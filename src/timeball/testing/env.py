@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+from collections.abc import Iterator
 from datetime import datetime
 from uuid import UUID
 
@@ -35,5 +36,5 @@ class RehearsalEnv(Env):
     def new_id(self) -> UUID:
         return new_id(self.clock.epoch_milliseconds(), next(self._numbers))
 
-    def new_ids(self, number: int) -> list[UUID]:
-        return [self.new_id() for _ in range(number)]
+    def new_ids(self, number: int) -> Iterator[UUID]:
+        return (self.new_id() for _ in range(number))
