@@ -27,7 +27,7 @@ _SETTLE = 2.0
 _AFTERWARDS = 3.0
 _START_SECONDS = 60.0
 # Who has begun and still does not get round all schedules after so long, does not keep up, and is watched as it is.
-_ROUND_SECONDS = 6.0
+_ROUND_SECONDS = 4.0
 TWICE = Unit("", 0, is_more_better=False)
 
 
