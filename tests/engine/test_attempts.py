@@ -163,6 +163,31 @@ async def test_what_waits_in_the_relay_has_its_timeout(make: Make, findings: Fin
     assert isinstance(findings.outcomes[1], TimedOut)
 
 
+async def test_what_comes_after_one_that_waited_has_its_timeout_too(
+    make: Make, findings: Findings, clock: VirtualClock
+) -> None:
+    """It is not begun in the task that the other one kept: nobody would notice there that it waits."""
+    gate, begun = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> None:
+        await gate.wait()
+
+    async def endless() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    executor = make(slots=1, slow=slow, endless=endless)
+    executor.accept([claim(handler="slow"), claim(number=2, handler="endless", timeout_ms=10)])
+    await asyncio.sleep(0)
+    gate.set()
+    await begun.wait()
+    await asyncio.sleep(0)
+    clock.advance("1s")
+    await until(lambda: len(findings) == 2)
+
+    assert isinstance(findings.outcomes[2], TimedOut)
+
+
 async def test_the_loop_turns_now_and_then(make: Make, findings: Findings, clock: VirtualClock) -> None:
     done_when_turned: list[int] = []
 

@@ -689,15 +689,16 @@ class DeafRunner(ManualRunner):
 
 
 async def test_what_is_said_after_the_end_is_not_heard(env: Env, findings: Findings) -> None:
-    runner = DeafRunner()
+    runner, told = DeafRunner(), []
     executor = make_executor(env, runner, hand_over=findings.append)
+    executor.on_room = lambda: told.append("room")
     executor.accept([claim()])
     await turn()
 
     executor.abandon()
     await turn(20)
 
-    assert findings == []
+    assert (findings, told) == ([], [])
 
 
 async def test_a_life_without_a_lease_begins_nothing(executor: Executor, runner: ManualRunner) -> None:

@@ -26,6 +26,7 @@ from timeball.current import Halt
 from timeball.domain.events import Draining, NodeLost, NodeStarted, NodeStopped, ServiceFailed
 from timeball.domain.execution import Succeeded
 from timeball.domain.handler import RunStyle
+from timeball.domain.hints import Hints
 from timeball.domain.ids import ExecutionId, Incarnation
 from timeball.domain.node import Lease, Node, NodeKind
 from timeball.engine import heartbeat as heartbeat_module
@@ -181,6 +182,42 @@ async def test_a_scheduler_takes_its_shards_and_hoists(
         while not await table(store, "ready"):
             await asyncio.sleep(0.01)
     assert (await only_row(store, "ready"))["job_id"] == job.id
+
+
+async def test_only_the_owner_of_the_first_shard_keeps_house(nodes: Nodes) -> None:
+    life = nodes.scheduler()
+    housekeepers = (life.reaper, life.janitor, life.bookkeeper)
+    assert not any(service._is_housekeeper() for service in housekeepers)
+
+    life.keeper.epochs = {0: 1}
+    assert all(service._is_housekeeper() for service in housekeepers)
+
+
+def woken(life: SchedulerLife) -> set[str]:
+    """Which services of a life have been told to look, since this was last asked."""
+    found = {service.name for service in life.services() if service._woken.is_set()}
+    for service in life.services():
+        service._woken.clear()
+    return found
+
+
+async def test_a_scheduler_tells_its_services_what_it_hears(nodes: Nodes) -> None:
+    life = nodes.scheduler()
+
+    life.heed(Hints(look_everywhere=True))
+    assert woken(life) == {"scheduler"}
+    life.heed(Hints(nodes_changed=True))
+    assert woken(life) == {"shardkeeper"}
+    life._on_shards()
+    assert woken(life) == {"scheduler", "janitor"}
+
+
+async def test_a_leaving_scheduler_hoists_nothing_and_takes_nothing_more(nodes: Nodes) -> None:
+    life = nodes.scheduler()
+
+    await life.wind_down()
+
+    assert (life.scheduler.is_stopping, life.keeper.is_stopping) == (True, True)
 
 
 async def test_a_cancellation_reaches_what_runs(store: Store, env: Env, nodes: Nodes) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.engine.support import IMMORTAL, Heard, ManualRunner, make_executor, registry, settle, until
-from tests.factories import HANDLER, SOMEBODY, claim_all, enqueue, make_node
+from tests.factories import HANDLER, SOMEBODY, claim_all, enqueue, make_node, rooms_of
 from timeball.broker.interface import Inbox, Ticket
 from timeball.broker.redis import RedisBroker
-from timeball.domain.events import BrokerLost, BrokerSilent, BrokerWorks
+from timeball.domain.events import BrokerLost, BrokerSilent, BrokerWorks, TicketsUsed
 from timeball.domain.hints import Hints
 from timeball.domain.ids import ExecutionId, Incarnation
 from timeball.domain.node import Node, NodeKind
@@ -21,6 +21,7 @@ from timeball.engine import receiver as module
 from timeball.engine.claimer import Sweeper
 from timeball.engine.executor import Executor
 from timeball.engine.receiver import Receiver
+from timeball.engine.service import AT_ONCE, LONGEST_REST
 from timeball.engine.ticket_claimer import TicketClaimer
 from timeball.errors import StoreUnavailable
 from timeball.settings import WorkerSettings
@@ -279,6 +280,36 @@ async def test_a_ticket_that_finds_no_room_is_kept_until_there_is_some(
 
     assert set(worker.runner.ids) <= set(soon)
     assert not await claim_all(store), "the others were claimed by their tickets"
+
+
+async def test_tickets_for_which_nothing_more_can_be_held_are_not_asked_for_without_a_rest(
+    start: Callable[..., Awaitable[TicketWorker]], store: Store
+) -> None:
+    worker = await start(slots=5, hold_limit=1)
+    worker.claimer.deliver([await enqueue(store, after=0.2) for _ in range(3)])
+    await worker.claimer.tick()
+    assert worker.executor.held == 1
+
+    assert AT_ONCE < await worker.claimer.tick() < LONGEST_REST
+
+
+async def test_a_ticket_that_was_used_is_not_asked_for_again(worker: TicketWorker, store: Store) -> None:
+    worker.claimer.deliver([await enqueue(store) for _ in range(3)])
+
+    await worker.claimer.tick()
+    await worker.claimer.tick()
+
+    assert worker.heard.of(TicketsUsed) == [TicketsUsed(3, 3)]
+
+
+async def test_a_life_without_a_lease_claims_nothing_by_its_tickets(worker: TicketWorker, store: Store) -> None:
+    worker.executor.may_begin = lambda: False
+    execution = await enqueue(store)
+    worker.claimer.deliver([execution])
+
+    await worker.claimer.tick()
+
+    assert await rooms_of(store, execution) == ["ready"]
 
 
 async def test_tickets_survive_a_claim_whose_reply_was_lost(

@@ -167,11 +167,12 @@ async def test_a_batch_of_all_kinds_is_sorted_out(store: Store, worker: Hands, r
 async def test_the_worst_lateness_is_told(
     store: Store, clock: VirtualClock, worker: Hands, recorder: Recorder, heard: Heard
 ) -> None:
-    claimed = await claimed_one(store, worker)
+    claims = [await claimed_one(store, worker) for _ in range(2)]
 
-    await record(recorder, Finding(claimed, Succeeded(), claimed.run_at + seconds(3), claimed.run_at + seconds(4)))
+    late = zip(claims, (3, 1), strict=True)
+    await record(recorder, *(Finding(c, Succeeded(), c.run_at + seconds(n), c.run_at + seconds(4)) for c, n in late))
 
-    assert heard.of(SucceededInBatch) == [SucceededInBatch(1, seconds(3))]
+    assert heard.of(SucceededInBatch) == [SucceededInBatch(2, seconds(3))]
 
 
 async def test_flush_waits_until_everything_is_written(store: Store, worker: Hands, recorder: Recorder) -> None:
@@ -251,6 +252,18 @@ async def test_a_snooze_waits_and_does_not_count(store: Store, worker: Hands, re
     assert (row["kind"], row["attempts"], row["fence"]) == ("snooze", 0, 1)
     assert row["run_at"] == claimed.run_at + seconds(31)
     assert await table(store, "attempt") == []
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+async def test_a_snooze_is_news_of_a_handler_only_if_that_has_begun(
+    store: Store, worker: Hands, recorder: Recorder, heard: Heard, has_begun: bool
+) -> None:
+    """A retry that is held back by the budget of its target has not been made."""
+    claimed = await claimed_one(store, worker)
+
+    await record(recorder, Finding(claimed, Snoozed(seconds(9)), claimed.run_at if has_begun else None, claimed.run_at))
+
+    assert [event.outcome for event in heard.of(AttemptFailed)] == ["snoozed"] * has_begun
 
 
 async def test_a_cancelled_attempt_ends_with_its_reason(store: Store, worker: Hands, recorder: Recorder) -> None:
@@ -509,6 +522,21 @@ async def test_a_life_that_is_over_writes_nothing_any_more(store: Store, worker:
 
     assert await rooms_of(store, claimed.id) == ["running"]
     await recorder.flush()
+
+
+async def test_a_life_that_is_over_forgets_what_is_in_doubt_too(
+    store: Store, env: Env, worker: Hands, recorder: Recorder
+) -> None:
+    claimed = await claimed_one(store, worker)
+    env.fault = Cuts("finish_succeeded.before_commit", "finish_succeeded.after_commit")
+    recorder.hand_over(finding(claimed))
+    with pytest.raises(StoreUnavailable):
+        await recorder.tick()
+    assert recorder.unrecorded() == {(claimed.id, claimed.claim_id)}
+
+    recorder.forget_all()
+
+    assert recorder.unrecorded() == set()
 
 
 async def test_recording_at_once_says_whether_it_could(store: Store, env: Env, worker: Hands, heard: Heard) -> None:

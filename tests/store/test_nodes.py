@@ -103,6 +103,47 @@ async def test_only_the_expired_are_buried(store: Store, clock: VirtualClock) ->
     assert [node.incarnation for node in await store.nodes.list()] == [young]
 
 
+async def test_a_renewal_is_the_renewing_nodes_own(store: Store, clock: VirtualClock) -> None:
+    silent, renewing = await make_node(store), await make_node(store)
+    clock.advance(LEASE.span / 2)
+
+    await store.nodes.renew(renewing, busy=3)
+
+    standing = {node.incarnation: (node.lease_until - clock.now(), node.busy) for node in await store.nodes.list()}
+    assert standing == {silent: (LEASE.span / 2, 0), renewing: (LEASE.span, 3)}
+
+
+async def test_a_host_is_alive_by_a_living_node_of_the_kinds_that_were_asked_for(
+    store: Store, clock: VirtualClock
+) -> None:
+    await make_node(store, NodeKind.WORKER, name="red/17")
+    workers, schedulers = [NodeKind.WORKER], [NodeKind.SCHEDULER]
+
+    assert await store.nodes.is_alive("red", workers)
+    assert await store.nodes.is_alive("red", workers + schedulers)
+    assert not await store.nodes.is_alive("red", schedulers)
+    assert not await store.nodes.is_alive("re", workers), "another host, whose name begins alike"
+    clock.advance(LEASE.span)
+    assert not await store.nodes.is_alive("red", workers)
+
+
+async def test_an_inbox_is_served_by_living_workers_that_stay_and_use_the_broker(
+    store: Store, clock: VirtualClock
+) -> None:
+    served = {"handlers": ("app:h",), "broker": "redis"}
+    dead = await make_node(store, **served | {"handlers": ("app:dead",)})
+    clock.advance(LEASE.span)
+    for _ in range(2):
+        await make_node(store, **served, queues=("mail",))
+    leaving = await make_node(store, **served | {"handlers": ("app:leaving",)})
+    await store.nodes.drain(leaving)
+    await make_node(store, **served | {"broker": "rabbitmq"})
+    await make_node(store, NodeKind.SCHEDULER, **served)
+
+    assert dead in {node.incarnation for node in await store.nodes.list()}
+    assert await store.nodes.inboxes("redis") == [(["mail"], ["app:h"])]
+
+
 async def test_a_node_hears_of_its_draining_with_the_next_renewal(store: Store) -> None:
     incarnation = await make_node(store)
 
@@ -187,6 +228,15 @@ async def test_a_farewell_releases_everything_at_once(store: Store) -> None:
 
     assert await table(store, "node") == []
     assert {row.owner for row in await store.nodes.shards()} == {None}
+
+
+async def test_a_farewell_leaves_the_shards_of_others_alone(store: Store) -> None:
+    leaving, _ = await own(store, 1)
+    staying, _ = await own(store, 2)
+
+    await store.nodes.remove(leaving)
+
+    assert [(await shard(store, number)).owner for number in (1, 2)] == [None, staying]
 
 
 async def test_shards_are_shared_among_living_schedulers_that_stay(store: Store, clock: VirtualClock) -> None:

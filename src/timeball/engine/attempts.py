@@ -168,8 +168,6 @@ class Attempts:
         try:
             outcome = await self._runners[handler.style].run(handler, context)
         except asyncio.CancelledError:
-            if self._is_closed:
-                raise
             message = "the handler cancelled the task it ran in"
             outcome = Failed(ErrorInfo(type="CancelledError", message=message, fingerprint="cancelled-itself"))
         if self._is_closed:

@@ -147,7 +147,7 @@ class Claimer(Service):
         # And who got less than it asked for has got all there was; what comes next is announced, if this was.
         may_be_more = claimed > 0 and (is_full or is_contended or self._is_at_limit or not was_told)
         self._expects_more = may_be_more or bool(passed_over)
-        self._held_all_it_may = 0 < self._hold_limit <= self._executor.held
+        self._held_all_it_may = self._hold_limit <= self._executor.held
         if may_be_more:
             return AT_ONCE
         return _CONTENDED if is_contended else LONGEST_REST

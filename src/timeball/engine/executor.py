@@ -299,9 +299,6 @@ class Executor:
         """Cut everything off, and hand nothing over any more: this life has no claim to it."""
         self._waiting.clear()
         self._held.clear()
-        for timer in (self._drop_timer, self._patience_timer):
-            if timer is not None:
-                timer.cancel()
         self._attempts.abandon("the lease was lost")
 
 

@@ -94,7 +94,6 @@ WITH free AS MATERIALIZED (
     SELECT shard.id, shard.epoch
     FROM timeball.shard
     WHERE id = ANY (:ids::smallint[])
-      AND owner IS DISTINCT FROM :incarnation
       AND NOT EXISTS (SELECT 1 FROM timeball.node WHERE node.incarnation = shard.owner AND node.lease_until > coalesce(:now, now()))
       AND EXISTS (SELECT 1 FROM timeball.node WHERE node.incarnation = :incarnation AND node.lease_until > coalesce(:now, now()))
 )

@@ -1,0 +1,55 @@
+"""API keys as the store keeps them: when one was used, and since when it opens nothing."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from tests.factories import SOMEBODY
+from timeball.store.keys import ApiKey, Keys
+from timeball.store.postgres import Store
+from timeball.testing import VirtualClock
+
+pytestmark = pytest.mark.parametrize("fresh_database", ["pg15"], indirect=True)
+
+
+@pytest.fixture
+def keys(store: Store) -> Keys:
+    return Keys(store.database, store.jobs)
+
+
+async def make_key(keys: Keys, name: str) -> tuple[ApiKey, str]:
+    return await keys.create("viewer", name, None, SOMEBODY)
+
+
+async def used(keys: Keys) -> dict[str, object]:
+    return {key.name: key.used_at for key in await keys.list()}
+
+
+async def test_the_use_of_a_key_is_noted_once_a_minute_and_of_no_other(keys: Keys, clock: VirtualClock) -> None:
+    (_, token), _ = await make_key(keys, "used"), await make_key(keys, "idle")
+    first = clock.now()
+
+    await keys.recognise(token)
+    assert await used(keys) == {"used": first, "idle": None}
+
+    clock.advance("59s")
+    await keys.recognise(token)
+    assert await used(keys) == {"used": first, "idle": None}
+
+    clock.advance("2s")
+    await keys.recognise(token)
+    assert await used(keys) == {"used": first + timedelta(seconds=61), "idle": None}
+
+
+async def test_a_key_that_is_revoked_again_was_revoked_the_first_time(keys: Keys, clock: VirtualClock) -> None:
+    key, token = await make_key(keys, "gone")
+    revoked_at = clock.now()
+    await keys.revoke(key.id, SOMEBODY)
+    clock.advance("1m")
+
+    again = await keys.revoke(key.id, SOMEBODY)
+
+    assert again.revoked_at == revoked_at
+    assert await keys.recognise(token) is None
