@@ -84,6 +84,15 @@ async def test_a_day_later_one_more_is_made(
     assert max(await days(store)) == TODAY + 4 * DAY
 
 
+async def test_days_that_are_over_are_summarized_whoever_keeps_the_house(
+    store: Store, clock: VirtualClock, make_janitor: Callable[..., Janitor]
+) -> None:
+    for _ in range(2):
+        await make_janitor().tick()
+        assert await store.history.fact("summarized_until") == str(clock.now().date() - DAY)
+        clock.advance("1d")
+
+
 async def test_outcomes_go_into_the_partition_of_their_day(
     store: Store, worker: Hands, make_janitor: Callable[..., Janitor]
 ) -> None:

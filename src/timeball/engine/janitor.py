@@ -45,6 +45,7 @@ class Janitor(Service):
         await self._drop_days(today)
         if self._forgot_on != today:
             await self._forget(today)
+            await self._history.summarize_until(today)
             self._forgot_on = today
         self._next_round = monotonic + _INTERVAL.total_seconds()
         return _INTERVAL

@@ -120,6 +120,7 @@ class History:
         """Rows that came into the default partition before their day was made move along with it.
 
         Nobody may write one there meanwhile, so writers wait; the days ahead are made while their partition is empty.
+        ONLY, because a lock on the other partitions would end any vacuum that is at work there.
         """
         end = start + timedelta(days=1)
         name = f"timeball.{table}_{start:%Y%m%d}"
@@ -127,13 +128,37 @@ class History:
             return
         bounds = f"'{start.isoformat()}' AND {column} < '{end.isoformat()}'"
         moved = f"WITH moved AS (DELETE FROM timeball.{table}_default WHERE {column} >= {bounds} RETURNING *)"
-        await connection.execute(f"LOCK TABLE timeball.{table} IN ACCESS EXCLUSIVE MODE")
+        await connection.execute(f"LOCK TABLE ONLY timeball.{table} IN ACCESS EXCLUSIVE MODE")
         await connection.execute(f"CREATE TABLE {name} (LIKE timeball.{table} INCLUDING ALL)")
         await connection.execute(f"{moved} INSERT INTO {name} SELECT * FROM moved")
         await connection.execute(
             f"ALTER TABLE timeball.{table} ATTACH PARTITION {name} "
             f"FOR VALUES FROM ('{start.isoformat()}') TO ('{end.isoformat()}')"
         )
+
+    async def summarize_until(self, today: date) -> list[date]:
+        """Make the summaries of all days before *today* anew, of each day once; returns those that had their turn.
+
+        Where nobody has done so yet, it begins with the days from here on.
+        """
+        known = await self.fact("summarized_until")
+        last = today - timedelta(days=1)
+        since = last if known is None else date.fromisoformat(known)
+        wanted = [day for day in sorted(await self.days()) if since < day <= last]
+        for day in wanted:
+            await self._summarize(day)
+        if known is None or since < last:
+            await self._database.fetch("set_fact", key="summarized_until", value=last.isoformat())
+        return wanted
+
+    async def _summarize(self, day: date) -> None:
+        connection = await self._database.connect(is_patient=True)
+        try:
+            for table in _PARTITIONED:
+                partition = f"timeball.{table}_{day:%Y%m%d}"
+                await self._database.fetch("summarize_anew", connection, partition=partition)
+        finally:
+            await connection.close()
 
     async def drop_day(self, day: date, batch: int = 5_000) -> int:
         """Drop a day of history, with the one-off jobs that ran on it; returns how many executions went.

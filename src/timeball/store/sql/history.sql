@@ -183,3 +183,20 @@ FROM (
 ) AS ended
 ORDER BY id DESC
 LIMIT 1;
+
+-- name: summarize_anew
+-- Make the block range summaries of a partition anew. A summarization that is interrupted leaves a placeholder in its index, and
+-- PostgreSQL then reads all that lies behind it, whatever is asked for; neither vacuum nor another summarization takes it away.
+SELECT brin_desummarize_range(summary.index, start), brin_summarize_range(summary.index, start)
+FROM (
+    SELECT pg_index.indexrelid::regclass AS index,
+           (SELECT option_value::bigint FROM pg_options_to_table(pg_class.reloptions) WHERE option_name = 'pages_per_range') AS pages
+    FROM pg_index
+    JOIN pg_class ON pg_class.oid = pg_index.indexrelid
+    JOIN pg_am ON pg_am.oid = pg_class.relam
+    WHERE pg_index.indrelid = to_regclass(:partition::text)
+      AND pg_am.amname = 'brin'
+) AS summary
+CROSS JOIN LATERAL generate_series(
+    0, pg_relation_size(to_regclass(:partition::text)) / current_setting('block_size')::bigint - 1, coalesce(summary.pages, 128)
+) AS start;
