@@ -49,7 +49,10 @@ def running_redis(*options: str, port: int | None = None) -> Iterator[int]:
     port = port or free_port()
     with tempfile.TemporaryDirectory(prefix="timeball-redis-") as folder:
         command = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder, *options]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        # In a session of its own: an interrupt from the terminal is for us, who end it when those who use it have ended.
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
         try:
             wait_until(lambda: answers(port), "Redis answers")
             yield port

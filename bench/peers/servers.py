@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -12,7 +12,9 @@ from queue import Queue
 from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 import psycopg
-from redis import Redis
+from redis import Redis, RedisError
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from tests.queues import running_redis
 
 from bench.lab import clear_shelter
@@ -53,7 +55,8 @@ class Servers:
             yield {**self._postgres(name), "REDIS_URL": f"redis://127.0.0.1:{self.redis_port}/{number}"}
         finally:
             self._run(f"DROP DATABASE {name} WITH (FORCE)")
-            with Redis(port=self.redis_port, db=number) as redis:
+            # Whoever ends the run may have ended Redis first: that must not be taken for the failure of a peer.
+            with Redis(port=self.redis_port, db=number, retry=Retry(NoBackoff(), 0)) as redis, suppress(RedisError):
                 redis.flushdb()
             self._redis_databases.put(number)
 

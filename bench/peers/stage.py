@@ -53,8 +53,10 @@ class Stage:
         assert self._client.stdout is not None
         watchdog = threading.Timer(_ANSWER_SECONDS + _SECONDS_A_JOB * jobs, self._client.kill)
         watchdog.start()
-        line = self._client.stdout.readline()
-        watchdog.cancel()
+        try:
+            line = self._client.stdout.readline()
+        finally:
+            watchdog.cancel()
         if not line:
             raise RuntimeError(f"the client of {self.variant.subject} gave up:\n{self.log('client')}")
         return json.loads(line)

@@ -36,6 +36,7 @@ from bench.peers.stage import Stage
 from bench.peers.tables import ahead, for_terminal, in_columns, in_markdown, rows, show
 from bench.report import RESULTS
 
+from tests.queues import free_port
 from tests.servers import wait_until
 
 PEERS = {"apscheduler", "arq", "bullmq", "celery", "dramatiq", "graphile", "pgqueuer", "procrastinate", "rq", "saq"}
@@ -196,6 +197,14 @@ def test_a_client_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch
 
     with pytest.raises(RuntimeError, match="client of Timeball gave up"):
         Stage(mute, {"PATH": os.environ["PATH"], "REDIS_URL": ""}, tmp_path)
+
+
+def test_an_interrupt_ends_the_run_though_it_has_ended_redis_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Servers, "_run", lambda *_: None)
+    servers = Servers("postgresql://somebody@/database?host=/nowhere", free_port(), {})
+
+    with pytest.raises(KeyboardInterrupt), servers.room():
+        raise KeyboardInterrupt
 
 
 # marks
