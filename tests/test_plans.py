@@ -326,16 +326,34 @@ def test_a_hoist_takes_its_rows_by_where_they_are(server: PostgresServer, crowde
 @pytest.mark.parametrize("belief", list(_BELIEFS), indirect=True)
 def test_a_claim_reads_the_heads_of_its_lanes(server: PostgresServer, crowded: str, belief: str) -> None:
     """They are read inside a function, which no plan shows."""
-    asked = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relid = 'timeball.ready'::regclass"
     for plan_cache_mode in ("force_custom_plan", "force_generic_plan"):
         with session(server, crowded, belief) as connection:
             connection.execute(f"SET plan_cache_mode = {plan_cache_mode}")
 
             run_explained(connection, "claim", _CLAIM)
 
-            read = connection.execute(asked).fetchone()
-            assert read is not None
-            assert read[0] <= HOT["claim"][1]
+            assert ready_rows_read(connection) <= HOT["claim"][1]
+
+
+@pytest.mark.parametrize("belief", list(_BELIEFS), indirect=True)
+def test_who_looks_for_what_was_left_reads_the_first_of_each_lane(
+    server: PostgresServer, crowded: str, belief: str
+) -> None:
+    for plan_cache_mode in ("force_custom_plan", "force_generic_plan"):
+        with session(server, crowded, belief) as connection:
+            connection.execute(f"SET plan_cache_mode = {plan_cache_mode}")
+
+            run_explained(connection, "is_anything_left", _CLAIM | {"age": timedelta(0)})
+
+            assert ready_rows_read(connection) <= 2 * len(LANES)
+
+
+def ready_rows_read(connection: psycopg.Connection[Any]) -> int:
+    """How many rows of the room this transaction has read."""
+    asked = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relid = 'timeball.ready'::regclass"
+    read = connection.execute(asked).fetchone()
+    assert read is not None
+    return int(read[0])
 
 
 @pytest.mark.parametrize("belief", ["fresh statistics"], indirect=True)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.domain.oracle import utc, wall
-from timeball.domain.hints import Hints
+from timeball.domain.hints import MANY, Hints
 
 NOW = utc(2026, 3, 2, 12)
 
@@ -25,10 +25,11 @@ bundles = st.builds(
     holders=st.sets(st.uuids(), max_size=15),
     nodes_changed=st.booleans(),
     look_everywhere=st.booleans(),
+    lot=st.integers(0, 2**63 - 1),
 )
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from("lshne"), inner, max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from("lshnect"), inner, max_size=5),
     max_leaves=12,
 )
 
@@ -59,6 +60,32 @@ def test_an_ordinary_bundle_is_short() -> None:
     assert len(told.encode()) < 50
 
 
+def test_what_is_announced_together_is_counted_together() -> None:
+    told, other = Hints(), Hints()
+    told.add_lane("default", 50, NOW, 1)
+    told.add_lane("default", 50, NOW, 2)
+    other.add_lane("mail", 50, NOW, 3)
+    told.merge(other)
+    told.merge(Hints(nodes_changed=True))
+
+    assert told.executions == 6
+    assert Hints.decode(told.encode()) == told
+
+
+def test_a_number_that_nobody_knows_is_many_whatever_comes_with_it() -> None:
+    """Older releases do not count, and what is given back is not counted: all workers are to look."""
+    told, counted = Hints(), Hints()
+    told.add_lane("default", 50, NOW)
+    counted.add_lane("default", 50, NOW, 1)
+
+    assert Hints.decode('{"l":[["default",50,1]]}').executions == MANY
+    for first, then in ((told, counted), (counted, told)):
+        together = Hints()
+        together.merge(first)
+        together.merge(then)
+        assert Hints.decode(together.encode()).executions == MANY
+
+
 @given(st.text())
 @settings(deadline=None)
 def test_any_text_can_be_heard(text: str) -> None:
@@ -70,6 +97,8 @@ def test_any_text_can_be_heard(text: str) -> None:
 def test_any_json_can_be_heard_and_gives_only_sound_hints(value: object) -> None:
     heard = Hints.decode(orjson.dumps(value).decode())
 
+    assert type(heard.executions) is int
+    assert type(heard.lot) is int
     assert all(type(queue) is str and type(priority) is int for queue, priority in heard.lanes)
     assert all(type(shard) is int for shard in heard.shards)
     assert all(type(holder) is UUID for holder in heard.holders)

@@ -42,11 +42,22 @@ def heard() -> Heard:
 @pytest.fixture
 async def worker_life(store: Store, env: Env, heard: Heard) -> AsyncIterator[WorkerLife]:
     """A worker with quick handlers and the usual settings; not started yet."""
-    node = Node(
-        incarnation=Incarnation(env.new_id()), kind=NodeKind.WORKER, name="n", lease=IMMORTAL, handlers=(HANDLER,)
-    )
-    runners = {RunStyle.COROUTINE: ManualRunner(Succeeded("7"))}
-    made = WorkerLife(env, heard, store, node, WorkerSettings(), registry(), runners)
+    made = make_life(store, env, heard)
     yield made
     await made._cut_services()
     made.heartbeat.stop()
+
+
+def make_life(store: Store, env: Env, heard: Heard) -> WorkerLife:
+    """A worker like all others of its kind."""
+    settings = WorkerSettings()
+    node = Node(
+        incarnation=Incarnation(env.new_id()),
+        kind=NodeKind.WORKER,
+        name="n",
+        lease=IMMORTAL,
+        slots=settings.slots,
+        handlers=(HANDLER,),
+    )
+    runners = {RunStyle.COROUTINE: ManualRunner(Succeeded("7"))}
+    return WorkerLife(env, heard, store, node, settings, registry(), runners)

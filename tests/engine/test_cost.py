@@ -9,17 +9,21 @@ import tracemalloc
 from collections import Counter
 from datetime import timedelta
 
-from tests.engine.support import Heard, until
+import pytest
+
+from tests.engine.conftest import make_life
+from tests.engine.support import PATIENCE_SECONDS, Heard, until
 from tests.engine.test_executor import claim
 from tests.factories import HANDLER, make_node
 from timeball.commands import Commands
 from timeball.current import RunContext, RunSink
-from timeball.domain.events import NodeStarted
+from timeball.domain.events import ListenerChanged, NodeStarted
 from timeball.domain.execution import Claimed
 from timeball.domain.handler import RunStyle
 from timeball.domain.hints import Lane, Mark
 from timeball.domain.ids import ClaimId
 from timeball.domain.job import JobSpec
+from timeball.engine import claimer, service
 from timeball.engine.executor import Executor
 from timeball.engine.recorder import Recorder
 from timeball.engine.retry_gate import RetryGate
@@ -30,6 +34,7 @@ from timeball.runners.coroutine import CoroutineRunner
 from timeball.settings import WorkerSettings
 from timeball.store.postgres import Store
 from timeball.store.rooms import ClaimWish
+from timeball.testing import VirtualClock
 from timeball.testing.clock import START
 
 MANY = 3_000
@@ -59,6 +64,41 @@ async def test_a_thousand_executions_take_a_few_statements(
     assert asked["claim"] / thousands <= 25
     assert asked["finish_succeeded"] / thousands <= 25
     assert asked["record_transitions"] == asked["standings"] == 0, "nothing was given back"
+
+
+@pytest.fixture
+def _only_hints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks by itself: on a busy machine that would be counted as well."""
+    for module, name in ((service, "LONGEST_REST"), (claimer, "LONGEST_REST"), (claimer, "_SWEEP")):
+        monkeypatch.setattr(module, name, timedelta(hours=1))
+
+
+@pytest.mark.usefixtures("_only_hints")
+@pytest.mark.parametrize("number", [1, 8])
+async def test_an_execution_enqueued_by_itself_takes_three_statements_however_many_workers_wait_for_it(
+    store: Store, env: Env, clock: VirtualClock, heard: Heard, number: int
+) -> None:
+    """It is written, claimed and recorded: its hint calls upon one of the workers, and no other asks."""
+    lives = [make_life(store, env, heard) for _ in range(number)]
+    try:
+        for life in lives:
+            await life.start()
+        await until(lambda: len(heard.of(ListenerChanged)) == number)
+        await until(lambda: all(len(life.heartbeat.turns._line) == number for life in lives))
+        asked: Counter[str] = Counter()
+        env.fault = lambda point: asked.update([point.removesuffix(".before")] if point.endswith(".before") else [])
+        for ended in range(1, 21):
+            clock.advance("10ms")
+            await Commands(store, env).create(JobSpec(handler=HANDLER))
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while await finished(store) < ended:
+                    await asyncio.sleep(0.005)
+    finally:
+        for life in lives:
+            await life._cut_services()
+            life.heartbeat.stop()
+
+    assert asked["enqueue_one"] == asked["claim"] == asked["finish_succeeded"] == 20
 
 
 async def test_an_idle_worker_asks_little(store: Store, env: Env, heard: Heard, worker_life: WorkerLife) -> None:

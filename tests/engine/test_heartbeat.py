@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from tests.engine.support import MORTAL, Heard, until
-from tests.factories import only_row
+from tests.factories import make_node, only_row
 from timeball.domain.events import LoopBlocked
+from timeball.domain.hints import Hints
 from timeball.domain.ids import Incarnation
 from timeball.domain.node import Node, NodeKind
 from timeball.engine import heartbeat as module
@@ -39,7 +40,7 @@ def losses() -> list[str]:
 @pytest.fixture
 async def beating(store: Store, env: Env, heard: Heard, losses: list[str]) -> AsyncIterator[Heartbeat]:
     """The heart of a worker with a lease of ten seconds, renewed every three."""
-    node = Node(incarnation=Incarnation(env.new_id()), kind=NodeKind.WORKER, name="w", lease=MORTAL)
+    node = Node(incarnation=Incarnation(env.new_id()), kind=NodeKind.WORKER, name="w", lease=MORTAL, slots=5)
     heart = Heartbeat(env, heard, store, node, losses.append)
     await heart.start()
     yield heart
@@ -68,6 +69,17 @@ async def pass_until_renewed(store: Store, clock: VirtualClock, seconds: float =
         clock.advance("100ms")
         await asyncio.sleep(0.01)
     return renewed_at
+
+
+async def test_a_worker_learns_at_once_whom_it_shares_its_hints_with(store: Store, beating: Heartbeat) -> None:
+    """When the nodes have changed it does not wait for its next renewal, for which the clock would have to move."""
+    hints = [Hints(executions=1, lot=lot * 10_007) for lot in range(20)]
+    assert {beating.turns.of(hint) for hint in hints} == {0}
+    await make_node(store, lease=MORTAL, slots=5)
+
+    beating.renew_soon()
+
+    await until(lambda: {beating.turns.of(hint) for hint in hints} == {0, 1})
 
 
 async def test_the_lease_begins_with_the_registration(store: Store, beating: Heartbeat) -> None:

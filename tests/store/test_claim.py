@@ -204,6 +204,30 @@ async def test_what_is_not_yet_due_is_held_not_started(store: Store, clock: Virt
     assert await rooms_of(store, far) == ["ready"]
 
 
+# what was left
+
+
+async def test_something_is_left_if_it_can_be_run_and_has_been_ready_for_a_while(
+    store: Store, clock: VirtualClock
+) -> None:
+    ready_at, lane = clock.now(), ("default", 50)
+    await enqueue(store)
+    clock.advance("10ms")
+    left = store.rooms.is_anything_left
+
+    assert await left({("reports", 1): ready_at, lane: ready_at}, [HANDLER], seconds(0.01))
+    assert not await left({lane: ready_at}, [HANDLER], seconds(0.011))
+    assert not await left({lane: ready_at}, ["app:foreign"], seconds(0.01))
+    assert not await left({lane: ready_at + seconds(0.001)}, [HANDLER], seconds(0.01))
+    assert not await left({("default", 51): ready_at, ("mail", 50): ready_at}, [HANDLER], seconds(0.01))
+
+
+async def test_what_is_to_be_held_may_be_left_as_well(store: Store, clock: VirtualClock) -> None:
+    await enqueue(store, after=0.4)
+
+    assert await store.rooms.is_anything_left({("default", 50): clock.now()}, [HANDLER], seconds(0))
+
+
 # lanes
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.conftest import FreshDatabase
 from tests.factories import (
+    HANDLER,
     SOMEBODY,
     claim_all,
     define_job,
@@ -22,8 +23,13 @@ from tests.factories import (
     opening_of,
     seconds,
 )
+from timeball.commands import Commands
 from timeball.domain import changes
-from timeball.domain.hints import Hints
+from timeball.domain.events import ignore
+from timeball.domain.execution import Released
+from timeball.domain.hints import MANY, Hints
+from timeball.domain.job import JobSpec
+from timeball.engine.recorder import record_at_once
 from timeball.errors import StoreError
 from timeball.store.database import Database
 from timeball.store.enqueuing import pattern_of
@@ -114,7 +120,8 @@ async def test_a_statement_that_passes_by_takes_along_what_waits(store: Store, c
     clock.advance("6ms")
     carried = hinter.take_along(Hints(nodes_changed=True))
 
-    assert carried == Hints(shards={5: clock.now() - seconds(0.006)}, nodes_changed=True)
+    assert carried is not None
+    assert carried == Hints(shards={5: clock.now() - seconds(0.006)}, nodes_changed=True, lot=carried.lot)
     await hinter.flush()
     assert not await ear.all(store)
 
@@ -207,3 +214,45 @@ async def test_a_callers_own_transaction_sends_no_hint(store: Store, ear: Ear) -
         await store.jobs.create([job], [opening], connection)
 
     assert not await ear.all(store)
+
+
+async def test_every_message_has_a_lot_of_its_own(store: Store, clock: VirtualClock) -> None:
+    """It decides which worker looks: with the same one, it would always be the same worker."""
+    hinter = Hinter(store.database)
+    lots = []
+    for _ in range(3):
+        clock.advance("6ms")
+        carried = hinter.take_along(Hints(nodes_changed=True))
+        assert carried is not None
+        lots.append(carried.lot)
+
+    assert len(set(lots)) == 3
+
+
+async def test_what_is_enqueued_or_hoisted_is_counted(store: Store, clock: VirtualClock, ear: Ear) -> None:
+    """So that one does not wake all workers."""
+    await enqueue(store)
+    assert (await ear.all(store)).executions == 1
+
+    clock.advance("1s")
+    await Commands(store, store.env).enqueue_many(JobSpec(handler=HANDLER), ["{}"] * 7)
+    assert (await ear.all(store)).executions == 7
+
+    await make_recurring(store)
+    await ear.all(store)
+    clock.advance("1h")
+    await hoist_due(store, await make_owner(store))
+    assert (await ear.all(store)).executions == 1
+
+
+async def test_what_is_given_back_is_for_whoever_hears_of_it(store: Store, ear: Ear) -> None:
+    """Its worker was full, and may be the one that its lot would draw."""
+    await enqueue(store)
+    (claimed,) = await claim_all(store)
+    await ear.all(store)
+
+    await record_at_once(store.env, ignore, store.rooms, [found(claimed, Released())])
+
+    heard = await ear.all(store)
+    assert heard.lanes
+    assert heard.executions == MANY

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from tests.factories import LEASE, make_node, make_owner, only_row, seconds, table
 from timeball.domain.ids import Incarnation
@@ -71,6 +72,42 @@ async def test_a_node_that_serves_every_queue_names_none(store: Store) -> None:
 
     (status,) = await store.nodes.list()
     assert status.queues is None
+
+
+async def test_a_worker_hears_of_those_who_can_stand_in_for_it(store: Store, clock: VirtualClock) -> None:
+    """Itself included, and nobody who serves other queues, knows other handlers, gets tickets elsewhere, leaves, or is dead."""
+    alike: dict[str, Any] = {"slots": 5, "queues": ("mail", "reports"), "handlers": ("app:h", "app:i")}
+    await make_node(store, **alike)
+    clock.advance(LEASE.span)
+    others = [{"queues": None}, {"queues": ("mail",)}, {"handlers": ("app:h",)}, {"broker": "redis"}]
+    for other in others:
+        await make_node(store, **alike | other)
+    await store.nodes.drain(await make_node(store, **alike))
+    await make_node(store, NodeKind.SCHEDULER, **alike)
+    one, two = await make_node(store, **alike), await make_node(store, **alike | {"slots": 6})
+    await store.nodes.renew(two, busy=4)
+
+    renewal = await store.nodes.renew(one, busy=3)
+
+    assert renewal is not None
+    assert {peer.incarnation: (peer.slots, peer.busy) for peer in renewal.peers} == {one: (5, 0), two: (6, 4)}
+
+
+async def test_workers_of_all_queues_can_stand_in_for_each_other(store: Store) -> None:
+    one, two = await make_node(store), await make_node(store)
+
+    renewal = await store.nodes.renew(one, busy=0)
+
+    assert renewal is not None
+    assert {peer.incarnation for peer in renewal.peers} == {one, two}
+
+
+async def test_a_scheduler_has_no_peers(store: Store) -> None:
+    await make_node(store)
+    renewal = await store.nodes.renew(await make_node(store, NodeKind.SCHEDULER), busy=0)
+
+    assert renewal is not None
+    assert renewal.peers == []
 
 
 async def test_a_lease_that_has_run_out_is_not_renewed(store: Store, clock: VirtualClock) -> None:

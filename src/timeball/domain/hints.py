@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, TypeVar
@@ -14,6 +14,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 # PostgreSQL takes 8,000 bytes; past this a hint says only that there is something.
 _LARGEST = 7_000
+# So many executions, or nobody knows how many: all workers are to look.
+MANY = 10_000
 
 Lane = tuple[str, int]
 T = TypeVar("T")
@@ -28,22 +30,32 @@ class Mark(NamedTuple):
 
 @dataclass(slots=True)
 class Hints:
-    """A bundle: lanes with something ready, shards with something due, holders with something to stop, a change among the nodes."""
+    """A bundle: lanes with something ready, shards with something due, holders with something to stop, a change among the nodes.
+
+    *executions* says how many are ready in the lanes. The *lot* is drawn by who sends the bundle, and decides who looks first.
+    """
 
     lanes: dict[Lane, datetime] = field(default_factory=dict)
     shards: dict[int, datetime] = field(default_factory=dict)
     holders: set[UUID] = field(default_factory=set)
     nodes_changed: bool = False
     look_everywhere: bool = False
+    executions: int = MANY
+    lot: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.lanes or self.shards or self.holders or self.nodes_changed or self.look_everywhere)
 
-    def add_lane(self, queue: str, priority: int, run_at: datetime) -> None:
-        """Something of this lane is ready, from *run_at* on."""
-        lane = (queue, priority)
-        known = self.lanes.get(lane)
-        self.lanes[lane] = run_at if known is None else min(known, run_at)
+    def add_lane(self, queue: str, priority: int, run_at: datetime, executions: int = MANY) -> None:
+        """So many executions of this lane are ready, from *run_at* on."""
+        self._add_lanes({(queue, priority): run_at}, executions)
+
+    def _add_lanes(self, lanes: Mapping[Lane, datetime], executions: int) -> None:
+        if lanes:
+            self.executions = min(self.executions + executions, MANY) if self.lanes else executions
+        for lane, run_at in lanes.items():
+            known = self.lanes.get(lane)
+            self.lanes[lane] = run_at if known is None else min(known, run_at)
 
     def add_shard(self, shard: int, run_at: datetime) -> None:
         """Something of this shard falls due, from *run_at* on."""
@@ -56,8 +68,7 @@ class Hints:
 
     def merge(self, other: Hints) -> None:
         """Take another bundle in."""
-        for (queue, priority), run_at in other.lanes.items():
-            self.add_lane(queue, priority, run_at)
+        self._add_lanes(other.lanes, other.executions)
         for shard, run_at in other.shards.items():
             self.add_shard(shard, run_at)
         self.holders |= other.holders
@@ -70,6 +81,8 @@ class Hints:
             "l": [[queue, priority, _to_number(run_at)] for (queue, priority), run_at in self.lanes.items()],
             "s": [[shard, _to_number(run_at)] for shard, run_at in self.shards.items()],
             "h": [holder.hex for holder in self.holders],
+            "c": self.executions if self.lanes and self.executions < MANY else None,
+            "t": self.lot,
             "n": self.nodes_changed,
             "e": self.look_everywhere,
         }
@@ -84,6 +97,8 @@ class Hints:
             hints = cls(nodes_changed=bool(document.get("n")), look_everywhere=bool(document.get("e")))
             for queue, priority, number in document.get("l", ()):
                 hints.add_lane(_expect(queue, str), _expect(priority, int), _to_instant(number))
+            hints.executions = min(_expect(document.get("c", MANY), int), MANY)
+            hints.lot = _expect(document.get("t", 0), int)
             for shard, number in document.get("s", ()):
                 hints.add_shard(_expect(shard, int), _to_instant(number))
             hints.holders = {UUID(hex=holder) for holder in document.get("h", ())}

@@ -13,13 +13,14 @@ it has the slots; the places that its own executions free are asked for as soon 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 
 from timeball.domain.events import Emit
 from timeball.domain.hints import Hints, Lane, Mark
 from timeball.domain.ids import ClaimId, Incarnation
 from timeball.domain.node import serves_queue
+from timeball.domain.turns import FIRST_TURN
 from timeball.engine.executor import Executor
 from timeball.engine.service import AT_ONCE, LONGEST_REST, Service
 from timeball.env import Env
@@ -35,6 +36,8 @@ _LARGEST_WINDOW = 2_000
 _ACCEPTABLE_WAIT = 0.08
 # Slots that become free within this time are filled by one claim.
 _GATHER_SECONDS = 0.003
+# Who was called upon and did not come is hardly the next moment's choice either: so long every hint is ours.
+_DISTRUST_SECONDS = 2.0
 
 
 class Claimer(Service):
@@ -80,6 +83,13 @@ class Claimer(Service):
         self.in_flight: ClaimId | None = None
         self.has_lost_a_reply = False
         self._gathering: asyncio.TimerHandle | None = None
+        # Whose turn a hint is, and whom to tell of those that are for others; alone, every one is ours.
+        self.turn_of: Callable[[Hints], int] = lambda _hints: FIRST_TURN
+        self.on_left_to_others: Callable[[Mapping[Lane, datetime], int], None] = lambda _lanes, _turn: None
+        # When the lanes were last asked for; whether something is claimed that others left; and how long they are not relied upon.
+        self.asked_at = float("-inf")
+        self._takes_over = False
+        self._distrusts_until = float("-inf")
         executor.on_room = self._on_room
 
     def serves(self, queue: str) -> bool:
@@ -92,21 +102,50 @@ class Claimer(Service):
 
     def heed(self, hints: Hints) -> None:
         """Something is ready in these lanes, from these instants on."""
-        for lane, run_at in hints.lanes.items():
-            if self.looks_at(lane, run_at):
-                self.learn(lane, Mark(run_at))
-                self._was_told = True
+        lanes = {lane: run_at for lane, run_at in hints.lanes.items() if self.looks_at(lane, run_at)}
+        if lanes:
+            self._was_told = True
+            turn = FIRST_TURN if self._distrusts_others(lanes) else self.turn_of(hints)
+            if turn == FIRST_TURN:
+                self._learn_each(lanes)
+            else:
+                self._leave_to_others(lanes, turn)
         if hints.look_everywhere:
             self.wake()
 
+    def _distrusts_others(self, lanes: Mapping[Lane, datetime]) -> bool:
+        """A queue at its limit has to be known to everybody: nobody else is told when our own executions free a place."""
+        is_limited = any(queue in self._limited for queue, _ in lanes)
+        return is_limited or self.env.clock.monotonic() < self._distrusts_until
+
+    def _learn_each(self, lanes: Mapping[Lane, datetime]) -> None:
+        for lane, run_at in lanes.items():
+            self.learn(lane, Mark(run_at))
+
+    def _leave_to_others(self, lanes: Mapping[Lane, datetime], turn: int) -> None:
+        """Whatever else brings us to these lanes will look from here on; without a slot, that is the next one to come free."""
+        for lane, run_at in lanes.items():
+            self._note(lane, Mark(run_at))
+        self._expects_more |= self._slots() <= 0
+        self.on_left_to_others(lanes, turn)
+
+    def take_over(self, lanes: Mapping[Lane, datetime]) -> None:
+        """Those who were called upon have left something in these lanes."""
+        self._takes_over = True
+        self._was_told = True
+        self._learn_each(lanes)
+
     def learn(self, lane: Lane, mark: Mark) -> None:
         """There is something in this lane: look at it from *mark* on."""
-        self._fresh.add(lane)
-        known = self._lanes.get(lane)
-        self._lanes[lane] = mark if known is None else min(known, mark)
+        self._note(lane, mark)
         self._expects_more = True
         self._may_hold = True
         self.wake()
+
+    def _note(self, lane: Lane, mark: Mark) -> None:
+        self._fresh.add(lane)
+        known = self._lanes.get(lane)
+        self._lanes[lane] = mark if known is None else min(known, mark)
 
     def learn_all(self, lanes: dict[Lane, tuple[Mark, bool]]) -> None:
         """What a sweep found: all lanes there are. Others are forgotten, unless a hint named them while the sweep went on."""
@@ -128,6 +167,8 @@ class Claimer(Service):
             return LONGEST_REST
         self._may_hold = False
         was_told, self._was_told = self._was_told, False
+        takes_over, self._takes_over = self._takes_over, False
+        self.asked_at = self.env.clock.monotonic()
         claimed = 0
         is_full = is_contended = self._is_at_limit = False
         passed_over: set[str | None] = set()
@@ -141,6 +182,8 @@ class Claimer(Service):
             if wish.slots <= 0:
                 passed_over.add(queue)
         self._passed_over = passed_over
+        if takes_over and claimed:
+            self._distrusts_until = self.env.clock.monotonic() + _DISTRUST_SECONDS
         # What another worker did not take of what comes is ours to hold.
         self._may_hold |= is_contended
         # Without a free slot nothing that is due was asked for: it may be there all the same.

@@ -23,6 +23,7 @@ import asyncpg
 from timeball.clock import SystemClock
 from timeball.domain.events import Emit, LoopBlocked
 from timeball.domain.node import BrokerStatus, Node
+from timeball.domain.turns import Turns
 from timeball.env import Env
 from timeball.errors import StoreError
 from timeball.store.interface import Renewal, Store
@@ -51,6 +52,9 @@ class Heartbeat:
         self._turned_at = 0.0
         self.busy: Callable[[], int] = lambda: 0
         self.broker: Callable[[], BrokerStatus] = BrokerStatus
+        # Whose turn it is to look at hints, among those who can stand in for this node.
+        self.turns = Turns(node.incarnation)
+        self._is_in_haste = False
         self.is_draining = False
         self.is_lost = False
         self.on_drain: Callable[[], object] = lambda: None
@@ -79,6 +83,10 @@ class Heartbeat:
             # It may be waiting for a database that does not answer; a renewal that comes late changes nothing.
             self._thread.join(timeout=1)
 
+    def renew_soon(self) -> None:
+        """The nodes have changed: do not wait for the next renewal to hear who there is."""
+        self._is_in_haste = True
+
     def loop_turned(self) -> None:
         """Called on the node's loop, every now and then: it turns."""
         self._turned_at = self._env.clock.monotonic()
@@ -97,13 +105,17 @@ class Heartbeat:
             self._stop.wait(_LOOK_SECONDS)
             self._watch_loop()
             self._watch_deadline()
-            if self._stop.is_set() or self.is_lost or self._env.clock.monotonic() < next_renewal:
+            if self._stop.is_set() or self.is_lost or not self._is_time_to_renew(next_renewal):
                 continue
+            self._is_in_haste = False
             connection = await self._renew(connection)
             pause = self._node.lease.interval.total_seconds() if connection is not None else _RETRY_SECONDS
             next_renewal = self._env.clock.monotonic() + pause
         if connection is not None:
             await _close(connection)
+
+    def _is_time_to_renew(self, next_renewal: float) -> bool:
+        return self._is_in_haste or self._env.clock.monotonic() >= next_renewal
 
     async def _renew(self, connection: Any) -> Any:
         """One renewal; returns the connection to keep, or None when it is broken."""
@@ -130,6 +142,7 @@ class Heartbeat:
             self._lose("the lease had run out, or the node was buried")
             return
         self._extend(sent)
+        self.turns = Turns(self._node.incarnation, renewal.peers)
         if isinstance(self._env.clock, SystemClock):
             self._env.clock.learn(renewal.reading)
         if renewal.is_draining and not self.is_draining:

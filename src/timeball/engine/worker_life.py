@@ -15,6 +15,7 @@ from timeball.engine.claimer import Claimer, Sweeper
 from timeball.engine.executor import Executor
 from timeball.engine.journal import Journal
 from timeball.engine.life import Life
+from timeball.engine.lookout import Lookout
 from timeball.engine.receiver import Receiver
 from timeball.engine.recorder import Recorder
 from timeball.engine.retry_gate import RetryGate
@@ -84,6 +85,9 @@ class WorkerLife(Life):
         else:
             self.claimer = Claimer(env, emit, store.rooms, self.executor, node.incarnation, node.handlers, settings)
             self.sweeper = Sweeper(env, emit, store.rooms, self.claimer)
+            self.claimer.turn_of = lambda hints: self.heartbeat.turns.of(hints)
+        self.lookout = Lookout(env, emit, store.rooms, self.claimer, node.handlers)
+        self.claimer.on_left_to_others = self.lookout.expect
         self.stop_watch = StopWatch(env, emit, store.rooms, node, self.executor)
         self.stocktaker = Stocktaker(
             env, emit, store.rooms, node.incarnation, self.claimer, self.executor, self.recorder.unrecorded
@@ -111,6 +115,7 @@ class WorkerLife(Life):
             self.stop_watch,
             self.sweeper,
             self.claimer,
+            self.lookout,
             self.stocktaker,
             self.retry_gate,
             *receivers,
@@ -125,6 +130,8 @@ class WorkerLife(Life):
         self.claimer.heed(hints)
         if hints.look_everywhere:
             self.sweeper.wake()
+        if hints.nodes_changed:
+            self.heartbeat.renew_soon()
         if self.node.incarnation in hints.holders:
             self.stop_watch.wake()
 
@@ -142,6 +149,7 @@ class WorkerLife(Life):
         """Take nothing more, give back what has not begun, wait for the rest; in the end, stop it and give it back."""
         self.claimer.stop()
         self.sweeper.stop()
+        self.lookout.stop()
         self.stocktaker.stop()
         self._cut_receiver()
         # A claim that is under way must not bring anything in behind our back.

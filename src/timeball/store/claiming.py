@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Any
 
 from timeball.domain.execution import Claimed, Stake
 from timeball.domain.hints import Lane, Mark
@@ -45,6 +46,14 @@ class Claiming(Moves):
         """Every lane that has something ready, with a mark at its first and whether its queue is limited."""
         rows = await self._database.fetch("lanes")
         return {(row["queue"], row["priority"]): (Mark(row["run_at"], row["id"]), row["is_limited"]) for row in rows}
+
+    async def is_anything_left(self, lanes: Mapping[Lane, datetime], handlers: Sequence[str], age: timedelta) -> bool:
+        """Whether the first of one of these lanes, each from its instant on, has been ready for so long: nobody seems to take it."""
+        marks = {lane: Mark(run_at) for lane, run_at in lanes.items()}
+        is_left: bool = await self._database.fetch_value(
+            "is_anything_left", **_lane_arrays(marks), handlers=handlers, age=age
+        )
+        return is_left
 
     async def claim(
         self, wish: ClaimWish, lanes: Mapping[Lane, Mark], claim_id: ClaimId, connection: Connection | None = None
@@ -87,10 +96,7 @@ class Claiming(Moves):
         rows = await self._database.fetch(
             "claim",
             connection,
-            queues=[queue for queue, _ in lanes],
-            priorities=[priority for _, priority in lanes],
-            bounds=[mark.run_at for mark in lanes.values()],
-            first_ids=[mark.id for mark in lanes.values()],
+            **_lane_arrays(lanes),
             is_limited=is_limited,
             unclaimed_for=wish.unclaimed_for,
             handlers=wish.handlers,
@@ -116,3 +122,12 @@ class Claiming(Moves):
     async def mark_queue_limited(self, connection: Connection | None = None) -> None:
         """Count what was claimed before its queue was limited."""
         await self._database.fetch("mark_queue_limited", connection)
+
+
+def _lane_arrays(lanes: Mapping[Lane, Mark]) -> dict[str, list[Any]]:
+    return {
+        "queues": [queue for queue, _ in lanes],
+        "priorities": [priority for _, priority in lanes],
+        "bounds": [mark.run_at for mark in lanes.values()],
+        "first_ids": [mark.id for mark in lanes.values()],
+    }

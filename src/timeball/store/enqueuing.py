@@ -59,7 +59,8 @@ class Enqueuing(Placing):
     async def enqueue(self, pattern: Pattern, rows: Sequence[Own], connection: Connection | None = None) -> None:
         """Write plain one-offs that are due now, in one statement; inside a caller's own *connection* no hint is sent."""
         hints = Hints()
-        hints.add_lane(pattern.job.queue, pattern.job.priority, self._database.env.clock.now() - HINT_MARGIN)
+        moment = self._database.env.clock.now() - HINT_MARGIN
+        hints.add_lane(pattern.job.queue, pattern.job.priority, moment, len(rows))
         carried = None if connection is not None else self._hinter.take_along(hints)
         await self._carrying(carried, lambda hint: self._write_alike(pattern, rows, connection, hint))
         if connection is None and carried is None:

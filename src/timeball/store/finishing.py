@@ -101,6 +101,7 @@ class Finishing(Moves):
         hints = Hints()
         for row in rows:
             if row["target"] == "ready":
+                # Uncounted: it comes back from a worker that was full, and any other may take it.
                 hints.add_lane(row["queue"], row["priority"], row["run_at"])
         for finding, _, transition in moves:
             if isinstance(transition, Wait):

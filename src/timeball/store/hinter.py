@@ -41,9 +41,15 @@ class Hinter:
         now = self._database.env.clock.monotonic()
         if now - self._last_sent < _QUIET_SECONDS:
             return None
-        self._last_sent = now
-        going, self._waiting = self._waiting, Hints()
+        going = self._take_waiting(now)
         going.merge(hints)
+        return going
+
+    def _take_waiting(self, now: float) -> Hints:
+        self._last_sent = now
+        # No two messages of a process have the same lot, and hardly two of different ones.
+        going, self._waiting = self._waiting, Hints()
+        going.lot = int(now * 1e6)
         return going
 
     async def _send_all(self) -> None:
@@ -56,8 +62,7 @@ class Hinter:
                 await asyncio.sleep(_QUIET_SECONDS + _PASSING_SECONDS - since)
                 if self._last_sent != last_sent or not self._waiting:
                     continue
-            going, self._waiting = self._waiting, Hints()
-            self._last_sent = clock.monotonic()
+            going = self._take_waiting(clock.monotonic())
             try:
                 await self._database.notify(going.encode())
             except StoreError:

@@ -68,7 +68,7 @@ class Hoisting(Moves):
         limits = {hoist.row.limit_key for hoist in hoists if hoist.row.limit_key is not None and hoist.runs}
         for hoist in hoists:
             for run in hoist.runs:
-                hints.add_lane(hoist.row.queue, hoist.row.priority, run.run_at)
+                hints.add_lane(hoist.row.queue, hoist.row.priority, run.run_at, 1)
         self._hinter.tell(hints)
         superseded = [hoist.row.job_id for hoist in hoists if hoist.stop_running]
         if superseded:

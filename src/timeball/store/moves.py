@@ -29,7 +29,7 @@ class Moves:
 
         hints = Hints()
         for row in await self._database.repeat(work):
-            hints.add_lane(row["queue"], row["priority"], row["run_at"])
+            hints.add_lane(row["queue"], row["priority"], row["run_at"], 1)
         self._hinter.tell(hints)
 
     async def blocked_keys(self, behind: str, limit: int) -> list[str]:

@@ -136,7 +136,7 @@ class NewJobs(Enqueuing):
         hints = Hints()
         moment = self._database.env.clock.now() - HINT_MARGIN
         for job in jobs[:100]:
-            hints.add_lane(job.queue, job.priority, moment)
+            hints.add_lane(job.queue, job.priority, moment, 1)
         hints.look_everywhere = len(jobs) > 100
         return hints
 

@@ -12,6 +12,7 @@ from timeball.clock import ClockReading
 from timeball.domain.hints import Hints
 from timeball.domain.ids import Incarnation
 from timeball.domain.node import BROKER_WORKS, BrokerStatus, Node, NodeKind, NodeStatus
+from timeball.domain.turns import Peer
 from timeball.store.connections import Connection
 from timeball.store.database import Database
 from timeball.store.hinter import Hinter
@@ -27,10 +28,11 @@ _MAY_NOT_BE_ASKED = (
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """An accepted renewal: whether the node is to drain, and what the database's clock said."""
+    """An accepted renewal: whether the node is to drain, what the database's clock said, and who can stand in for the node."""
 
     is_draining: bool
     reading: ClockReading
+    peers: Sequence[Peer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,8 @@ class Nodes:
         )
         if row is None:
             return None
-        return Renewal(row["draining"], ClockReading(sent, clock.monotonic(), row["database_time"]))
+        reading = ClockReading(sent, clock.monotonic(), row["database_time"])
+        return Renewal(row["draining"], reading, [Peer(*peer) for peer in row["peers"]])
 
     async def read_clock(self, connection: Connection | None = None) -> ClockReading:
         """One look at the database's clock."""

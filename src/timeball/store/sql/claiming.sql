@@ -113,6 +113,15 @@ FROM lane
 LEFT JOIN timeball.queue ON queue.name = lane.queue
 WHERE queue.paused_at IS NULL;
 
+-- name: is_anything_left
+-- Whether the first of some lanes, from their marks on, has been ready for as long as :age and can be run by these handlers.
+SELECT EXISTS (
+    SELECT 1
+    FROM timeball.lane_heads(:queues::text[], :priorities::smallint[], :bounds::timestamptz[], :first_ids::uuid[], 'infinity', :handlers::text[], 1) AS head
+    JOIN timeball.ready ON ready.ctid = head.tid
+    WHERE ready.queued_at <= coalesce(:now, now()) - :age::interval
+) AS is_left;
+
 -- name: lock_queue
 -- Lock a limited queue's row, so that its running executions can be counted in the next statement.
 SELECT max_running

@@ -6,7 +6,7 @@ VALUES (:incarnation, :kind, :name, coalesce(:now, now()), coalesce(:now, now())
         extract(epoch FROM :lease::interval), :slots, :queues::text[], :handlers::text[], :version, :broker);
 
 -- name: renew_lease
--- Renew only what has not run out: zero rows end this life.
+-- Renew only what has not run out: zero rows end this life. A worker hears of its peers, itself included: those who can stand in for it.
 UPDATE timeball.node
 SET renewed_at = coalesce(:now, now()),
     lease_until = coalesce(:now, now()) + lease_seconds * interval '1 second',
@@ -15,7 +15,19 @@ SET renewed_at = coalesce(:now, now()),
     broker_error = :broker_error
 WHERE incarnation = :incarnation
   AND lease_until > coalesce(:now, now())
-RETURNING draining, clock_timestamp() AS database_time;
+RETURNING draining,
+          clock_timestamp() AS database_time,
+          ARRAY(
+              SELECT (peer.incarnation, peer.slots, peer.busy)
+              FROM timeball.node AS peer
+              WHERE peer.kind = 'worker'
+                AND peer.kind = node.kind
+                AND peer.broker = node.broker
+                AND peer.queues IS NOT DISTINCT FROM node.queues
+                AND peer.handlers = node.handlers
+                AND peer.lease_until > coalesce(:now, now())
+                AND NOT peer.draining
+          ) AS peers;
 
 -- name: read_clock
 SELECT clock_timestamp() AS database_time;

@@ -1,0 +1,322 @@
+"""One hint calls upon one worker; whatever becomes of that one, another looks a few milliseconds later."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.engine.manual_worker import ManualWorker, start
+from tests.engine.support import settle, until
+from tests.factories import HANDLER, enqueue, rooms_of, table
+from timeball.commands import Commands
+from timeball.domain.events import ignore
+from timeball.domain.hints import MANY, Hints, Lane, Mark
+from timeball.domain.ids import ExecutionId, Incarnation
+from timeball.domain.turns import FIRST_TURN, Peer, Turns
+from timeball.engine.lookout import Lookout
+from timeball.env import Env
+from timeball.errors import StoreUnavailable
+from timeball.store.postgres import Store
+from timeball.testing import VirtualClock
+from timeball.testing.clock import START
+
+LANE: Lane = ("default", 50)
+SLOTS = 4
+
+
+@dataclass
+class Member:
+    """A worker among its peers."""
+
+    worker: ManualWorker
+    lookout: Lookout
+
+    @property
+    def claims(self) -> int:
+        return len(self.worker.rooms.wishes)
+
+    @property
+    def is_awake(self) -> bool:
+        return self.worker.claimer._woken.is_set()
+
+    async def act(self) -> None:
+        """What its loops would do now."""
+        await self.lookout.tick()
+        while self.is_awake:
+            self.worker.claimer._woken.clear()
+            await settle(self.worker.claimer)
+        await self.worker.started()
+
+
+class Team:
+    """Workers that can stand in for each other, and hear the same hints."""
+
+    def __init__(self, store: Store, workers: list[ManualWorker]) -> None:
+        self._store = store
+        peers = [Peer(worker.incarnation, SLOTS, 0) for worker in workers]
+        self.members = [self._join(worker, peers) for worker in workers]
+
+    def _join(self, worker: ManualWorker, peers: list[Peer]) -> Member:
+        lookout = Lookout(self._store.env, ignore, worker.rooms, worker.claimer, [HANDLER])  # type: ignore[arg-type]
+        worker.claimer.turn_of = Turns(worker.incarnation, peers).of
+        worker.claimer.on_left_to_others = lookout.expect
+        return Member(worker, lookout)
+
+    @property
+    def claims(self) -> int:
+        return sum(member.claims for member in self.members)
+
+    def in_turn(self, hints: Hints) -> list[Member]:
+        """Who is called upon, and who stands in line behind that one."""
+        return sorted(self.members, key=lambda member: member.worker.claimer.turn_of(hints))
+
+    def hear(self, hints: Hints) -> None:
+        for member in self.members:
+            member.worker.claimer.heed(hints)
+
+    async def act(self, but: tuple[Member, ...] = ()) -> None:
+        for member in self.members:
+            if member not in but:
+                await member.act()
+
+    async def end_all(self) -> None:
+        for member in self.members:
+            await member.worker.end_all()
+
+
+async def make_team(store: Store, number: int, slots: int = SLOTS, **settings: Any) -> Team:
+    return Team(store, [await start(store, slots=slots, **settings) for _ in range(number)])
+
+
+def hint(lot: int = 0, executions: int = 1, lane: Lane = LANE) -> Hints:
+    return Hints(lanes={lane: START}, executions=executions, lot=lot)
+
+
+async def holders(store: Store) -> dict[ExecutionId, Incarnation]:
+    return {row["id"]: row["holder"] for row in await table(store, "running")}
+
+
+async def holder(store: Store) -> Incarnation:
+    (found,) = (await holders(store)).values()
+    return found
+
+
+@pytest.mark.parametrize("number", [1, 8])
+async def test_an_execution_is_one_claim_however_many_workers_there_are(
+    store: Store, clock: VirtualClock, number: int
+) -> None:
+    team = await make_team(store, number)
+
+    for lot in range(10):
+        await enqueue(store)
+        team.hear(hint(lot * 10_007))
+        await team.act()
+        await team.end_all()
+        clock.advance("30ms")
+        await team.act()
+
+    assert team.claims == 10
+    assert not await table(store, "ready")
+
+
+async def test_many_call_upon_everybody(store: Store) -> None:
+    team = await make_team(store, 3)
+    for _ in range(3 * SLOTS):
+        await enqueue(store)
+
+    team.hear(hint(executions=MANY))
+
+    assert all(member.is_awake for member in team.members)
+
+
+async def test_the_next_in_line_takes_over_from_a_dead_worker(store: Store, clock: VirtualClock) -> None:
+    """Frozen, killed, cut off or without a lease: it does not come."""
+    team = await make_team(store, 3)
+    dead, second, third = team.in_turn(hint())
+    await enqueue(store)
+    team.hear(hint())
+
+    clock.advance("20ms")
+    await team.act(but=(dead,))
+    assert team.claims == 0
+
+    clock.advance("6ms")
+    await team.act(but=(dead,))
+    assert await holder(store) == second.worker.incarnation
+    assert third.claims == 0
+
+
+@pytest.mark.parametrize(("dead", "after"), [(2, "101ms"), (3, "401ms"), (7, "401ms")])
+async def test_somebody_is_left_whoever_is_dead(store: Store, clock: VirtualClock, dead: int, after: str) -> None:
+    team = await make_team(store, 8)
+    first = team.in_turn(hint())[:dead]
+    await enqueue(store)
+    team.hear(hint())
+
+    clock.advance(after)
+    await team.act(but=tuple(first))
+
+    assert await holder(store) in {member.worker.incarnation for member in team.members if member not in first}
+
+
+async def test_who_had_to_take_over_relies_on_nobody_for_a_while(store: Store, clock: VirtualClock) -> None:
+    team = await make_team(store, 2)
+    dead, living = team.in_turn(hint())
+    await enqueue(store)
+    team.hear(hint())
+    clock.advance("26ms")
+    await team.act(but=(dead,))
+    await team.end_all()
+
+    living.worker.claimer.heed(hint())
+    assert living.is_awake, "at once"
+
+    await living.act()
+    clock.advance("2s")
+    living.worker.claimer.heed(hint())
+    assert not living.is_awake, "the other has another chance"
+
+
+async def test_the_next_in_line_takes_what_a_full_worker_cannot(store: Store, clock: VirtualClock) -> None:
+    team = await make_team(store, 2, slots=1, hold_limit=0)
+    full, free = team.in_turn(hint())
+    await fill(store, full)
+    waiting = await enqueue(store)
+
+    team.hear(hint())
+    await team.act()
+    assert await rooms_of(store, waiting) == ["ready"]
+
+    clock.advance("26ms")
+    await team.act()
+    assert free.worker.runner.ids == [waiting]
+
+
+async def test_where_all_are_full_the_first_free_slot_takes_what_was_for_another(store: Store) -> None:
+    team = await make_team(store, 2, slots=1, hold_limit=0)
+    _, other = team.in_turn(hint())
+    for member in team.members:
+        await fill(store, member)
+    waiting = await enqueue(store)
+    team.hear(hint())
+    await team.act()
+
+    await other.worker.end_all()
+    await until(lambda: other.is_awake)
+    await other.act()
+
+    assert (await holders(store))[waiting] == other.worker.incarnation
+
+
+async def fill(store: Store, member: Member) -> None:
+    """Have a worker take all it can."""
+    while member.worker.claimer._slots() > 0:
+        await enqueue(store)
+        member.worker.claimer.learn(LANE, Mark(START))
+        await member.act()
+
+
+async def test_one_look_serves_all_hints_that_came_before_it(store: Store, clock: VirtualClock) -> None:
+    team, looks = await make_team(store, 3), watch_looks(store)
+
+    for lot in range(100):
+        team.hear(hint(lot * 10_007))
+        await team.act()
+        clock.advance("1ms")
+
+    # In a tenth of a second: the first in line four times, the second once, the third not at all, unless one before it is called upon.
+    assert 4 <= len(looks) <= 12
+
+
+async def test_what_has_just_come_is_not_taken_from_whom_it_is_for(store: Store, clock: VirtualClock) -> None:
+    """A look that an older hint asked for does not race the one who was called upon by the latest; it is made again."""
+    team = await make_team(store, 2)
+    _, other = team.in_turn(hint())
+    other.worker.claimer.heed(hint())
+    clock.advance("20ms")
+    await enqueue(store)
+    other.worker.claimer.heed(hint())
+
+    clock.advance("6ms")
+    await other.act()
+    assert other.claims == 0
+
+    clock.advance("20ms")
+    await other.act()
+    assert other.claims == 1
+
+
+async def test_a_claim_of_its_own_makes_a_look_needless(store: Store, clock: VirtualClock) -> None:
+    team, looks = await make_team(store, 2), watch_looks(store)
+    _, other = team.in_turn(hint())
+    other.worker.claimer.heed(hint())
+    clock.advance("10ms")
+    await enqueue(store)
+
+    other.worker.claimer.heed(hint(executions=MANY))
+    await other.act()
+    clock.advance("20ms")
+    await other.act()
+
+    assert other.claims == 1
+    assert not looks
+
+
+async def test_what_nobody_here_can_run_is_not_claimed(store: Store, clock: VirtualClock) -> None:
+    team = await make_team(store, 2)
+    _, other = team.in_turn(hint())
+    await enqueue(store, handler="app:foreign")
+
+    other.worker.claimer.heed(hint())
+    clock.advance("30ms")
+    await other.act()
+
+    assert other.claims == 0
+
+
+async def test_a_queue_at_its_limit_is_known_to_everybody(store: Store, env: Env) -> None:
+    """Places are freed in silence: each worker asks for the next one when its own execution has ended, if it knows that one waits."""
+    await Commands(store, env).limit_queue("default", 1)
+    team = await make_team(store, 2)
+    for _ in range(2):
+        await enqueue(store)
+    for member in team.members:
+        await member.worker.sweeper.tick()
+        await member.act()
+
+    team.hear(hint())
+
+    assert all(member.is_awake for member in team.members)
+
+
+async def test_a_look_that_fails_is_not_the_last(store: Store, env: Env, clock: VirtualClock) -> None:
+    """The sweep finds what it would have found; the next hint is looked after as ever."""
+    team = await make_team(store, 2)
+    _, other = team.in_turn(hint())
+    await enqueue(store)
+    other.worker.claimer.heed(hint())
+    clock.advance("26ms")
+    env.fault = cut_looks
+    with pytest.raises(StoreUnavailable):
+        await other.act()
+    env.fault = lambda _point: None
+
+    other.worker.claimer.heed(hint())
+    clock.advance("26ms")
+    await other.act()
+
+    assert other.claims == 1
+    assert other.worker.claimer.turn_of(hint()) != FIRST_TURN
+
+
+def cut_looks(point: str) -> None:
+    if point.startswith("is_anything_left"):
+        raise StoreUnavailable("the connection was cut")
+
+
+def watch_looks(store: Store) -> list[str]:
+    looks: list[str] = []
+    store.env.fault = lambda point: looks.append(point) if point == "is_anything_left.before" else None
+    return looks
