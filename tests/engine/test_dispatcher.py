@@ -91,6 +91,47 @@ async def test_a_hint_is_enough(post: Post, store: Store, clock: VirtualClock) -
     assert await post.received() == [soon], "what is hoisted gets its ticket before its time"
 
 
+async def test_of_two_hints_about_a_lane_the_earlier_instant_counts(
+    post: Post, store: Store, clock: VirtualClock
+) -> None:
+    await post.sweep()
+    ready = await enqueue(store)
+
+    for after in (0, 60):
+        hints = Hints()
+        hints.add_lane("default", 50, clock.now() + timedelta(seconds=after))
+        post.dispatcher.heed(hints)
+    await post.dispatcher.tick()
+
+    assert await post.received() == [ready]
+
+
+async def test_a_hint_about_a_queue_of_another_scheduler_is_left_to_that(post: Post, clock: VirtualClock) -> None:
+    await post.sweep()
+    post.dispatcher._keeper.epochs.clear()
+    post.dispatcher._woken.clear()
+    hints = Hints()
+    hints.add_lane("default", 50, clock.now())
+
+    post.dispatcher.heed(hints)
+
+    assert not post.dispatcher._woken.is_set()
+
+
+async def test_a_worker_that_comes_gets_its_tickets_with_the_hint_about_it(
+    open_post: Callable[..., Awaitable[Post]], store: Store
+) -> None:
+    post = await open_post()
+    ready = await enqueue(store)
+    assert await post.sweep() == []
+    await make_worker(store)
+
+    post.dispatcher.heed(Hints(nodes_changed=True))
+    await post.dispatcher.tick()
+
+    assert await post.received() == [ready]
+
+
 async def test_what_stays_unclaimed_gets_another_ticket_with_doubling_delay(
     post: Post, store: Store, clock: VirtualClock
 ) -> None:

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.engine.support import HaltingRunner, ManualRunner, make_executor, until
+from tests.engine.support import HaltingRunner, ManualRunner, make_executor, registry, until
 from tests.factories import FAILURE, HANDLER
 from timeball.clock import SystemClock
 from timeball.current import Halt, RunContext
@@ -28,7 +28,7 @@ from timeball.domain.execution import (
     Succeeded,
     TimedOut,
 )
-from timeball.domain.handler import Handler
+from timeball.domain.handler import Handler, RunStyle
 from timeball.domain.ids import ClaimId, ExecutionId, JobId
 from timeball.engine.executor import Executor
 from timeball.env import Env
@@ -399,6 +399,32 @@ async def test_what_the_runner_says_is_handed_over(
 
     assert findings == [Finding(claim(), outcome, START, START + timedelta(seconds=3))]
     assert executor.busy == 0
+
+
+class Words:
+    """Takes what an attempt says, and forgets it."""
+
+    def emit_log(self, _at: datetime, _level: str, _message: str) -> None: ...
+
+    def report_progress(self, _fraction: float, _note: str | None) -> None: ...
+
+
+async def test_the_words_of_one_that_has_spoken_are_closed_with_it(env: Env, findings: Findings) -> None:
+    runner, closed = ManualRunner(), list[Claimed]()
+    executor = Executor(
+        env, registry(), {RunStyle.COROUTINE: runner}, 2, findings.append, lambda _context: Words(), closed.append
+    )
+    claims = [claim(number=1), claim(number=2)]
+    executor.accept(claims)
+    await turn()
+
+    runner.started[0].emit_log("info", "good morning")
+    for claimed in claims:
+        runner.end(claimed)
+    await until(lambda: len(findings) == 2)
+
+    assert closed == [claims[0]]
+    executor.abandon()
 
 
 async def test_what_was_begun_and_given_back_says_so(

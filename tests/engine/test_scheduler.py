@@ -79,6 +79,41 @@ async def test_an_occurrence_is_hoisted_a_window_ahead_and_not_earlier(
     assert await states(store, job.id) == {START + seconds(60): "ready", START + seconds(120): "due"}
 
 
+async def test_lost_hints_are_made_up_for_at_once(store: Store, node: ManualScheduler) -> None:
+    await node.tick()
+    await create(store, interval_seconds=1)
+    await node.tick()
+    assert node.scheduler._upcoming.first is None, "between two polls nothing is read that nobody announced"
+    node.scheduler._woken.clear()
+
+    node.scheduler.heed(Hints(look_everywhere=True))
+    assert node.scheduler._woken.is_set()
+    await node.tick()
+
+    assert node.scheduler._upcoming.first is not None
+
+
+async def test_a_hint_wakes_and_of_two_the_earlier_instant_counts(clock: VirtualClock, node: ManualScheduler) -> None:
+    await node.tick()
+    for after in (1, 2):
+        node.scheduler._woken.clear()
+        hints = Hints()
+        hints.add_shard(3, clock.now() + seconds(after))
+        node.scheduler.heed(hints)
+        assert node.scheduler._woken.is_set()
+
+    assert node.scheduler._bounds == {3: clock.now() + seconds(1)}
+
+
+async def test_a_window_wider_than_the_look_ahead_is_read_in_time(store: Store) -> None:
+    node = await start_scheduler(store, hoist_window_ms=5_000, look_ahead_seconds=2)
+    job = await create(store, interval_seconds=60)
+
+    await node.run_until(START + seconds(55))
+
+    assert await states(store, job.id) == dict(zip(instants(60, 120), ["ready", "due"], strict=True))
+
+
 async def test_the_following_occurrence_takes_its_place_with_all_it_must_know(
     store: Store, node: ManualScheduler
 ) -> None:
