@@ -53,3 +53,17 @@ async def test_a_key_that_is_revoked_again_was_revoked_the_first_time(keys: Keys
 
     assert again.revoked_at == revoked_at
     assert await keys.recognise(token) is None
+
+
+async def test_keys_that_open_nothing_any_more_do_not_open_the_door(keys: Keys, clock: VirtualClock) -> None:
+    assert (await keys.any_made(), await keys.any_usable()) == (False, False)
+    await keys.create("viewer", "for an hour", timedelta(hours=1), SOMEBODY)
+    assert (await keys.any_made(), await keys.any_usable()) == (True, True)
+
+    clock.advance("1h")
+    assert (await keys.any_made(), await keys.any_usable()) == (True, False), "it has expired"
+
+    key, _ = await make_key(keys, "revoked")
+    assert await keys.any_usable()
+    await keys.revoke(key.id, SOMEBODY)
+    assert (await keys.any_made(), await keys.any_usable()) == (True, False)

@@ -1,0 +1,89 @@
+"""Requests under an Idempotency-Key: how long a key is taken, and by whom."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.factories import table
+from timeball.store.idempotency import KEEP, PATIENCE, Remembered, Requests
+from timeball.store.postgres import Store
+from timeball.testing import VirtualClock
+
+pytestmark = pytest.mark.parametrize("fresh_database", ["pg15"], indirect=True)
+
+IN_FLIGHT = Remembered(b"first", None, {}, b"")
+ANSWERED = Remembered(b"first", 201, {"a": "b"}, b"made")
+
+
+@pytest.fixture
+async def requests(store: Store) -> Requests:
+    """One request is in flight, another of the same caller, and another caller's with the same key."""
+    made = Requests(store.database)
+    assert await made.begin("ann", "k", b"first") is None
+    assert await made.begin("ann", "l", b"next") is None
+    assert await made.begin("bob", "k", b"other") is None
+    return made
+
+
+async def answer(requests: Requests) -> None:
+    await requests.finish("ann", "k", 201, {"a": "b"}, b"made")
+
+
+async def test_a_request_in_flight_keeps_its_key_until_patience_ends(requests: Requests, clock: VirtualClock) -> None:
+    clock.advance(PATIENCE)
+    assert await requests.begin("ann", "k", b"again") == IN_FLIGHT
+
+    clock.advance("1s")
+    assert await requests.begin("ann", "k", b"again") is None
+    assert await requests.begin("ann", "k", b"third") == Remembered(b"again", None, {}, b""), "its time begins anew"
+
+
+async def test_an_answer_is_kept_for_a_day(requests: Requests, clock: VirtualClock) -> None:
+    await answer(requests)
+    clock.advance(KEEP)
+    assert await requests.begin("ann", "k", b"again") == ANSWERED
+
+    clock.advance("1s")
+    assert await requests.begin("ann", "k", b"again") is None
+    assert await requests.begin("ann", "k", b"third") == Remembered(b"again", None, {}, b""), (
+        "nothing of the old answer"
+    )
+
+
+async def test_keys_belong_to_their_callers(requests: Requests) -> None:
+    await requests.forget("bob", "k")
+    assert await requests.begin("bob", "k", b"again") is None
+    assert await requests.begin("ann", "k", b"again") == IN_FLIGHT
+
+    await answer(requests)
+    assert await requests.begin("ann", "k", b"again") == ANSWERED
+    assert await requests.begin("bob", "k", b"third") == Remembered(b"again", None, {}, b"")
+
+
+async def test_what_becomes_of_a_key_is_nothing_to_another(requests: Requests) -> None:
+    await answer(requests)
+    assert await requests.begin("ann", "l", b"again") == Remembered(b"next", None, {}, b"")
+
+    await requests.forget("ann", "k")
+    assert await requests.begin("ann", "l", b"again") == Remembered(b"next", None, {}, b"")
+
+
+async def test_what_was_answered_is_not_forgotten(requests: Requests) -> None:
+    await answer(requests)
+
+    await requests.forget("ann", "k")
+
+    assert await requests.begin("ann", "k", b"again") == ANSWERED
+
+
+async def test_a_new_server_forgets_what_is_old_and_nothing_else(
+    requests: Requests, store: Store, clock: VirtualClock
+) -> None:
+    await Requests(store.database).begin("eve", "k", b"young")
+    assert await requests.begin("ann", "k", b"again") == IN_FLIGHT
+
+    clock.advance(KEEP)
+    clock.advance("1s")
+    await Requests(store.database).begin("eve", "k", b"young")
+
+    assert [row["caller"] for row in await table(store, "idempotency_key")] == ["eve"]
