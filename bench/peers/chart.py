@@ -19,7 +19,7 @@ _DRAWN = {
     "recovery": ("the last one after",),
     "enqueue": ("one by one", "in bulk"),
 }
-_WIDTH, _LEFT, _PLOT, _ROW, _HEAD, _FOOT = 560, 170, 300, 17, 44, 18
+_WIDTH, _LEFT, _PLOT, _ROW, _HEAD, _FOOT = 580, 190, 300, 17, 44, 18
 _COLUMNS = 2
 
 
