@@ -324,15 +324,17 @@ def test_a_hoist_takes_its_rows_by_where_they_are(server: PostgresServer, crowde
 
 
 @pytest.mark.parametrize("belief", list(_BELIEFS), indirect=True)
-def test_a_claim_reads_the_heads_of_its_lanes(server: PostgresServer, crowded: str, belief: str) -> None:
+@pytest.mark.parametrize("lanes", [1, len(LANES)])
+def test_a_claim_reads_the_heads_of_its_lanes(server: PostgresServer, crowded: str, belief: str, lanes: int) -> None:
     """They are read inside a function, which no plan shows."""
+    given = _CLAIM | {name: _CLAIM[name][:lanes] for name in ("queues", "priorities", "bounds", "first_ids")}
     for plan_cache_mode in ("force_custom_plan", "force_generic_plan"):
         with session(server, crowded, belief) as connection:
             connection.execute(f"SET plan_cache_mode = {plan_cache_mode}")
 
-            run_explained(connection, "claim", _CLAIM)
+            run_explained(connection, "claim", given)
 
-            assert ready_rows_read(connection) <= HOT["claim"][1]
+            assert ready_rows_read(connection) <= 2 * lanes * 3 * BATCH + 4 * BATCH
 
 
 @pytest.mark.parametrize("belief", list(_BELIEFS), indirect=True)

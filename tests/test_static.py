@@ -211,8 +211,8 @@ MAY_DELETE_UNLOCKED = {
     "promote": "a row of blocked is never changed, only taken away",
     "trim_rollups": "a minute that is old stays old, whatever is counted into it meanwhile",
 }
-LOCKS = ("FOR UPDATE", "timeball.take_heads(")
-DELETED_BY_PLACE = re.compile(r"\bctid = ANY \(ARRAY\((SELECT.*?)\)\)", re.DOTALL)
+LOCKS = ("FOR UPDATE", "timeball.take_ready(")
+DELETED_BY_PLACE = re.compile(r"\bctid = ANY \((?:ARRAY)?\((SELECT.*?)\)(?:::tid\[\])?\)", re.DOTALL)
 
 
 def unlocked_sources(text: str) -> list[str]:

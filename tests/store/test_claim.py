@@ -231,6 +231,15 @@ async def test_what_is_to_be_held_may_be_left_as_well(store: Store, clock: Virtu
 # lanes
 
 
+async def test_what_comes_is_held_though_the_mark_lies_behind_it(store: Store, clock: VirtualClock) -> None:
+    """A mark that was made by a hint of something later says nothing of what comes before."""
+    coming = await enqueue(store, after=0.1)
+
+    claims = await claim(store, {("default", 50): Mark(clock.now() + seconds(10))}, holds=1)
+
+    assert [each.id for each in claims.executions] == [coming]
+
+
 async def test_the_lanes_are_known_with_their_first(store: Store, clock: VirtualClock) -> None:
     now = clock.now()
     ids = {}
@@ -323,7 +332,7 @@ async def test_what_came_too_late_to_be_taken_leaves_the_rest_to_be_looked_for(s
     """Heads are locked by a newer look at the room than the claim itself has, and something may have come in between."""
     waiting = await enqueue(store)
     async with store.database.connection() as connection:
-        definition = await connection.fetchval("SELECT pg_get_functiondef('timeball.take_heads'::regproc)")
+        definition = await connection.fetchval("SELECT pg_get_functiondef('timeball.take_ready'::regproc)")
         await connection.execute(definition.replace("BEGIN\n", "BEGIN\n    PERFORM pg_advisory_xact_lock(7);\n", 1))
     async with store.database.transaction() as gatekeeper:
         await gatekeeper.execute("SELECT pg_advisory_xact_lock(7)")
@@ -366,6 +375,16 @@ async def test_a_paused_queue_gives_nothing(store: Store) -> None:
     await set_queue(store, "q")
 
     assert len((await claim(store, {("q", 50): FROM_THE_FIRST}, holds=5)).executions) == 2
+
+
+async def test_beside_a_paused_queue_others_give_what_they_have(store: Store) -> None:
+    await enqueue(store, queue="paused")
+    wanted = [await enqueue(store, queue="open"), await enqueue(store, queue="open", after=0.1)]
+    await set_queue(store, "paused", is_paused=True)
+
+    claims = await claim(store, {("paused", 50): FROM_THE_FIRST, ("open", 50): FROM_THE_FIRST}, holds=5)
+
+    assert ([each.id for each in claims.executions], claims.is_contended) == (wanted, False)
 
 
 async def test_a_limited_queue_gives_no_more_than_its_limit(store: Store) -> None:

@@ -6,11 +6,13 @@ from datetime import timedelta
 
 import pytest
 
-from tests.factories import HANDLER, claim_all, enqueue, found, hoist_due, make_owner, make_recurring
+from tests.factories import FROM_THE_FIRST, HANDLER, claim_all, enqueue, found, hoist_due, make_owner, make_recurring
 from timeball.commands import Commands
+from timeball.domain.ids import ClaimId, Incarnation
 from timeball.domain.job import JobSpec
 from timeball.store.connections import AT_HAND, Connection
 from timeball.store.postgres import Store
+from timeball.store.rooms import ClaimWish
 from timeball.store.statements import all_statements
 from timeball.testing import VirtualClock
 
@@ -80,4 +82,28 @@ async def test_after_a_rehearsal_every_connection_at_hand_has_its_plans(store: S
     await store.database.on_each_at_hand(look)
     assert len(planned) == AT_HAND
     for plans in planned.values():
-        assert plans["claim"] == plans["finish_succeeded"] == (_TRIALS, 1)
+        assert plans["claim"] == plans["finish_succeeded"] == (_TRIALS, 3)
+
+
+async def plans_for_ready(connection: Connection) -> set[str]:
+    """The statements about `ready`, those inside of functions too, that have a plan for all values in this session."""
+    rows = await connection.fetch("SELECT ident FROM pg_backend_memory_contexts WHERE name = 'CachedPlan'")
+    return {row["ident"] for row in rows if "timeball.ready" in row["ident"]}
+
+
+@pytest.mark.parametrize("fresh_database", ["pg15", "pg18"], indirect=True)
+async def test_after_a_rehearsal_no_claim_meets_a_function_that_has_to_be_planned(store: Store) -> None:
+    await store.rooms.rehearse()
+    for _ in range(5):
+        await enqueue(store)
+        await enqueue(store, after=10)
+
+    async with store.database.connection() as connection:
+        before = await plans_for_ready(connection)
+        for lanes, slots in ((1, 1), (1, 2), (2, 1), (2, 10)):
+            marks = {("default", 50 + place): FROM_THE_FIRST for place in range(lanes)}
+            wish = ClaimWish(Incarnation(store.env.new_id()), [HANDLER], slots, holds=1)
+            claims = await store.rooms.claim(wish, marks, ClaimId(store.env.new_id()), connection)
+            assert claims.executions
+
+        assert await plans_for_ready(connection) == before

@@ -4,7 +4,7 @@
 -- Give the most urgent ready executions of some lanes to one worker: up to :slots that are due, by rank; then up to :holds that are not yet due;
 -- never more than :most in all.
 -- A lane is a (queue, priority); its rows are read in the order of time and id from its mark on, so dead rows behind that are not visited.
--- `take_heads` locks them: of one lane as it sees them, of several out of the first :looks of each. MATERIALIZED: otherwise the planner may run a part
+-- `take_ready` locks them: of one lane as it sees them, of several out of the first :looks of each. MATERIALIZED: otherwise the planner may run a part
 -- again and take more than its limit. By ctid: the rows are locked, and no statistics can mislead it.
 -- `is_contended` tells an empty lane from one whose rest others take just now, of what is due or of what comes. Of what is due, only what has been so for :unclaimed_for.
 -- It also says so if a row was locked that came into the room after this statement had begun, and cannot be taken by it: it has used up a place.
@@ -17,43 +17,23 @@ WITH gate AS MATERIALIZED (
     WHERE name = ''
     FOR KEY SHARE
 ),
-lane AS MATERIALIZED (
-    SELECT given.*
-    FROM unnest(:queues::text[], :priorities::smallint[], :bounds::timestamptz[], :first_ids::uuid[]) AS given (queue, priority, bound, first_id)
-    WHERE NOT EXISTS (
-        SELECT 1
-        FROM timeball.queue
-        WHERE queue.name = given.queue
-          AND (queue.paused_at IS NOT NULL OR (queue.max_running IS NOT NULL AND NOT :is_limited::boolean))
-    )
-      AND NOT EXISTS (SELECT 1 FROM gate)
-),
-line AS MATERIALIZED (
-    SELECT array_agg(queue) AS queues,
-           array_agg(priority) AS priorities,
-           array_agg(bound) AS bounds,
-           array_agg(first_id) AS first_ids,
-           array_agg(coalesce(:now, now()) + interval '1 microsecond') AS after_now,
-           array_agg('00000000-0000-0000-0000-000000000000'::uuid) AS any_ids
-    FROM lane
-),
 chosen AS MATERIALIZED (
-    SELECT head.tid
-    FROM line
-    CROSS JOIN LATERAL timeball.take_heads(line.queues, line.priorities, line.bounds, line.first_ids, coalesce(:now, now()) - :unclaimed_for::interval,
-                                           :handlers::text[], :looks::integer, :slots::integer) AS head (tid)
-    WHERE :slots::integer > 0
-),
-held AS MATERIALIZED (
-    SELECT head.tid
-    FROM line
-    CROSS JOIN LATERAL timeball.take_heads(line.queues, line.priorities, line.after_now, line.any_ids, 'infinity', :handlers::text[], :holds::integer,
-                                           least(:holds::integer, :most::integer - (SELECT count(tid) FROM chosen)::integer)) AS head (tid)
-    WHERE :holds::integer > 0
+    SELECT timeball.take_ready(
+               :queues::text[], :priorities::smallint[], :bounds::timestamptz[], :first_ids::uuid[],
+               ARRAY(
+                   SELECT name
+                   FROM timeball.queue
+                   WHERE name = ANY (:queues::text[])
+                     AND (paused_at IS NOT NULL OR (max_running IS NOT NULL AND NOT :is_limited::boolean))
+               ),
+               coalesce(:now, now()), coalesce(:now, now()) - :unclaimed_for::interval, :handlers::text[],
+               :looks::integer, :slots::integer, :holds::integer, :most::integer
+           ) AS tids
+    WHERE NOT EXISTS (SELECT 1 FROM gate)
 ),
 taken AS (
     DELETE FROM timeball.ready
-    WHERE ctid = ANY (ARRAY(SELECT tid FROM chosen UNION ALL SELECT tid FROM held))
+    WHERE ctid = ANY ((SELECT tids FROM chosen)::tid[])
     RETURNING *
 ),
 picked AS MATERIALIZED (
@@ -71,7 +51,7 @@ claimed AS (
            greatest(coalesce(:now, now()), run_at) + timeout_ms * interval '1 millisecond' + interval '5 seconds', :is_limited::boolean
     FROM picked
 )
-SELECT (SELECT count(*) FROM chosen) + (SELECT count(*) FROM held) > (SELECT count(*) FROM taken) AS is_contended,
+SELECT cardinality(chosen.tids) > (SELECT count(*) FROM taken) AS is_contended,
        picked.id,
        picked.job_id,
        least(picked.fence, 9223372036854775806) + 1,
@@ -84,7 +64,7 @@ SELECT (SELECT count(*) FROM chosen) + (SELECT count(*) FROM held) > (SELECT cou
        picked.timeout_ms,
        picked.queue,
        picked.priority
-FROM (VALUES (1)) AS always (one)
+FROM chosen
 LEFT JOIN picked ON true
 ORDER BY picked.run_at - picked.priority * interval '12 seconds', picked.id;
 

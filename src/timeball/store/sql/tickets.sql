@@ -5,7 +5,7 @@
 -- A ticket proves nothing: what has gone, what another worker is taking, and what this one may not run stay where they are.
 -- `left_ids` are those for which only the room was missing, or that others hold just now.
 -- `gate` as in claim: who limits a queue waits for this, and this for them.
--- From `taken` on it is word for word what claim does (a test compares them): two statements share no text, and a function would be planned apart.
+-- From `picked` on it is word for word what claim does (a test compares them): two statements share no text, and a function would be planned apart.
 WITH gate AS MATERIALIZED (
     SELECT 1
     FROM timeball.queue
