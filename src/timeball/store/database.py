@@ -60,9 +60,10 @@ async def _keep_session(_connection: Connection) -> None:
 
 
 @cache
-def _numbered_statements() -> dict[str, tuple[str, tuple[str, ...]]]:
-    """What the driver gets of each statement: its text, and which parameter is which number."""
-    return {name: (statement.numbered(), statement.parameters) for name, statement in all_statements().items()}
+def _numbered(name: str) -> tuple[str, tuple[str, ...]]:
+    """What the driver gets of a statement: its text, and which parameter is which number. Made when asked for: a node uses few."""
+    statement = all_statements()[name]
+    return statement.numbered(), statement.parameters
 
 
 class Database:
@@ -74,7 +75,6 @@ class Database:
         self.behind_pgbouncer = behind_pgbouncer
         self._pool_size = pool_size
         self._connections: Connections | None = None
-        self._statements = _numbered_statements()
 
     async def open(self) -> None:
         """Connect; StoreUnavailable says where and why not."""
@@ -168,7 +168,7 @@ class Database:
             return rows
 
     async def _run(self, connection: Connection, name: str, given: dict[str, Any]) -> list[Record]:
-        text, parameters = self._statements[name]
+        text, parameters = _numbered(name)
         values = [
             given[parameter] if parameter != "now" or "now" in given else self.env.clock.statement_now()
             for parameter in parameters

@@ -104,7 +104,7 @@ class History:
     async def days(self) -> list[date]:
         """The days that have partitions of their own."""
         rows = await self._database.fetch("days_kept")
-        return [datetime.strptime(row["relname"][-8:], "%Y%m%d").replace(tzinfo=UTC).date() for row in rows]
+        return [date.fromisoformat(row["relname"][-8:]) for row in rows]
 
     async def add_day(self, day: date) -> None:
         """Make the partitions of a day, if nothing of that day lies in the default one already."""
