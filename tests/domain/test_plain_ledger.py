@@ -150,3 +150,20 @@ def test_a_budget_of_executions_is_left_to_the_ledger() -> None:
     span = Span(version=1, rule=EVERY, after=START, until=None, max_executions=1)
 
     assert not Glance(None).sees_order(span, [], EVERY.anchor)
+
+
+def test_what_waits_beyond_the_end_of_its_schedule_is_not_in_order() -> None:
+    rule = replace(EVERY, ends_at=EVERY.anchor + 7 * SECOND)
+    span = Span(version=1, rule=rule, after=START, until=None)
+    runs = [Run(EVERY.anchor, EVERY.anchor + 7 * SECOND, 2, 1, None, is_range=False, used=2)]
+
+    assert not Glance(None).sees_order(span, runs, EVERY.anchor + 14 * SECOND)
+
+
+def test_executions_between_the_edges_of_a_run_stand_at_named_instants() -> None:
+    span = Span(version=1, rule=UNEVEN, after=START - SECOND, until=None)
+    run = Run(START, START + 9 * SECOND, 3, 1, None, is_range=False, used=3)
+    pending = START + timedelta(minutes=1)
+
+    assert not Glance(None).sees_order(span, [run], pending)
+    assert Glance(None).sees_order(span, [run._replace(is_range=True)], pending)
