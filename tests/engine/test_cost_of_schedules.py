@@ -106,6 +106,25 @@ async def test_a_full_page_is_not_looked_through_again_for_every_batch(
     assert len(seen) <= 2 * 500
 
 
+async def test_looking_through_all_that_is_held_leaves_time_to_move_it(
+    store: Store, env: Env, clock: VirtualClock, node: ManualScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crowd takes long to look through; done every second as with a few, that was most of what a scheduler did."""
+    look_ahead = store.rooms.look_ahead
+
+    async def slow(*arguments: Any) -> list[DueMark]:
+        clock.advance("500ms")
+        return await look_ahead(*arguments)
+
+    monkeypatch.setattr(store.rooms, "look_ahead", slow)
+    await schedule(store, 20, 1, START + seconds(1))
+    asked = asked_of(env)
+
+    await node.run_for(60)
+
+    assert 5 < asked["look_ahead"] <= 15
+
+
 async def test_what_lies_further_ahead_is_not_held(store: Store, clock: VirtualClock, node: ManualScheduler) -> None:
     """Or a scheduler would hold, in the end, every job that ever ran."""
     await schedule(store, 50, 60)

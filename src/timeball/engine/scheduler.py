@@ -45,6 +45,8 @@ from timeball.store.interface import AuditEntry, JobStore, Ownership, RoomStore
 
 _ALWAYS = datetime(1970, 1, 1, tzinfo=UTC)
 _POLL = timedelta(seconds=1)
+# Between two polls there is so many times as much time as one took.
+_WORK_TO_POLLING = 9
 # Rows that fall due close together are moved together.
 _BATCHING = timedelta(milliseconds=25)
 _ITSELF = AuditEntry("timeball", "the pause was over")
@@ -95,13 +97,19 @@ class Scheduler(Service):
     # reading
 
     async def _look(self) -> None:
-        """Find out what there is to hold: everything once a second, in between what hints and full pages ask for."""
-        monotonic = self.env.clock.monotonic()
-        if monotonic >= self._next_poll:
-            self._next_poll = monotonic + _POLL.total_seconds()
+        """Find out what there is to hold: everything once a second, or seldomer if that takes long; else what hints and full pages ask for."""
+        begun = self.env.clock.monotonic()
+        is_poll = begun >= self._next_poll
+        if is_poll:
+            self._next_poll = begun + _POLL.total_seconds()
             self._begin_anew()
             await self._refresh_zones()
         self._read_on()
+        await self._look_from_bounds()
+        if is_poll:
+            self._poll_no_more_than_pays(begun)
+
+    async def _look_from_bounds(self) -> None:
         bounds, self._bounds = self._bounds, {}
         if not bounds:
             return
@@ -110,6 +118,13 @@ class Scheduler(Service):
         for mark in marks:
             if not self._upcoming.holds(mark):
                 heapq.heappush(self._unread, (mark.run_at, mark.id))
+
+    def _poll_no_more_than_pays(self, begun: float) -> None:
+        """With a hundred thousand due at once, looking through them every second would leave no time to move them."""
+        ended = self.env.clock.monotonic()
+        # Unless somebody has asked meanwhile to have everything read again.
+        if self._next_poll > begun:
+            self._next_poll = max(self._next_poll, ended + _WORK_TO_POLLING * (ended - begun))
 
     def _begin_anew(self) -> None:
         self._bounds = dict.fromkeys(self._keeper.epochs, _ALWAYS)
