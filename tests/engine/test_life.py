@@ -142,7 +142,7 @@ async def test_a_worker_has_planned_its_claims_before_it_has_work(store: Store, 
             "SELECT generic_plans FROM pg_prepared_statements WHERE statement = $1",
             all_statements()["claim"].numbered(),
         )
-    assert planned == 1
+    assert planned, "one plan serves all claims from now on"
 
 
 async def test_a_queue_at_its_limit_goes_on_as_its_places_become_free(
@@ -344,6 +344,8 @@ async def test_a_lost_life_drops_everything_and_writes_nothing(
 ) -> None:
     runner = ManualRunner()
     life = nodes.worker(runner, slots=1)
+    # Or the renewal that follows a change among the nodes might be under way while the hour passes, and be refused.
+    life.heartbeat.renew_soon = lambda: None
     task = nodes.begin(life)
     running, held = await enqueue(store), await enqueue(store, after=0.4)
     await until(lambda: runner.started and life.executor.held == 1)

@@ -166,8 +166,10 @@ async def test_each_verb_tells_whoever_can_act_on_it(store: Store, clock: Virtua
     now = clock.now()
     told = await hints_of(enqueue(store, queue="q", priority=61))
     assert told.lanes[("q", 61)] <= now
+    clock.advance("1s")
     later = await hints_of(enqueue(store, after=60))
-    assert set(later.shards.values()) == {now + seconds(60)}
+    assert set(later.shards.values()) == {now + seconds(61)}
+    assert later.lanes == {}, "no worker has anything to look for yet"
 
     worker = await make_node(store)
     assert (await ear.all(store)).nodes_changed

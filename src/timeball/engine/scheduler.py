@@ -97,7 +97,7 @@ class Scheduler(Service):
     # reading
 
     async def _look(self) -> None:
-        """Find out what there is to hold: everything once a second, or seldomer if that takes long; else what hints and full pages ask for."""
+        """Find out what there is to hold: everything once a second, or seldomer if it takes long; else what was asked for."""
         begun = self.env.clock.monotonic()
         is_poll = begun >= self._next_poll
         if is_poll:

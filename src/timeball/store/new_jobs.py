@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -20,6 +20,9 @@ from timeball.store.connections import Connection
 from timeball.store.enqueuing import HINT_MARGIN, Enqueuing, is_plain, pattern_of
 from timeball.store.placing import AuditEntry
 from timeball.store.rows import job_columns, json_text
+
+# How much a program's clock may differ from the database's before a hint is missing, and a sweep finds the work.
+_CLOCKS_APART = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +67,8 @@ class NewJobs(Enqueuing):
             if len(jobs) == 1 and openings and openings[0].run_at is None and (pattern := pattern_of(jobs[0])):
                 await self.enqueue(pattern, [(jobs[0].id, jobs[0].shard, jobs[0].payload)], connection)
                 return [Created(jobs[0].id, openings[0].id, is_new=True)]
-            carried = None if connection is not None else self._hinter.take_along(self._hints_for(jobs))
+            hints = self._hints_for(jobs, openings)
+            carried = self._hinter.take_along(hints) if connection is None and hints else None
             rows = await self._carrying(carried, lambda hint: self._insert(jobs, openings, connection, hint, audit))
         except asyncpg.UniqueViolationError as error:
             raise name_taken(error, jobs) from error
@@ -132,12 +136,16 @@ class NewJobs(Enqueuing):
         known = [Created(job.id, holders[job.unique_key], is_new=False) for job in refused if job.unique_key in holders]
         return {created.job_id: created for created in (*made, *known)}
 
-    def _hints_for(self, jobs: Sequence[Job]) -> Hints:
+    def _hints_for(self, jobs: Sequence[Job], openings: Sequence[Opening]) -> Hints:
+        """Where workers are to look: not for what lies further ahead than a worker holds, on whichever clock."""
         hints = Hints()
-        moment = self._database.env.clock.now() - HINT_MARGIN
-        for job in jobs[:100]:
-            hints.add_lane(job.queue, job.priority, moment, 1)
-        hints.look_everywhere = len(jobs) > 100
+        now = self._database.env.clock.now()
+        horizon = now + self._hoist_window + _CLOCKS_APART
+        near = {opening.job_id for opening in openings if opening.run_at is None or opening.run_at <= horizon}
+        ready = [job for job in jobs if job.id in near]
+        for job in ready[:100]:
+            hints.add_lane(job.queue, job.priority, now - HINT_MARGIN, 1)
+        hints.look_everywhere = len(ready) > 100
         return hints
 
 
