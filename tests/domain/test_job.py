@@ -76,7 +76,7 @@ def test_every_field_of_a_wish_ends_up_in_the_job() -> None:
         misfire_grace_seconds=7,
         misfire_cap=6,
         misfire_max_age_seconds=5,
-        overlap="queue",
+        overlap="skip",
         queue="mail",
         priority=4,
         max_retries=3,
@@ -112,7 +112,7 @@ def test_every_field_of_a_wish_ends_up_in_the_job() -> None:
         6,
         timedelta(seconds=5),
     )
-    assert (job.overlap, job.queue, job.priority) == (Overlap.QUEUE, "mail", 4)
+    assert (job.overlap, job.queue, job.priority) == (Overlap.SKIP, "mail", 4)
     assert (job.retry.max_retries, job.retry.max_lost) == (3, 2)
     assert (job.retry.initial_backoff_ms, job.retry.max_backoff_ms, job.timeout_ms) == (11, 12, 13)
     assert (job.delivery, job.max_running, job.limit_key) == (Delivery.AT_MOST_ONCE, 14, "smtp")

@@ -145,8 +145,10 @@ async def test_an_outcome_that_comes_after_the_burial_is_refused_and_logged(
     cluster: Cluster, commands: Commands
 ) -> None:
     # It renews so seldom that it finishes its work before it hears of its death; its only slot is taken till then.
+    # And it hears no hints, as behind PgBouncer: one that says that the nodes have changed would have it renew at once.
     """Fault 5."""
-    buried = cluster.launch_worker("--slots", "1", **LONG_LEASES | {"TIMEBALL_WORKER__RENEW_SECONDS": "20"})
+    seldom = {"TIMEBALL_WORKER__RENEW_SECONDS": "20", "TIMEBALL_BEHIND_PGBOUNCER": "true"}
+    buried = cluster.launch_worker("--slots", "1", **LONG_LEASES | seldom)
     execution = await enqueue(commands, "wait", {"gate": "a"})
     await cluster.begins("a")
     await cluster.nodes(schedulers=1, workers=1)
