@@ -26,7 +26,7 @@ async def ask(lab: Lab) -> None:
             {
                 LIMIT: partial(raw_drain_rate, system, _NUMBER),
                 "one worker": partial(drain_rate, system, _NUMBER),
-                "two processes": partial(drain_rate, system, _NUMBER, "--processes", "2"),
+                "two processes": partial(drain_rate, system, 2 * _NUMBER, "--processes", "2"),
                 "1 ms waits, 200 slots": partial(
                     drain_rate, system, _NUMBER // 3, "--slots", "200", handler="bench.sleep"
                 ),
