@@ -72,7 +72,7 @@ def imported_by_a_running(kind: str, dsn: str) -> set[str]:
 # What a mail, a call, a page, a broker, a child process, an embedded server or somebody who reads metrics needs.
 SPARED = {
     *("aio_pika", "aiohttp", "aiosmtplib", "ctypes", "fastapi", "greenlet", "httpx", "jinja2", "prometheus_client"),
-    *("pickle", "pygments", "redis", "rich", "starlette", "wsgiref", "yarl", "_strptime"),
+    *("pygments", "redis", "rich", "starlette", "wsgiref", "yarl", "_strptime"),
     *("timeball.handlers.email_send", "timeball.handlers.queue_publish", "timeball.handlers.shell_command"),
     *("timeball.insights", "timeball.live", "timeball.store.embedded"),
 }
