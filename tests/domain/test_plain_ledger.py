@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from timeball.domain import plain_ledger
 from timeball.domain.instants import MICROSECOND
 from timeball.domain.ledger import JobLedger, Outlook, Pending, Run, Span
 from timeball.domain.plain_ledger import Glance
@@ -74,6 +75,10 @@ def damaged(draw: st.DrawFn, account: Account) -> Account:
     return span, sorted(runs, key=lambda run: (run.first, run.last)), pending
 
 
+def one_run(at: datetime) -> Run:
+    return Run(at, at, 1, 1, OURS, is_range=False, used=1)
+
+
 damaged_accounts = accounts().flatmap(lambda account: st.composite(damaged)(account))
 
 
@@ -127,12 +132,21 @@ def test_a_job_that_never_ran_waits_for_its_first_occurrence_and_no_later_one(ru
 
 def test_what_is_older_than_the_history_is_not_missed_and_what_is_younger_is() -> None:
     span = Span(version=1, rule=EVERY, after=START, until=None)
-    record = Run(EVERY.anchor + 70 * SECOND, EVERY.anchor + 70 * SECOND, 1, 1, None, is_range=False, used=1)
+    record = one_run(EVERY.anchor + 70 * SECOND)
     pending = EVERY.anchor + 77 * SECOND
 
     assert Glance(EVERY.anchor + 63 * SECOND).sees_order(span, [record], pending)
     assert not Glance(EVERY.anchor + 62 * SECOND).sees_order(span, [record], pending)
     assert not Glance(EVERY.anchor + 63 * SECOND).sees_order(span, [], pending + SECOND)
+
+
+@pytest.mark.parametrize("begins_after", [timedelta(seconds=69), timedelta(seconds=-7)])
+def test_old_history_excuses_no_record_at_an_instant_that_is_not_named(begins_after: timedelta) -> None:
+    """Neither between two occurrences, nor before the first of them."""
+    span = Span(version=1, rule=EVERY, after=START, until=None)
+    first = EVERY.anchor + begins_after
+
+    assert not Glance(START + timedelta(days=1)).sees_order(span, [one_run(first)], first + 7 * SECOND)
 
 
 def test_one_offs_and_what_is_only_triggered_are_seen_too() -> None:
@@ -142,8 +156,10 @@ def test_one_offs_and_what_is_only_triggered_are_seen_too() -> None:
     assert Glance(None).sees_order(once, [], START - SECOND)
     assert not Glance(None).sees_order(once, [], START)
     assert not Glance(None).sees_order(once, [], None)
+    assert not Glance(None).sees_order(once, [one_run(START - SECOND)], START - SECOND), "it has run, and waits"
     assert Glance(None).sees_order(manual, [], None)
     assert not Glance(None).sees_order(manual, [], START)
+    assert not Glance(None).sees_order(manual, [one_run(START)], None), "no schedule has named that"
 
 
 def test_a_budget_of_executions_is_left_to_the_ledger() -> None:
@@ -158,6 +174,54 @@ def test_what_waits_beyond_the_end_of_its_schedule_is_not_in_order() -> None:
     runs = [Run(EVERY.anchor, EVERY.anchor + 7 * SECOND, 2, 1, None, is_range=False, used=2)]
 
     assert not Glance(None).sees_order(span, runs, EVERY.anchor + 14 * SECOND)
+    assert Glance(None).sees_order(span, [one_run(EVERY.anchor)], EVERY.anchor + 7 * SECOND), "the end is included"
+
+
+@pytest.mark.parametrize("rule", [EVERY, UNEVEN])
+def test_what_a_schedule_names_after_its_end_is_not_in_order(rule: Every | Cron) -> None:
+    ended, glance = replace(rule, ends_at=START - SECOND), Glance(START)
+    span = Span(version=1, rule=ended, after=START, until=None)
+
+    # Twice: many jobs share a rule, and what is remembered of it serves the next.
+    for _ in range(2):
+        assert not glance.sees_order(span, [], START + 7 * SECOND)
+
+
+def test_a_skip_range_beyond_the_end_of_its_schedule_is_not_in_order() -> None:
+    span = Span(version=1, rule=replace(UNEVEN, ends_at=START + 9 * SECOND), after=START - SECOND, until=None)
+    skipped = one_run(START)._replace(last=START + 20 * SECOND, number=6, is_range=True, used=0)
+
+    assert not Glance(None).sees_order(span, [skipped], START + timedelta(minutes=1))
+
+
+def test_records_that_nobody_has_counted_are_left_to_the_ledger() -> None:
+    for rule in (EVERY, UNEVEN):
+        first = rule.next_after(START - SECOND)
+        assert first is not None
+        span = Span(version=1, rule=rule, after=START - SECOND, until=None)
+
+        assert not Glance(None).sees_order(span, [one_run(first)._replace(number=None)], rule.next_after(first))
+
+
+@pytest.mark.parametrize("is_pending", [True, False])
+def test_a_long_run_of_a_cron_rule_is_left_to_the_ledger(is_pending: bool) -> None:
+    """Which leaps over it, where a glance would walk; and a job that has lost its pending occurrence is not in order."""
+    rule = Cron(expression="* * * * * *")
+    span = Span(version=1, rule=rule, after=START - SECOND, until=None)
+    run = one_run(START)._replace(last=START + 10 * SECOND, number=11, used=11)
+
+    assert not Glance(None).sees_order(span, [run], START + 11 * SECOND if is_pending else None)
+
+
+def test_no_more_rules_are_remembered_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain_ledger, "_RULES_KEPT", 3)
+    glance = Glance(None)
+
+    for minute in range(10):
+        rule = Cron(expression=f"{minute} * * * *")
+        assert glance.sees_order(Span(version=1, rule=rule, after=START, until=None), [], rule.next_after(START))
+
+    assert len(glance._known) <= 3
 
 
 def test_executions_between_the_edges_of_a_run_stand_at_named_instants() -> None:

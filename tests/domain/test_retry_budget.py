@@ -29,6 +29,15 @@ def test_first_attempts_are_worth_a_share() -> None:
     assert taken(budget, 10.5) == 0, "the first attempts have left the window, the retries have not"
 
 
+def test_first_attempts_count_in_the_second_they_were_made_in() -> None:
+    budget = RetryBudget(per_second=0, share=0.5)
+    for second in (0, 20):
+        for _ in range(10):
+            budget.note_first("t", second)
+
+        assert taken(budget, second) == 5
+
+
 def test_a_retry_that_succeeds_costs_nothing() -> None:
     budget = RetryBudget(per_second=1, share=0)
 
@@ -62,6 +71,7 @@ def test_targets_that_have_fallen_silent_are_forgotten() -> None:
         budget.note_first(f"host-{number}", number / 100)
 
     assert len(budget._windows) <= retry_budget._MANY_TARGETS + 1
+    assert len(budget._latest) <= retry_budget._MANY_TARGETS + 1
 
 
 @given(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from uuid import UUID
 
@@ -37,12 +38,19 @@ def test_one_looks_at_once_and_the_others_stand_in_line(ids: list[UUID], lot: in
     assert sorted(turns) == list(range(len(ids)))
 
 
-def test_the_lots_spread_the_work() -> None:
-    peers, number = team(8), 4_000
+@pytest.mark.parametrize(("seed", "microseconds"), [(0, 10_007), (2, 2**20), (3, 1)])
+def test_the_lots_spread_the_work(seed: int, microseconds: int) -> None:
+    """Whatever the workers are called, and in whatever rhythm the hints come: their lots are instants."""
+    chance, number = random.Random(seed), 2_000
+    peers = peers_of([UUID(int=chance.getrandbits(128)) for _ in range(8)])
+    turns = [Turns(peer.incarnation, peers) for peer in peers]
 
-    called = Counter(turns_of(peers, Hints(executions=1, lot=lot * 10_007)).index(FIRST_TURN) for lot in range(number))
+    called: Counter[int] = Counter()
+    for place in range(number):
+        hints = Hints(executions=1, lot=1_790_000_000_000_000 + place * microseconds)
+        called.update(index for index, turn in enumerate(turns) if turn.of(hints) == FIRST_TURN)
 
-    assert len(called) == 8
+    assert called.total() == number
     assert max(called.values()) <= 1.3 * number / 8
     assert min(called.values()) >= 0.7 * number / 8
 
@@ -63,6 +71,12 @@ def test_as_many_are_called_as_have_the_slots(executions: int, called: int) -> N
     turns = turns_of(team(5), Hints(executions=executions, lot=7))
 
     assert turns.count(FIRST_TURN) == called
+
+
+def test_nobody_has_the_slots_for_what_nobody_has_counted() -> None:
+    turns = turns_of(team(3, slots=2 * MANY), Hints(executions=MANY, lot=7))
+
+    assert turns == [FIRST_TURN] * 3
 
 
 def test_full_workers_are_called_last() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -133,7 +134,7 @@ async def test_many_call_upon_everybody(store: Store) -> None:
 
 async def test_the_next_in_line_takes_over_from_a_dead_worker(store: Store, clock: VirtualClock) -> None:
     """Frozen, killed, cut off or without a lease: it does not come."""
-    team = await make_team(store, 3)
+    team, looks = await make_team(store, 3), watch_looks(store)
     dead, second, third = team.in_turn(hint())
     await enqueue(store)
     team.hear(hint())
@@ -146,6 +147,7 @@ async def test_the_next_in_line_takes_over_from_a_dead_worker(store: Store, cloc
     await team.act(but=(dead,))
     assert await holder(store) == second.worker.incarnation
     assert third.claims == 0
+    assert len(looks) == 1, "the others are not even curious yet"
 
 
 @pytest.mark.parametrize(("dead", "after"), [(2, "101ms"), (3, "401ms"), (7, "401ms")])
@@ -228,6 +230,60 @@ async def test_one_look_serves_all_hints_that_came_before_it(store: Store, clock
 
     # In a tenth of a second: the first in line four times, the second once, the third not at all, unless one before it is called upon.
     assert 4 <= len(looks) <= 12
+
+
+async def test_a_look_that_found_nothing_is_not_made_again(store: Store, clock: VirtualClock) -> None:
+    team, looks = await make_team(store, 2), watch_looks(store)
+    _, other = team.in_turn(hint())
+    other.worker.claimer.heed(hint())
+
+    for _ in range(5):
+        clock.advance("26ms")
+        await other.act()
+
+    assert len(looks) == 1
+
+
+async def test_a_look_is_made_by_a_timer_that_may_come_a_little_early(store: Store, clock: VirtualClock) -> None:
+    """Who sent it to sleep again would see it a second later."""
+    team = await make_team(store, 2)
+    _, other = team.in_turn(hint())
+    await enqueue(store)
+    other.worker.claimer.heed(hint())
+
+    await until(other.lookout._woken.is_set)
+    clock.advance("24ms")
+    await other.act()
+
+    assert other.claims == 1
+
+
+async def test_what_is_announced_in_the_moment_of_a_claim_is_looked_after(store: Store, clock: VirtualClock) -> None:
+    """The claim may have been under way already."""
+    team = await make_team(store, 2)
+    _, other = team.in_turn(hint())
+    other.worker.claimer.learn(LANE, Mark(START))
+    await other.act()
+    await enqueue(store)
+    other.worker.claimer.heed(hint())
+
+    clock.advance("26ms")
+    await other.act()
+
+    assert other.claims == 2
+
+
+async def test_of_two_hints_about_a_lane_the_earlier_instant_counts(store: Store, clock: VirtualClock) -> None:
+    team = await make_team(store, 2)
+    _, other = team.in_turn(hint())
+    await enqueue(store)
+    other.worker.claimer.heed(hint())
+    other.worker.claimer.heed(Hints(lanes={LANE: START + timedelta(minutes=1)}, executions=1))
+
+    clock.advance("26ms")
+    await other.act()
+
+    assert other.claims == 1
 
 
 async def test_what_has_just_come_is_not_taken_from_whom_it_is_for(store: Store, clock: VirtualClock) -> None:

@@ -127,6 +127,51 @@ def test_first_attempts_are_never_held_back_nor_those_lost_with_their_worker(env
     assert timedelta(seconds=10) <= delay <= timedelta(seconds=30)
 
 
+def test_those_held_back_come_again_neither_soon_nor_together(env: Env, heard: Heard) -> None:
+    gate = RetryGate(env, heard, WorkerSettings(retry_budget_per_second=0))
+
+    delays = [gate.admit(the_handler(), claim(attempt=2)) or timedelta(0) for _ in range(200)]
+
+    assert timedelta(seconds=10) <= min(delays) < timedelta(seconds=12)
+    assert timedelta(seconds=28) < max(delays) <= timedelta(seconds=30)
+
+
+def held_back(gate: RetryGate, handler: Handler, retries: int, payload: str = "{}") -> int:
+    return sum(gate.admit(handler, claim(attempt=2, payload=payload)) is not None for _ in range(retries))
+
+
+def test_first_attempts_make_room_for_retries(env: Env, heard: Heard) -> None:
+    gate = RetryGate(env, heard, WorkerSettings(retry_budget_per_second=0, retry_budget_share=0.5))
+    for _ in range(10):
+        gate.admit(the_handler(), claim(attempt=1))
+
+    assert held_back(gate, the_handler(), retries=8) == 8 - 10 // 2
+
+
+def test_a_retry_that_succeeds_makes_room_at_its_target_and_a_first_attempt_none(env: Env, heard: Heard) -> None:
+    gate, webhook = RetryGate(env, heard, WorkerSettings(retry_budget_per_second=1)), the_handler(host_of)
+    shaky = '{"url": "https://shaky.example"}'
+    assert held_back(gate, webhook, retries=10, payload=shaky) == 0
+
+    gate.note_success(webhook, claim(attempt=1, payload=shaky))
+    assert held_back(gate, webhook, retries=1, payload=shaky) == 1
+
+    gate.note_success(webhook, claim(attempt=2, payload=shaky))
+    assert held_back(gate, webhook, retries=2, payload=shaky) == 1
+
+
+async def test_what_is_aimed_at_nothing_counts_for_its_handler_and_a_host_for_each_handler_apart(
+    env: Env, heard: Heard
+) -> None:
+    gate = RetryGate(env, heard, WorkerSettings(retry_budget_per_second=0))
+    for payload in ("{}", "[]", '{"url": "https://down.example"}'):
+        gate.admit(the_handler(host_of), claim(attempt=2, payload=payload))
+
+    await gate.tick()
+
+    assert heard == [RetriesHeldBack(HANDLER, 2), RetriesHeldBack(f"{HANDLER} down.example", 1)]
+
+
 async def test_how_many_were_held_back_is_told_once_a_second(env: Env, heard: Heard) -> None:
     gate = RetryGate(env, heard, WorkerSettings(retry_budget_per_second=0))
     for _ in range(7):

@@ -57,13 +57,32 @@ async def test_a_key_that_is_revoked_again_was_revoked_the_first_time(keys: Keys
 
 async def test_keys_that_open_nothing_any_more_do_not_open_the_door(keys: Keys, clock: VirtualClock) -> None:
     assert (await keys.any_made(), await keys.any_usable()) == (False, False)
-    await keys.create("viewer", "for an hour", timedelta(hours=1), SOMEBODY)
+    _, token = await keys.create("viewer", "for an hour", timedelta(hours=1), SOMEBODY)
     assert (await keys.any_made(), await keys.any_usable()) == (True, True)
+    assert await keys.recognise(token) is not None
 
     clock.advance("1h")
     assert (await keys.any_made(), await keys.any_usable()) == (True, False), "it has expired"
+    assert await keys.recognise(token) is None, "to the second"
 
     key, _ = await make_key(keys, "revoked")
     assert await keys.any_usable()
     await keys.revoke(key.id, SOMEBODY)
     assert (await keys.any_made(), await keys.any_usable()) == (True, False)
+
+
+async def test_a_revoked_key_alone_does_not_open_the_door(keys: Keys) -> None:
+    key, _ = await make_key(keys, "only one")
+
+    await keys.revoke(key.id, SOMEBODY)
+
+    assert (await keys.any_made(), await keys.any_usable()) == (True, False)
+
+
+async def test_keys_are_listed_in_the_order_in_which_they_were_made(keys: Keys, clock: VirtualClock) -> None:
+    names = ["c", "a", "d", "b"]
+    for name in names:
+        await make_key(keys, name)
+        clock.advance("1s")
+
+    assert [key.name for key in await keys.list()] == names

@@ -38,24 +38,20 @@ class Turns:
     """The turns of one worker among its peers, itself included. Who knows of no others looks at everything at once."""
 
     def __init__(self, own: Incarnation, peers: Iterable[Peer] = ()) -> None:
-        self._own = own
         self._line = sorted(peers, key=lambda peer: (peer.is_full, peer.incarnation.bytes))
         # A lot is drawn for each of them with every hint: their numbers are at hand.
         self._numbers = [peer.incarnation.int for peer in self._line]
         self._free = sum(not peer.is_full for peer in self._line)
-        self._is_known = any(peer.incarnation == own for peer in self._line)
+        self._place = next((place for place, peer in enumerate(self._line) if peer.incarnation == own), None)
 
     def of(self, hints: Hints) -> int:
         """`FIRST_TURN`, or the place in the line of those who look later."""
-        if not self._is_known or hints.executions >= MANY:
+        if self._place is None or hints.executions >= MANY:
             return FIRST_TURN
-        turn = 1
         drawn = self._drawn(hints.lot, hints.executions)
-        for place, peer in enumerate(self._line):
-            if peer.incarnation == self._own:
-                return FIRST_TURN if place in drawn else turn
-            turn += place not in drawn
-        return turn
+        if self._place in drawn:
+            return FIRST_TURN
+        return 1 + sum(place not in drawn for place in range(self._place))
 
     def _drawn(self, lot: int, executions: int) -> set[int]:
         """The places of those who look at once: full ones only if all others are too few."""

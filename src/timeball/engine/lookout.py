@@ -47,7 +47,6 @@ class Lookout(Service):
         self._handlers = sorted(handlers)
         self._heard: list[_Heard] = []
         self._looks_at = float("inf")
-        self._timer: asyncio.TimerHandle | None = None
 
     def expect(self, lanes: Mapping[Lane, datetime], turn: int) -> None:
         """These are for others: look at them when it is our turn."""
@@ -59,9 +58,8 @@ class Lookout(Service):
     def _plan(self, now: float, looks_at: float) -> None:
         if looks_at < self._looks_at:
             self._looks_at = looks_at
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = asyncio.get_running_loop().call_later(looks_at - now, self.wake)
+            # A later one that was planned before wakes us for nothing, and that is cheaper than to keep and cancel it.
+            asyncio.get_running_loop().call_later(looks_at - now, self.wake)
 
     async def tick(self) -> timedelta:
         now = self.env.clock.monotonic()
