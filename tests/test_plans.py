@@ -210,6 +210,17 @@ HOT: dict[str, tuple[dict[str, Any], int]] = {
         },
         5 * BATCH,
     ),
+    # One row, its queue and its job.
+    "claim_named": (
+        {
+            "id": id_(odd(_READY)[0]),
+            "handlers": ["tests:noop"],
+            "queues": None,
+            "incarnation": id_(1),
+            "claim_id": id_(2),
+        },
+        5,
+    ),
     "read_tickets": (
         {name: _CLAIM[name] for name in ("queues", "priorities", "bounds", "handlers")} | {"limit": BATCH},
         2 * len(LANES) * BATCH,

@@ -25,11 +25,12 @@ bundles = st.builds(
     holders=st.sets(st.uuids(), max_size=15),
     nodes_changed=st.booleans(),
     look_everywhere=st.booleans(),
+    named=st.none() | st.uuids(),
     lot=st.integers(0, 2**63 - 1),
 )
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from("lshnect"), inner, max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from("lshnecti"), inner, max_size=5),
     max_leaves=12,
 )
 
@@ -72,6 +73,18 @@ def test_what_is_announced_together_is_counted_together() -> None:
     assert Hints.decode(told.encode()) == told
 
 
+def test_an_execution_is_named_only_where_it_is_announced_alone() -> None:
+    one, other, nobody = Hints(), Hints(), Hints(nodes_changed=True)
+    one.add_lane("default", 50, NOW, 1, UUID(int=1))
+    other.add_lane("default", 50, NOW, 1, UUID(int=2))
+
+    for first, then, named in ((one, nobody, UUID(int=1)), (nobody, one, UUID(int=1)), (one, other, None)):
+        together = Hints()
+        together.merge(first)
+        together.merge(then)
+        assert Hints.decode(together.encode()).named == named
+
+
 def test_a_number_that_nobody_knows_is_many_whatever_comes_with_it() -> None:
     """Older releases do not count, and what is given back is not counted: all workers are to look."""
     told, counted = Hints(), Hints()
@@ -99,6 +112,7 @@ def test_any_json_can_be_heard_and_gives_only_sound_hints(value: object) -> None
 
     assert type(heard.executions) is int
     assert type(heard.lot) is int
+    assert heard.named is None or type(heard.named) is UUID
     assert all(type(queue) is str and type(priority) is int for queue, priority in heard.lanes)
     assert all(type(shard) is int for shard in heard.shards)
     assert all(type(holder) is UUID for holder in heard.holders)

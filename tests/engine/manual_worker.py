@@ -9,9 +9,9 @@ from typing import Any
 
 from tests.engine.support import IMMORTAL, ManualRunner, make_executor, registry, settle, until
 from tests.factories import HANDLER, make_node
-from timeball.domain.execution import Finding, Released
+from timeball.domain.execution import Claimed, Finding, Released
 from timeball.domain.hints import Lane, Mark
-from timeball.domain.ids import ClaimId, Incarnation
+from timeball.domain.ids import ClaimId, ExecutionId, Incarnation
 from timeball.engine.claimer import Claimer, Sweeper
 from timeball.engine.executor import Executor
 from timeball.errors import StoreUnavailable
@@ -31,6 +31,7 @@ class WatchedRooms:
         self._rooms = rooms
         self.wishes: list[ClaimWish] = []
         self.asked: list[Mapping[Lane, Mark]] = []
+        self.named: list[ExecutionId] = []
         self.before: list[Any] = []
         self.after: list[Any] = []
 
@@ -42,6 +43,17 @@ class WatchedRooms:
 
     async def claim_limited(self, wish: ClaimWish, queue: str, lanes: Mapping[Lane, Mark], claim_id: ClaimId) -> Claims:
         return await self._pass(wish, lanes, self._rooms.claim_limited(wish, queue, lanes, claim_id))
+
+    async def claim_named(
+        self, wish: ClaimWish, execution_id: ExecutionId, queues: Sequence[str] | None, claim_id: ClaimId
+    ) -> list[Claimed]:
+        self.named.append(execution_id)
+        for happens in self.before:
+            happens()
+        executions = await self._rooms.claim_named(wish, execution_id, queues, claim_id)
+        for happens in self.after:
+            happens()
+        return executions
 
     async def _pass(self, wish: ClaimWish, lanes: Mapping[Lane, Mark], claim: Any) -> Claims:
         self.wishes.append(wish)

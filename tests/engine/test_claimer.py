@@ -916,3 +916,128 @@ async def test_a_free_slot_wakes_nobody_if_a_claim_has_found_nothing_meanwhile(s
     await until(lambda: worker.claimer._gathering is None)
 
     assert not worker.claimer._woken.is_set()
+
+
+# by name
+
+
+def announced(execution_id: ExecutionId, lane: Lane = LANE) -> Hints:
+    hints = Hints()
+    hints.add_lane(*lane, START, 1, execution_id)
+    return hints
+
+
+async def test_what_is_announced_alone_is_taken_without_reading_its_lane(store: Store) -> None:
+    worker = await start(store)
+    other, named = [await enqueue(store) for _ in range(2)]
+
+    worker.claimer.heed(announced(named))
+    await settle(worker.claimer)
+    await worker.started()
+
+    assert (worker.rooms.named, worker.rooms.asked) == ([named], [])
+    assert worker.runner.ids == [named]
+    assert await rooms_of(store, other) == ["ready"]
+
+
+async def test_what_cannot_be_had_by_its_name_is_looked_for_in_its_lane(store: Store, env: Env) -> None:
+    """Places of a limited queue are counted; what comes is held; what another has taken may have company."""
+    worker, commands = await start(store), Commands(store, env)
+    await commands.limit_queue("limited", 1)
+    limited, early, gone = (
+        await enqueue(store, queue="limited"),
+        await enqueue(store, after=0.4),
+        ExecutionId(env.new_id()),
+    )
+
+    for execution_id, lane in ((limited, ("limited", 50)), (early, LANE), (gone, LANE)):
+        worker.rooms.asked.clear()
+        worker.claimer.heed(announced(execution_id, lane))
+        await settle(worker.claimer)
+        assert worker.rooms.asked, "its lane was not looked at"
+
+    assert await rooms_of(store, early) == ["running"]
+    assert worker.executor.held == 1
+    await worker.sweep_and_claim()
+    assert await rooms_of(store, limited) == ["running"]
+
+
+async def test_who_knows_of_more_takes_what_is_most_urgent_first(store: Store) -> None:
+    worker = await start(store, slots=1)
+    urgent, named = await enqueue(store, priority=90), await enqueue(store)
+
+    worker.claimer.heed(Hints(lanes={("default", 90): START}))
+    worker.claimer.heed(announced(named))
+    await settle(worker.claimer)
+    await worker.started()
+
+    assert worker.rooms.named == []
+    assert worker.runner.ids == [urgent]
+
+
+async def test_who_learns_of_more_while_it_takes_one_by_its_name_looks_at_that_as_well(store: Store) -> None:
+    worker = await start(store)
+    named, urgent = await enqueue(store), await enqueue(store, priority=90)
+    worker.rooms.before = [lambda: worker.claimer.heed(Hints(lanes={("default", 90): START}))]
+
+    worker.claimer.heed(announced(named))
+    await worker.claimer.tick()
+    await worker.started()
+
+    assert sorted(worker.runner.ids) == sorted([named, urgent])
+
+
+async def test_two_that_are_announced_one_after_the_other_are_both_taken(store: Store) -> None:
+    worker = await start(store)
+    ids = [await enqueue(store) for _ in range(2)]
+
+    for execution_id in ids:
+        worker.claimer.heed(announced(execution_id))
+    await settle(worker.claimer)
+    await worker.started()
+
+    assert sorted(worker.runner.ids) == sorted(ids)
+
+
+async def test_without_a_free_slot_nothing_is_taken_by_its_name(store: Store) -> None:
+    worker = await start(store, slots=1)
+    busy, named = [await enqueue(store) for _ in range(2)]
+    worker.claimer.heed(announced(busy))
+    await settle(worker.claimer)
+
+    worker.claimer.heed(announced(named))
+    await settle(worker.claimer)
+    await worker.started()
+
+    assert worker.rooms.named == [busy]
+    assert await rooms_of(store, named) == ["ready"]
+
+
+@pytest.mark.parametrize("where", ["before", "after"])
+async def test_a_claim_by_name_that_was_cut_off_is_read_back_or_made_again(store: Store, where: str) -> None:
+    worker = await start(store)
+    named = await enqueue(store)
+    setattr(worker.rooms, where, [cut])
+
+    worker.claimer.heed(announced(named))
+    with pytest.raises(StoreUnavailable):
+        await worker.claimer.tick()
+    setattr(worker.rooms, where, [])
+    await settle(worker.claimer)
+    await worker.started()
+
+    assert worker.runner.ids == [named]
+    assert await rooms_of(store, named) == ["running"]
+
+
+async def test_work_that_comes_without_hints_is_looked_for_on_though_something_was_named_before(store: Store) -> None:
+    """A hint that was served by its name says nothing of what a sweep finds afterwards."""
+    worker = await start(store)
+    worker.claimer.heed(announced(await enqueue(store)))
+    await settle(worker.claimer)
+    await enqueue(store)
+    await worker.sweeper.tick()
+
+    rest = await worker.claimer.tick()
+
+    assert rest == AT_ONCE

@@ -54,10 +54,8 @@ async def set_queue(store: Store, name: str, *, is_paused: bool = False, max_run
 # what a claim writes and returns
 
 
-@pytest.mark.parametrize("is_by_ticket", [False, True], ids=["by lane", "by ticket"])
-async def test_a_claim_keeps_every_column_and_adds_its_own(
-    store: Store, clock: VirtualClock, is_by_ticket: bool
-) -> None:
+@pytest.mark.parametrize("way", ["by lane", "by ticket", "by name"])
+async def test_a_claim_keeps_every_column_and_adds_its_own(store: Store, clock: VirtualClock, way: str) -> None:
     now = clock.now()
     job = await make_job(store, payload={"of": "job"}, timeout_ms=4000)
     before: dict[str, Any] = {
@@ -83,9 +81,11 @@ async def test_a_claim_keeps_every_column_and_adds_its_own(
     await put_row(store, "ready", **before)
     worker, claim_id = await make_node(store), ClaimId(store.env.new_id())
 
-    if is_by_ticket:
-        wish = ClaimWish(worker, [HANDLER], 1, 0)
+    wish = ClaimWish(worker, [HANDLER], 1, 0)
+    if way == "by ticket":
         (claimed,) = (await store.tickets.claim(wish, [ExecutionId(EXECUTION)], None, claim_id)).executions
+    elif way == "by name":
+        (claimed,) = await store.rooms.claim_named(wish, ExecutionId(EXECUTION), None, claim_id)
     else:
         (claimed,) = await claim_all(store, worker=worker, claim_id=claim_id)
 
@@ -429,3 +429,38 @@ async def test_a_queue_without_a_limit_is_not_claimed_as_one(store: Store) -> No
     await set_queue(store, "q", max_running=2)
     await set_queue(store, "q", max_running=None)
     assert await claim_limited(store, "q") == []
+
+
+# by name
+
+
+async def claim_named(store: Store, execution_id: ExecutionId, *queues: str) -> list[Claimed]:
+    wish = ClaimWish(Incarnation(store.env.new_id()), [HANDLER], 1, 1)
+    return await store.rooms.claim_named(wish, execution_id, queues or None, ClaimId(store.env.new_id()))
+
+
+async def test_by_its_name_one_execution_is_given_and_no_other(store: Store) -> None:
+    more_urgent, named = await enqueue(store, priority=90), await enqueue(store, queue="mail")
+
+    (claimed,) = await claim_named(store, named, "default", "mail")
+
+    assert claimed.id == named
+    assert await rooms_of(store, more_urgent) == ["ready"]
+
+
+async def test_by_its_name_nothing_is_given_that_a_lane_would_not_give(store: Store) -> None:
+    """Whoever may connect may send hints: a name proves nothing."""
+    gone = await enqueue(store)
+    await claim_all(store)
+    foreign = await enqueue(store, handler="tests:other")
+    elsewhere = await enqueue(store, queue="elsewhere")
+    early = await enqueue(store, after=0.1)
+    paused, limited = await enqueue(store, queue="paused"), await enqueue(store, queue="limited")
+    await set_queue(store, "paused", is_paused=True)
+    await set_queue(store, "limited", max_running=5)
+
+    for named in (foreign, elsewhere, early, paused, limited, gone, ExecutionId(store.env.new_id())):
+        assert await claim_named(store, named, "default", "paused", "limited") == []
+
+    assert len(await table(store, "ready")) == 5
+    assert len(await table(store, "running")) == 1

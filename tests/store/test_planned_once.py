@@ -82,7 +82,7 @@ async def test_after_a_rehearsal_every_connection_at_hand_has_its_plans(store: S
     await store.database.on_each_at_hand(look)
     assert len(planned) == AT_HAND
     for plans in planned.values():
-        assert plans["claim"] == plans["finish_succeeded"] == (_TRIALS, 3)
+        assert plans["claim"] == plans["claim_named"] == plans["finish_succeeded"] == (_TRIALS, 3)
 
 
 async def plans_for_ready(connection: Connection) -> set[str]:

@@ -406,6 +406,7 @@ async def test_two_hoists_of_one_batch_do_not_hold_each_other_back(
 
 
 by_ticket = pytest.mark.parametrize("by_ticket", [False, True], ids=["by lane", "by ticket"])
+by_each_way = pytest.mark.parametrize("way", ["by lane", "by ticket", "by name"])
 
 
 async def claim_two(store: Store, tickets: Sequence[ExecutionId]) -> list[Claimed]:
@@ -456,23 +457,26 @@ def limit_queue(store: Store) -> Awaitable[None]:
     return store.jobs.set_queue("q", is_paused=False, max_running=1, reason=None, audit=SOMEBODY, action="queue.limit")
 
 
-async def claim_freely(store: Store, worker: Incarnation, tickets: Sequence[ExecutionId] = ()) -> list[Claimed]:
-    wish = ClaimWish(worker, [HANDLER], 1, 0)
-    if tickets:
-        return (await Tickets(store.database).claim(wish, tickets, None, ClaimId(store.env.new_id()))).executions
-    return (await store.rooms.claim(wish, {("q", 50): FROM_THE_FIRST}, ClaimId(store.env.new_id()))).executions
+async def claim_freely(store: Store, worker: Incarnation, way: str, execution_id: ExecutionId) -> list[Claimed]:
+    wish, claim_id = ClaimWish(worker, [HANDLER], 1, 0), ClaimId(store.env.new_id())
+    match way:
+        case "by ticket":
+            return (await Tickets(store.database).claim(wish, [execution_id], None, claim_id)).executions
+        case "by name":
+            return await store.rooms.claim_named(wish, execution_id, None, claim_id)
+        case _:
+            return (await store.rooms.claim(wish, {("q", 50): FROM_THE_FIRST}, claim_id)).executions
 
 
-@by_ticket
+@by_each_way
 @both_endings
 async def test_a_limit_that_is_set_while_a_claim_is_under_way_counts_what_it_takes(
-    race: Race, store: Store, *, commits: bool, by_ticket: bool
+    race: Race, store: Store, *, commits: bool, way: str
 ) -> None:
     worker = await make_node(store)
-    ids = [await enqueue(store, queue="q") for _ in range(2)]
-    tickets = ids if by_ticket else []
+    first, _ = [await enqueue(store, queue="q") for _ in range(2)]
 
-    result = await race.run(claim_freely(race.ahead, worker, tickets), limit_queue(race.behind), commits=commits)
+    result = await race.run(claim_freely(race.ahead, worker, way, first), limit_queue(race.behind), commits=commits)
 
     assert result.second_waited
     wish = ClaimWish(worker, [HANDLER], 9, 9)
@@ -481,19 +485,37 @@ async def test_a_limit_that_is_set_while_a_claim_is_under_way_counts_what_it_tak
     assert len(await table(store, "running")) == 1
 
 
-@by_ticket
+@by_each_way
 @both_endings
 async def test_a_claim_that_comes_while_a_limit_is_being_set_heeds_it(
-    race: Race, store: Store, *, commits: bool, by_ticket: bool
+    race: Race, store: Store, *, commits: bool, way: str
 ) -> None:
     worker = await make_node(store)
-    ids = [await enqueue(store, queue="q")]
-    tickets = ids if by_ticket else []
+    only = await enqueue(store, queue="q")
 
-    result = await race.run(limit_queue(race.ahead), claim_freely(race.behind, worker, tickets), commits=commits)
+    result = await race.run(limit_queue(race.ahead), claim_freely(race.behind, worker, way, only), commits=commits)
 
     assert result.second_waited
     assert len(result.second) == (0 if commits else 1)
+
+
+@pytest.mark.parametrize("ahead", ["by lane", "by ticket", "by name"])
+@pytest.mark.parametrize("behind", ["by ticket", "by name"])
+@both_endings
+async def test_an_execution_that_is_named_is_given_once_and_nobody_waits(
+    race: Race, store: Store, *, commits: bool, ahead: str, behind: str
+) -> None:
+    one, other = await make_node(store), await make_node(store)
+    only = await enqueue(store, queue="q")
+
+    result = await race.run(
+        claim_freely(race.ahead, one, ahead, only), claim_freely(race.behind, other, behind, only), commits=commits
+    )
+
+    assert not result.second_waited
+    assert result.second == []
+    assert len(await table(store, "running")) == (1 if commits else 0)
+    await check_rooms(store)
 
 
 async def test_a_limit_is_set_while_somebody_reads_for_long(store: Store) -> None:

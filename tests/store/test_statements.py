@@ -57,18 +57,22 @@ def test_every_statement_says_what_it_is_for_in_one_place() -> None:
     assert {"claim", "hoist", "finish_succeeded", "create_jobs", "take_shards", "find_execution"} <= set(names)
 
 
-def test_claims_by_lane_and_by_ticket_end_alike() -> None:
-    """What is taken is made a claim of in the same words, but for the limit that only a lane can have."""
-    by_lane, by_ticket = (all_statements()[name].text.partition("picked AS ")[2] for name in ("claim", "claim_tickets"))
+def test_claims_by_lane_by_ticket_and_by_name_end_alike() -> None:
+    """What is taken is made a claim of in the same words, but for the limit that only a lane has, and the order of several."""
+    by_lane, by_ticket, by_name = (
+        all_statements()[name].text.partition("picked AS ")[2] for name in ("claim", "claim_tickets", "claim_named")
+    )
     first_column = re.compile(r"\nSELECT [^\n]* AS (is_contended|left_ids),")
     by_lane = by_lane.replace(":is_limited::boolean", "false").replace(
         "FROM chosen\n", "FROM (VALUES (1)) AS always (one)\n"
     )
 
-    ends = [first_column.sub("", text) for text in (by_lane, by_ticket)]
+    ends = [first_column.sub("", text) for text in (by_lane, by_ticket, by_name)]
+    without_order = ends[0].partition("\nFROM (VALUES (1))")[0]
 
-    assert ends[0]
+    assert without_order
     assert ends[0] == ends[1]
+    assert ends[2] == f"{without_order}\nFROM picked"
 
 
 @pytest.mark.parametrize("fresh_database", ["pg15", "pg18"], indirect=True)

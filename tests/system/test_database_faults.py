@@ -109,18 +109,21 @@ async def test_a_bulk_enqueue_whose_reply_is_lost_is_all_there_or_not_at_all(
     assert given is None or len(given) == 100
 
 
+@pytest.mark.parametrize(("statement", "number"), [("claim_named", 1), ("claim", 2)])
 async def test_a_claim_whose_reply_is_lost_is_read_back_and_run_once(
-    cluster: Cluster, commands: Commands, proxy: Proxy
+    cluster: Cluster, commands: Commands, proxy: Proxy, statement: str, number: int
 ) -> None:
+    """What is announced alone is claimed by its name, two together by their lane."""
     (worker,) = await cluster.nodes(0, 1, **through(proxy, cluster))
-    cut = proxy.lose_reply(text_of("claim"), containing=b"marked")
+    cut = proxy.lose_reply(text_of(statement), containing=b"marked")
 
-    execution = await enqueue(commands, "work", {"label": "marked"})
+    created = await commands.enqueue_many(JobSpec(handler="work"), ['{"label": "marked"}'] * number)
 
-    ended = await cluster.ends(execution)
+    ends = [await cluster.ends(id_) for id_ in created]
     assert cut.happened.is_set()
-    assert (ended["state"], ended["attempts"], ended["lost"], ended["fence"]) == ("succeeded", 1, 0, 1)
-    assert len(cluster.ledger.runs("marked")) == 1
+    for ended in ends:
+        assert (ended["state"], ended["attempts"], ended["lost"], ended["fence"]) == ("succeeded", 1, 0, 1)
+    assert len(cluster.ledger.runs("marked")) == number
     assert len(worker.events("node.started")) == 1
     cluster.check_books()
 
@@ -276,7 +279,9 @@ async def test_what_a_claim_brings_in_long_after_it_was_given_up_is_run_all_the_
 ) -> None:
     (worker,) = await cluster.nodes(0, 1, patch=IMPATIENT, **through(proxy, cluster))
     proxy.hold_back(text_of("claim"))
-    await cluster.ends(await enqueue(commands, "work", {"label": "first"}))
+    # Two at a time: one alone would be claimed by its name.
+    for first in await commands.enqueue_many(JobSpec(handler="work"), ['{"label": "first"}'] * 2):
+        await cluster.ends(first)
 
     # The network delivers the claim that its sender has given up, and read back in vain, when there is something to claim.
     worker.freeze()

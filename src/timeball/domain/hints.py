@@ -32,7 +32,8 @@ class Mark(NamedTuple):
 class Hints:
     """A bundle: lanes with something ready, shards with something due, holders with something to stop, a change among the nodes.
 
-    *executions* says how many are ready in the lanes. The *lot* is drawn by who sends the bundle, and decides who looks first.
+    *executions* says how many are ready in the lanes, and *named* which one, where it is one alone. The *lot* is drawn by who sends the
+    bundle, and decides who looks first.
     """
 
     lanes: dict[Lane, datetime] = field(default_factory=dict)
@@ -41,17 +42,21 @@ class Hints:
     nodes_changed: bool = False
     look_everywhere: bool = False
     executions: int = MANY
+    named: UUID | None = None
     lot: int = 0
 
     def __bool__(self) -> bool:
         return bool(self.lanes or self.shards or self.holders or self.nodes_changed or self.look_everywhere)
 
-    def add_lane(self, queue: str, priority: int, run_at: datetime, executions: int = MANY) -> None:
-        """So many executions of this lane are ready, from *run_at* on."""
-        self._add_lanes({(queue, priority): run_at}, executions)
+    def add_lane(
+        self, queue: str, priority: int, run_at: datetime, executions: int = MANY, named: UUID | None = None
+    ) -> None:
+        """So many executions of this lane are ready, from *run_at* on; *named* is the one, where it is one alone."""
+        self._add_lanes({(queue, priority): run_at}, executions, named)
 
-    def _add_lanes(self, lanes: Mapping[Lane, datetime], executions: int) -> None:
+    def _add_lanes(self, lanes: Mapping[Lane, datetime], executions: int, named: UUID | None) -> None:
         if lanes:
+            self.named = None if self.lanes else named
             self.executions = min(self.executions + executions, MANY) if self.lanes else executions
         for lane, run_at in lanes.items():
             known = self.lanes.get(lane)
@@ -68,7 +73,7 @@ class Hints:
 
     def merge(self, other: Hints) -> None:
         """Take another bundle in."""
-        self._add_lanes(other.lanes, other.executions)
+        self._add_lanes(other.lanes, other.executions, other.named)
         for shard, run_at in other.shards.items():
             self.add_shard(shard, run_at)
         self.holders |= other.holders
@@ -82,6 +87,7 @@ class Hints:
             "s": [[shard, _to_number(run_at)] for shard, run_at in self.shards.items()],
             "h": [holder.hex for holder in self.holders],
             "c": self.executions if self.lanes and self.executions < MANY else None,
+            "i": self.named.hex if self.named is not None else None,
             "t": self.lot,
             "n": self.nodes_changed,
             "e": self.look_everywhere,
@@ -98,6 +104,7 @@ class Hints:
             for queue, priority, number in document.get("l", ()):
                 hints.add_lane(_expect(queue, str), _expect(priority, int), _to_instant(number))
             hints.executions = min(_expect(document.get("c", MANY), int), MANY)
+            hints.named = UUID(hex=document["i"]) if "i" in document else None
             hints.lot = _expect(document.get("t", 0), int)
             for shard, number in document.get("s", ()):
                 hints.add_shard(_expect(shard, int), _to_instant(number))

@@ -8,6 +8,9 @@ Quick handlers empty their slots faster than a claim can fill them, so the claim
 slots: a window that doubles while everything claimed is started at once, and shrinks when something had to wait. Not from a queue with
 a limit: what waited here would take a place that another worker could use. Of such a queue one worker may well run everything, as long as
 it has the slots; the places that its own executions free are asked for as soon as their outcomes are written.
+
+Where little is to be done, a hint names the one execution that it announces, and a claimer at rest takes just that: no lane is read for it.
+If it cannot have it so, because its queue has a limit perhaps, the lane is read as ever.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from datetime import datetime, timedelta
 
 from timeball.domain.events import Emit
 from timeball.domain.hints import Hints, Lane, Mark
-from timeball.domain.ids import ClaimId, Incarnation
+from timeball.domain.ids import ClaimId, ExecutionId, Incarnation
 from timeball.domain.node import serves_queue
 from timeball.domain.turns import FIRST_TURN
 from timeball.engine.executor import Executor
@@ -83,6 +86,8 @@ class Claimer(Service):
         self.in_flight: ClaimId | None = None
         self.has_lost_a_reply = False
         self._gathering: asyncio.TimerHandle | None = None
+        # The one execution that is to be taken by its name, and where to look for it if that fails.
+        self._named: tuple[ExecutionId, dict[Lane, datetime]] | None = None
         # Whose turn a hint is, and whom to tell of those that are for others; alone, every one is ours.
         self.turn_of: Callable[[Hints], int] = lambda _hints: FIRST_TURN
         self.on_left_to_others: Callable[[Mapping[Lane, datetime], int], None] = lambda _lanes, _turn: None
@@ -104,12 +109,14 @@ class Claimer(Service):
         """Something is ready in these lanes, from these instants on."""
         lanes = {lane: run_at for lane, run_at in hints.lanes.items() if self.looks_at(lane, run_at)}
         if lanes:
-            self._was_told = True
             turn = FIRST_TURN if self._distrusts_others(lanes) else self.turn_of(hints)
-            if turn == FIRST_TURN:
-                self._learn_each(lanes)
-            else:
+            if turn != FIRST_TURN:
                 self._leave_to_others(lanes, turn)
+            elif hints.named is not None and self._is_at_rest():
+                self._named = ExecutionId(hints.named), lanes
+                self.wake()
+            else:
+                self._follow(lanes)
         if hints.look_everywhere:
             self.wake()
 
@@ -118,7 +125,17 @@ class Claimer(Service):
         is_limited = any(queue in self._limited for queue, _ in lanes)
         return is_limited or self.env.clock.monotonic() < self._distrusts_until
 
-    def _learn_each(self, lanes: Mapping[Lane, datetime]) -> None:
+    def _is_at_rest(self) -> bool:
+        """Whether there is a free slot, and nothing known that may be more urgent."""
+        is_asking = self._named is not None or self.in_flight is not None
+        return self._executor.free_slots > 0 and not is_asking and self._has_nothing_else()
+
+    def _has_nothing_else(self) -> bool:
+        return not self._may_hold and not self._has_reason_to_look()
+
+    def _follow(self, lanes: Mapping[Lane, datetime]) -> None:
+        """Look at what was announced."""
+        self._was_told = True
         for lane, run_at in lanes.items():
             self.learn(lane, Mark(run_at))
 
@@ -126,14 +143,14 @@ class Claimer(Service):
         """Whatever else brings us to these lanes will look from here on; without a slot, that is the next one to come free."""
         for lane, run_at in lanes.items():
             self._note(lane, Mark(run_at))
+        self._was_told = True
         self._expects_more |= self._slots() <= 0
         self.on_left_to_others(lanes, turn)
 
     def take_over(self, lanes: Mapping[Lane, datetime]) -> None:
         """Those who were called upon have left something in these lanes."""
         self._takes_over = True
-        self._was_told = True
-        self._learn_each(lanes)
+        self._follow(lanes)
 
     def learn(self, lane: Lane, mark: Mark) -> None:
         """There is something in this lane: look at it from *mark* on."""
@@ -162,6 +179,8 @@ class Claimer(Service):
             return LONGEST_REST
         if self.in_flight is not None:
             await self._read_back()
+        if self._named is not None and await self._claim_named() and self._has_nothing_else():
+            return LONGEST_REST
         wish = self._wish()
         if not self._lanes or (wish.slots <= 0 and not (self._may_hold and wish.holds > 0)):
             return LONGEST_REST
@@ -240,6 +259,18 @@ class Claimer(Service):
         self._advance(lanes, claims, wish, asked_at)
         self._executor.accept(claims.executions)
         return claims
+
+    async def _claim_named(self) -> bool:
+        """Take the one execution that was announced, if it is to be had; else, whatever the reason, look at its lane."""
+        assert self._named is not None
+        execution_id, lanes = self._named
+        claim_id = self.in_flight = ClaimId(self.env.new_id())
+        executions = await self._rooms.claim_named(self._wish(), execution_id, sorted(self._queues) or None, claim_id)
+        self.in_flight = self._named = None
+        self._executor.accept(executions)
+        if not executions:
+            self._follow(lanes)
+        return bool(executions)
 
     async def _read_back(self) -> None:
         """The reply to a claim was lost: whatever it gave us is ours, and nobody else will run it while we live."""

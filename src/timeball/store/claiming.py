@@ -109,6 +109,26 @@ class Claiming(Moves):
         )
         return Claims(claims_from(rows, claim_id), rows[0]["is_contended"])
 
+    async def claim_named(
+        self,
+        wish: ClaimWish,
+        execution_id: ExecutionId,
+        queues: Sequence[str] | None,
+        claim_id: ClaimId,
+        connection: Connection | None = None,
+    ) -> list[Claimed]:
+        """Give this execution to one worker, if it is ready and due and may be run there. Paused and limited queues give nothing here."""
+        rows = await self._database.fetch(
+            "claim_named",
+            connection,
+            id=execution_id,
+            handlers=wish.handlers,
+            queues=queues,
+            incarnation=wish.incarnation,
+            claim_id=claim_id,
+        )
+        return claims_from(rows, claim_id)
+
     async def read_back_claim(self, incarnation: Incarnation, claim_id: ClaimId) -> list[Claimed]:
         """What a claim gave this worker, when the reply to it was lost."""
         rows = await self._database.fetch("read_back_claim", incarnation=incarnation, claim_id=claim_id)

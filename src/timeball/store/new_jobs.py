@@ -141,10 +141,12 @@ class NewJobs(Enqueuing):
         hints = Hints()
         now = self._database.env.clock.now()
         horizon = now + self._hoist_window + _CLOCKS_APART
-        near = {opening.job_id for opening in openings if opening.run_at is None or opening.run_at <= horizon}
+        near = {opening.job_id: opening for opening in openings if opening.run_at is None or opening.run_at <= horizon}
         ready = [job for job in jobs if job.id in near]
         for job in ready[:100]:
-            hints.add_lane(job.queue, job.priority, now - HINT_MARGIN, 1)
+            # By name only what is due now: what is to be held is looked for with all else that comes.
+            named = near[job.id].id if near[job.id].run_at is None else None
+            hints.add_lane(job.queue, job.priority, now - HINT_MARGIN, 1, named)
         hints.look_everywhere = len(ready) > 100
         return hints
 

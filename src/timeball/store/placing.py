@@ -51,7 +51,7 @@ class Placing:
         hints = Hints()
         for row in rows:
             if row["room"] == "ready" and not is_hinted:
-                hints.add_lane(row["queue"], row["priority"], row["run_at"], 1)
+                hints.add_lane(row["queue"], row["priority"], row["run_at"], 1, row["execution_id"])
             elif row["room"] == "due":
                 hints.add_shard(row["shard"], row["run_at"])
         self._hinter.tell(hints)

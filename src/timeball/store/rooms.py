@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from timeball.domain.hints import Mark
-from timeball.domain.ids import ClaimId, Incarnation
+from timeball.domain.ids import ClaimId, ExecutionId, Incarnation
 from timeball.store.claiming import Claiming, Claims, ClaimWish
 from timeball.store.connections import Connection
 from timeball.store.finishing import Finishing, Orphan
@@ -38,4 +38,5 @@ class Rooms(Hoisting, Claiming, Finishing):
         for asked, lanes in (*[(wish, 1)] * _REHEARSALS, (thorough, 1), (thorough, 2)):
             marks = {("", priority): Mark(env.clock.now()) for priority in range(lanes)}
             await self.claim(asked, marks, ClaimId(env.new_id()), connection)
+            await self.claim_named(asked, ExecutionId(env.new_id()), None, ClaimId(env.new_id()), connection)
             await self.finish_succeeded([], connection)

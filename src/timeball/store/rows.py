@@ -198,8 +198,8 @@ def _seconds(span: timedelta | None) -> int | None:
 
 
 def claims_from(rows: Sequence[Record], claim_id: ClaimId) -> list[Claimed]:
-    """What a claim gave, in the order of its columns behind the first; a claim that gave nothing has one row without an id."""
-    if rows[0]["id"] is None:
+    """What a claim gave, in the order of its columns behind the first; a claim that gave nothing has no row, or one without an id."""
+    if not rows or rows[0]["id"] is None:
         return []
     of_this_claim = (claim_id, None)
     return [Claimed._make(row[1:] + of_this_claim) for row in rows]

@@ -57,7 +57,7 @@ async def announce(execution_id: ExecutionId, queue: str, priority: int, run_at:
     """Tell workers, or the scheduler, of what a transaction has brought; without it they find it within a second."""
     store, hints = desk.parts.store, Hints()
     if run_at is None:
-        hints.add_lane(queue, priority, await desk.now() - HINT_MARGIN, 1)
+        hints.add_lane(queue, priority, await desk.now() - HINT_MARGIN, 1, execution_id)
     else:
         hints.add_shard(shard_of(execution_id, store.shards), run_at)
     store.hinter.tell(hints)

@@ -68,6 +68,73 @@ FROM chosen
 LEFT JOIN picked ON true
 ORDER BY picked.run_at - picked.priority * interval '12 seconds', picked.id;
 
+-- name: claim_named
+-- Give a worker the one execution that a hint names, if it is ready and due, and this worker may run it: what an idle system does all day.
+-- It need not be looked for, nor is there anything to find out about what else there is; every rule of claim is asked all the same.
+-- `found` by the id alone: with anything else beside it, a planner that believes the room to be empty would as soon read a whole lane.
+-- `gate` as in claim, and word for word the same from `picked` on (a test compares them).
+WITH gate AS MATERIALIZED (
+    SELECT 1
+    FROM timeball.queue
+    WHERE name = ''
+    FOR KEY SHARE
+),
+found AS MATERIALIZED (
+    SELECT ctid AS tid, queue, handler, run_at
+    FROM timeball.ready
+    WHERE id = :id
+),
+chosen AS MATERIALIZED (
+    SELECT ready.ctid AS tid
+    FROM found
+    JOIN timeball.ready ON ready.ctid = found.tid
+    WHERE found.handler = ANY (:handlers::text[])
+      AND (:queues::text[] IS NULL OR found.queue = ANY (:queues::text[]))
+      AND found.run_at <= coalesce(:now, now())
+      AND NOT EXISTS (SELECT 1 FROM gate)
+      AND NOT EXISTS (
+          SELECT 1
+          FROM timeball.queue
+          WHERE queue.name = found.queue
+            AND (queue.paused_at IS NOT NULL OR queue.max_running IS NOT NULL)
+      )
+    FOR UPDATE OF ready SKIP LOCKED
+),
+taken AS (
+    DELETE FROM timeball.ready
+    WHERE ctid = ANY (ARRAY(SELECT tid FROM chosen))
+    RETURNING *
+),
+picked AS MATERIALIZED (
+    SELECT taken.*, job.payload AS job_payload, job.timeout_ms
+    FROM taken
+    LEFT JOIN timeball.job ON job.id = taken.job_id
+),
+claimed AS (
+    INSERT INTO timeball.running (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
+                                  attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of,
+                                  holder, claim_id, claimed_at, deadline, queue_limited)
+    SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
+           least(attempts, 2147483646) + 1, lost, least(fence, 9223372036854775806) + 1, tzdata, limit_key, unique_key, payload, retry_of,
+           :incarnation, :claim_id, coalesce(:now, now()),
+           greatest(coalesce(:now, now()), run_at) + timeout_ms * interval '1 millisecond' + interval '5 seconds', false
+    FROM picked
+)
+SELECT false AS is_contended,
+       picked.id,
+       picked.job_id,
+       least(picked.fence, 9223372036854775806) + 1,
+       least(picked.attempts, 2147483646) + 1,
+       picked.lost,
+       picked.handler,
+       coalesce(picked.payload, picked.job_payload)::text,
+       picked.run_at,
+       picked.scheduled_for,
+       picked.timeout_ms,
+       picked.queue,
+       picked.priority
+FROM picked;
+
 -- name: lanes
 -- The lanes that have something ready, each with its first: a loose index scan, one probe a lane.
 WITH RECURSIVE lane AS (
