@@ -180,13 +180,14 @@ async def test_what_waits_for_a_thread_when_it_is_halted_never_begins() -> None:
 
 
 async def test_cancelling_the_task_itself_leaves_the_thread_counted(runner: ThreadRunner) -> None:
-    release = threading.Event()
+    begun, release = threading.Event(), threading.Event()
 
     def block() -> None:
+        begun.set()
         release.wait()
 
     task = asyncio.create_task(runner.run(handler_of(block), Attempt()))
-    await asyncio.sleep(0.02)
+    await until(begun.is_set, "the thread begins")
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -82,7 +82,7 @@ async def test_acknowledged_work_survives_the_death_of_everything(cluster: Clust
 async def enqueue_without_end(commands: Commands, acknowledged: set[UUID]) -> None:
     with suppress(StoreError):
         while True:
-            acknowledged.add(await enqueue(commands, "work", {"seconds": 0.05, "label": "here"}, **PATIENT))
+            acknowledged.add(await enqueue(commands, "work", {"seconds": 0.3, "label": "here"}, **PATIENT))
 
 
 def kill_everything(process: Process, folder: Path) -> None:
