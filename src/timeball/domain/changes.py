@@ -16,9 +16,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from timeball.domain.civil_time import tzdata_version
 from timeball.domain.instants import MICROSECOND
 from timeball.domain.job import Job, redefine
-from timeball.domain.misfire import SkippedRange, SkipReason, skip_between
+from timeball.domain.misfire import SkippedRange, SkipReason, apart, skip_between
 from timeball.domain.occurrences import NextOccurrence, first_occurrence
 from timeball.domain.schedule import Once
 from timeball.errors import Conflict, InvalidInput
@@ -61,6 +62,15 @@ class JobChange:
     unpark: bool = False
     reason: str | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def citations(snapshot: JobSnapshot, skipped: SkippedRange) -> tuple[tuple[SkippedRange, str], ...]:
+    """What a change records as skipped, each with the time-zone data that named it: others than ours may have named what was pending."""
+    pending, ours = snapshot.pending, tzdata_version()
+    if pending is None or pending.scheduled_for != skipped.first or pending.tzdata in ("", ours):
+        return ((skipped, ours),)
+    first, *rest = apart(snapshot.job.rule, skipped)
+    return ((first, pending.tzdata), *((part, ours) for part in rest))
 
 
 def edit(snapshot: JobSnapshot, changes: Mapping[str, Any], shards: int) -> JobChange:

@@ -23,7 +23,7 @@ it was promised.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import islice
@@ -124,6 +124,15 @@ def skip_between(schedule: Schedule, first_owed: datetime, until: datetime, reas
     line = _Line(schedule, first_owed)
     last = line.last_before(until + MICROSECOND)
     return line.skip(first_owed, last, reason) if last else None
+
+
+def apart(schedule: Schedule, skipped: SkippedRange) -> tuple[SkippedRange, ...]:
+    """A skipped range, and its first occurrence by itself: other time-zone data named that than those which named the rest."""
+    second = schedule.next_after(skipped.first)
+    if second is None or second > skipped.last:
+        return (skipped,)
+    first = replace(skipped, last=skipped.first, count=1)
+    return first, replace(skipped, first=second, count=None if skipped.count is None else skipped.count - 1)
 
 
 def _judge_stale(

@@ -16,8 +16,8 @@ from timeball.domain.civil_time import tzdata_version
 from timeball.domain.execution import Origin
 from timeball.domain.ids import ExecutionId, JobId, occurrence_id
 from timeball.domain.job import Job, jitter_of
-from timeball.domain.misfire import MisfireRule, Overlap, Owed, SkippedRange, SkipReason, judge
-from timeball.domain.schedule import Once, Schedule
+from timeball.domain.misfire import MisfireRule, Overlap, Owed, SkippedRange, SkipReason, apart, judge
+from timeball.domain.schedule import Cron, Once, Schedule
 
 # Catching up goes at ten a second, so that new work is not crowded out by old.
 CATCH_UP_INTERVAL = timedelta(milliseconds=100)
@@ -209,7 +209,7 @@ def _run_owed(row: DueRow, job: Plannable, owed: Owed, now: datetime, *, stop_ru
         owed = replace(owed, run=owed.run[:1], next_at=owed.run[1])
     affordable = owed.run if row.executions_left is None else owed.run[: row.executions_left]
     unaffordable = owed.run[len(affordable) :]
-    skips, ranges = _recorded(job, owed.skipped)
+    skips, ranges = _recorded(row, job, owed.skipped)
     return Hoist(
         row=row,
         runs=tuple(_at_catch_up_rate(row, job, affordable, now)),
@@ -222,7 +222,7 @@ def _run_owed(row: DueRow, job: Plannable, owed: Owed, now: datetime, *, stop_ru
 
 def _skip_all(row: DueRow, job: Plannable, owed: Owed) -> Hoist:
     """What is skipped does not use up an execution."""
-    skips, ranges = _recorded(job, owed.skipped)
+    skips, ranges = _recorded(row, job, owed.skipped)
     overlapping = tuple(_skip(job, at, SkipReason.OVERLAP) for at in owed.run)
     return Hoist(row=row, skips=skips + overlapping, ranges=ranges, following=_following(row, job, owed, used=0))
 
@@ -244,8 +244,12 @@ def _skip(job: Plannable, instant: datetime, reason: SkipReason) -> Skip:
     return Skip(occurrence_id(job.id, instant), instant, reason)
 
 
-def _recorded(job: Plannable, ranges: Iterable[SkippedRange]) -> tuple[tuple[Skip, ...], tuple[SkippedRange, ...]]:
+def _recorded(
+    row: DueRow, job: Plannable, ranges: Iterable[SkippedRange]
+) -> tuple[tuple[Skip, ...], tuple[SkippedRange, ...]]:
     """A single skipped occurrence is a skipped execution, consecutive ones are a range; never both."""
+    if isinstance(job.rule, Cron) and row.tzdata not in (None, tzdata_version()):
+        ranges = [part for r in ranges for part in (apart(job.rule, r) if r.first == row.scheduled_for else (r,))]
     singles = tuple(_skip(job, r.first, r.reason) for r in ranges if r.first == r.last)
     return singles, tuple(r for r in ranges if r.first != r.last)
 

@@ -10,8 +10,7 @@ from typing import Any
 import asyncpg
 import orjson
 
-from timeball.domain.changes import JobChange, JobSnapshot
-from timeball.domain.civil_time import tzdata_version
+from timeball.domain.changes import JobChange, JobSnapshot, citations
 from timeball.domain.execution import SKIP_STOP, Origin
 from timeball.domain.hints import Hints
 from timeball.domain.ids import ExecutionId, Incarnation, JobId, occurrence_id, show_execution
@@ -174,7 +173,8 @@ class Jobs(NewJobs, Queues):
         if change.closes_at is not None:
             await run("close_versions", connection, job_id=job.id, closes_at=change.closes_at)
         if change.skipped is not None:
-            await self._record_skipped(connection, snapshot.job, change.skipped)
+            for skipped, tzdata in citations(snapshot, change.skipped):
+                await self._record_skipped(connection, snapshot.job, skipped, tzdata)
         await run("drop_resumption", connection, job_id=job.id)
         if change.resume_at is not None:
             await self._put_resumption(connection, job, change.resume_at)
@@ -205,9 +205,8 @@ class Jobs(NewJobs, Queues):
             return await run("stop_held", connection, job_id=job.id, reason=f"{SKIP_STOP}deleted")
         return []
 
-    async def _record_skipped(self, connection: Connection, job: Job, skipped: SkippedRange) -> None:
+    async def _record_skipped(self, connection: Connection, job: Job, skipped: SkippedRange, tzdata: str) -> None:
         """A single skipped occurrence is a skipped execution, consecutive ones are a range."""
-        tzdata = tzdata_version()
         if skipped.first != skipped.last:
             await self._database.fetch(
                 "record_skip_range",

@@ -54,6 +54,7 @@ WHERE EXISTS (SELECT 1 FROM timeball.ready WHERE ready.job_id = asked.job_id AND
 -- again after a lock wait. What is locked is then deleted by ctid: not before, because servers of 2025 and older do not look again by ctid.
 -- `given` hides from the planner how many there are: it would plan the statement anew for every number, which takes two milliseconds.
 -- It takes them for few, so `judged` looks into a set and the rows are deleted by ctid: joined, each would be compared with each.
+-- The occurrence that waited cites the time-zone data it was computed by; what lies behind it was computed by those of the scheduler.
 WITH given AS MATERIALIZED (
     SELECT :ids::uuid[] AS ids, :run_ats::timestamptz[] AS run_ats, :versions::integer[] AS versions, :next_ids::uuid[] AS next_ids,
            :next_run_ats::timestamptz[] AS next_run_ats, :next_fors::timestamptz[] AS next_fors, :watermarks::timestamptz[] AS watermarks,
@@ -113,7 +114,8 @@ following AS (
     WHERE next_id IS NOT NULL
 ),
 run AS (
-    SELECT wanted.id AS run_id, wanted.scheduled_for AS run_for, wanted.run_at AS run_run_at, wanted.target, taken.*
+    SELECT wanted.id AS run_id, wanted.scheduled_for AS run_for, wanted.run_at AS run_run_at, wanted.target,
+           CASE WHEN wanted.id = taken.id THEN taken.tzdata ELSE :tzdata END AS run_tzdata, taken.*
     FROM given
     CROSS JOIN unnest(run_due_ids, run_ids, run_fors, run_run_ats, run_targets) AS wanted (due_id, id, scheduled_for, run_at, target)
     JOIN taken ON taken.id = wanted.due_id
@@ -136,7 +138,7 @@ judged AS MATERIALIZED (
 ),
 later AS (
     INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, tzdata, version, queue, priority, handler, limit_key, unique_key)
-    SELECT run_id, job_id, 'later', origin, shard, run_run_at, run_for, :tzdata, version, queue, priority, handler, limit_key, unique_key
+    SELECT run_id, job_id, 'later', origin, shard, run_run_at, run_for, run_tzdata, version, queue, priority, handler, limit_key, unique_key
     FROM judged
     WHERE is_allowed
       AND target = 'due'
@@ -145,7 +147,7 @@ held_up AS (
     INSERT INTO timeball.blocked (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
                                   attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of)
     SELECT run_id, job_id, origin, version, queue, priority, handler, run_for, run_run_at, coalesce(queued_at, :now, now()),
-           attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of
+           attempts, lost, fence, run_tzdata, limit_key, unique_key, payload, retry_of
     FROM judged
     WHERE is_allowed
       AND target = 'blocked'
@@ -154,7 +156,7 @@ hoisted AS (
     INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
                                 attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of)
     SELECT run_id, job_id, origin, version, queue, priority, handler, run_for, run_run_at, coalesce(queued_at, :now, now()),
-           attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of
+           attempts, lost, fence, run_tzdata, limit_key, unique_key, payload, retry_of
     FROM judged
     WHERE is_allowed
       AND target = 'ready'
@@ -171,19 +173,20 @@ skipped AS (
     INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, finished_at,
                                    attempts, lost, fence, tzdata, reason)
     SELECT skip.id, taken.job_id, 'skipped', taken.origin, taken.version, taken.queue, taken.priority, taken.handler, skip.scheduled_for,
-           greatest(coalesce(:now, now()), skip.scheduled_for), 0, 0, 0, taken.tzdata, skip.reason
+           greatest(coalesce(:now, now()), skip.scheduled_for), 0, 0, 0,
+           CASE WHEN skip.id = taken.id THEN taken.tzdata ELSE :tzdata END, skip.reason
     FROM given
     CROSS JOIN unnest(skip_due_ids, skip_ids, skip_fors, skip_reasons) AS skip (due_id, id, scheduled_for, reason)
     JOIN taken ON taken.id = skip.due_id
     UNION ALL
     SELECT run_id, job_id, 'skipped', origin, version, queue, priority, handler, run_for,
-           greatest(coalesce(:now, now()), run_for), 0, 0, 0, tzdata, 'unique_key'
+           greatest(coalesce(:now, now()), run_for), 0, 0, 0, run_tzdata, 'unique_key'
     FROM judged
     WHERE NOT is_allowed
 ),
 ranges AS (
     INSERT INTO timeball.skip_range (id, job_id, version, tzdata, first_at, last_at, occurrences, reason, recorded_at)
-    SELECT span.id, taken.job_id, taken.version, taken.tzdata, span.first_at, span.last_at, span.occurrences, span.reason, coalesce(:now, now())
+    SELECT span.id, taken.job_id, taken.version, :tzdata, span.first_at, span.last_at, span.occurrences, span.reason, coalesce(:now, now())
     FROM given
     CROSS JOIN unnest(range_due_ids, range_ids, range_firsts, range_lasts, range_counts, range_reasons)
                AS span (due_id, id, first_at, last_at, occurrences, reason)
