@@ -5,6 +5,7 @@ The first party has done its work and stops before COMMIT; the second runs into 
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from random import Random
 from typing import Any
@@ -40,6 +41,7 @@ from tests.factories import (
 )
 from tests.store.ledger import check_ledger, check_rooms
 from tests.store.racing import Race, stoppable
+from timeball.commands import Actor, Commands
 from timeball.domain import changes
 from timeball.domain.changes import JobChange
 from timeball.domain.execution import Cancelled, Claimed, Failed, Lost, Origin, Outcome, Succeeded
@@ -451,6 +453,35 @@ async def test_two_claims_at_the_limit_of_a_queue(race: Race, store: Store, *, c
     assert result.second_waited
     assert len(result.second) == (0 if commits else 1)
     assert len(await table(store, "running")) == 1
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("pause_first", [True, False])
+@both_endings
+async def test_one_pauses_a_queue_and_another_limits_it(
+    race: Race, store: Store, *, commits: bool, pause_first: bool, is_known: bool
+) -> None:
+    if is_known:
+        await Commands(store, store.env).limit_queue("q", 7)
+
+    def set_pause(store: Store) -> Awaitable[None]:
+        return Commands(store, store.env).pause_queue("q", Actor("ada", "for now"))
+
+    def set_limit(store: Store) -> Awaitable[None]:
+        return Commands(store, store.env).limit_queue("q", 3)
+
+    first, second = (set_pause, set_limit) if pause_first else (set_limit, set_pause)
+    result = await race.run(first(race.ahead), second(race.behind), commits=commits)
+
+    queue = await store.jobs.queue("q")
+    assert queue is not None
+    assert result.second_waited
+    assert (queue["pause_reason"], queue["paused_at"] is None) == (
+        ("for now", False) if commits or not pause_first else (None, True)
+    )
+    assert queue["max_running"] == (3 if commits or pause_first else 7 if is_known else None)
+    audited = [json.loads(row["after"]) for row in await table(store, "audit")]
+    assert {"is_paused": queue["paused_at"] is not None, "max_running": queue["max_running"]} in audited
 
 
 def limit_queue(store: Store) -> Awaitable[None]:

@@ -39,14 +39,7 @@ class Steering(Base):
 
     async def _set_queue(self, name: str, actor: Actor, action: str, **wanted: Any) -> None:
         check_label(name, "queue")
-        found = await self._store.jobs.queue(name) or {}
-        is_paused = wanted.get("is_paused", found.get("paused_at") is not None)
-        max_running = wanted["max_running"] if "max_running" in wanted else found.get("max_running")
-        # Why it was paused stays known when only its limit is changed.
-        reason = actor.reason if "is_paused" in wanted else found.get("pause_reason")
-        await self._store.jobs.set_queue(
-            name, is_paused=is_paused, max_running=max_running, reason=reason, audit=actor.entry, action=action
-        )
+        await self._store.jobs.set_queue(name, **wanted, reason=actor.reason, audit=actor.entry, action=action)
 
     async def drain_node(self, incarnation: Incarnation, actor: Actor = LOCAL) -> None:
         """Ask a worker or scheduler to leave in good order."""

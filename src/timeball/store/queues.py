@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import EllipsisType
 from typing import Any
 
 from timeball.domain.hints import Hints
@@ -16,24 +17,36 @@ class Queues(Placing):
     """What people say about queues."""
 
     async def set_queue(
-        self, name: str, *, is_paused: bool, max_running: int | None, reason: str | None, audit: AuditEntry, action: str
+        self,
+        name: str,
+        *,
+        is_paused: bool | None = None,
+        max_running: int | EllipsisType | None = ...,
+        reason: str | None,
+        audit: AuditEntry,
+        action: str,
     ) -> None:
-        """Pause or limit a queue; takes effect with the next claim, and what was claimed before counts."""
+        """Pause or limit a queue; takes effect with the next claim, and what was claimed before counts.
+
+        What is not given stays as it is, whoever else is changing it at the same moment; *reason* goes with the pause.
+        """
+        limits = not isinstance(max_running, EllipsisType)
 
         async def work(connection: Connection) -> None:
-            if max_running is not None:
+            if limits and max_running is not None:
                 await self._database.fetch("lock_out_claims", connection)
-            before = await self._database.fetch_row("find_queue", connection, name=name)
-            await self._database.fetch(
-                "set_queue", connection, name=name, is_paused=is_paused, max_running=max_running, reason=reason
+            before = await self._database.fetch_row("queue_to_set", connection, name=name)
+            after = await self._database.fetch_row(
+                "set_queue",
+                connection,
+                name=name,
+                is_paused=is_paused,
+                reason=reason,
+                limits=limits,
+                max_running=max_running if limits else None,
             )
-            after = {"is_paused": is_paused, "max_running": max_running}
-            old = (
-                None
-                if before is None
-                else {"is_paused": before["paused_at"] is not None, "max_running": before["max_running"]}
-            )
-            await self.audit(connection, audit, action, f"queue:{name}", old, after)
+            old = None if before is None else _facts(before)
+            await self.audit(connection, audit, action, f"queue:{name}", old, _facts(after))
             await self._rooms.mark_queue_limited(connection)
 
         await self._database.repeat(work)
@@ -64,3 +77,7 @@ class Queues(Placing):
         """A queue's pause and limit, if it has either."""
         row = await self._database.fetch_row("find_queue", name=name)
         return None if row is None else dict(row)
+
+
+def _facts(row: Any) -> dict[str, Any]:
+    return {"is_paused": row["paused_at"] is not None, "max_running": row["max_running"]}

@@ -573,13 +573,25 @@ LEFT JOIN allowed ON allowed.id = placed.id;
 -- EXCLUSIVE goes with reading (a backup, a proof over all history), and not with a claim's FOR KEY SHARE. A waiting claim looks afresh.
 LOCK TABLE timeball.queue IN EXCLUSIVE MODE;
 
+-- name: queue_to_set
+-- A queue as it is, and nobody else changes it meanwhile.
+SELECT *
+FROM timeball.queue
+WHERE name = :name
+FOR UPDATE;
+
 -- name: set_queue
+-- What is not given stays as it is: whoever pauses a queue must not undo a limit that another sets at the same moment.
 INSERT INTO timeball.queue (name, paused_at, pause_reason, max_running)
-VALUES (:name, CASE WHEN :is_paused::boolean THEN coalesce(:now, now()) END, :reason, :max_running)
+VALUES (:name, CASE WHEN :is_paused::boolean THEN coalesce(:now, now()) END, CASE WHEN :is_paused::boolean IS NOT NULL THEN :reason::text END, :max_running)
 ON CONFLICT (name) DO UPDATE
-SET paused_at = CASE WHEN :is_paused::boolean THEN coalesce(queue.paused_at, excluded.paused_at) END,
-    pause_reason = excluded.pause_reason,
-    max_running = excluded.max_running;
+SET paused_at = CASE
+        WHEN :is_paused::boolean IS NULL THEN queue.paused_at
+        WHEN :is_paused::boolean THEN coalesce(queue.paused_at, excluded.paused_at)
+    END,
+    pause_reason = CASE WHEN :is_paused::boolean IS NULL THEN queue.pause_reason ELSE excluded.pause_reason END,
+    max_running = CASE WHEN :limits::boolean THEN excluded.max_running ELSE queue.max_running END
+RETURNING *;
 
 -- name: find_queue
 SELECT *
