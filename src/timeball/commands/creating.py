@@ -38,11 +38,11 @@ class Creating(Base):
     async def _write_new(
         self, jobs: Sequence[Job], openings: Sequence[Opening], connection: Any, actor: Actor
     ) -> list[Created]:
-        if connection is not None:
-            return await self._store.jobs.create(jobs, openings, connection)
         # Definitions and bulk actions are audited; the enqueue of a one-off is work, not a change.
         is_noted = any(not job.is_enqueued for job in jobs) or (actor is not LOCAL and len(jobs) > 1)
         audit = actor.entry if is_noted else None
+        if connection is not None:
+            return await self._store.jobs.create(jobs, openings, connection, audit)
         try:
             return await self._store.jobs.create(jobs, openings, audit=audit)
         except StoreUnavailable:
