@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -425,8 +424,15 @@ async def test_after_a_lost_life_another_one_begins(
     await asyncio.wait_for(task, PATIENCE_SECONDS)
 
 
-async def test_a_node_that_cannot_register_tries_again(store: Store, env: Env, heard: Heard, nodes: Nodes) -> None:
-    failures = 2
+async def test_a_node_that_cannot_register_tries_again(
+    store: Store, env: Env, heard: Heard, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ever slower, but once a second at least: so soon is a database found that is there again."""
+    failures = 5
+    waits: list[float] = []
+
+    async def no_time(_node: object, seconds: float) -> None:
+        waits.append(seconds)
 
     def cut(point: str) -> None:
         nonlocal failures
@@ -435,15 +441,14 @@ async def test_a_node_that_cannot_register_tries_again(store: Store, env: Env, h
             raise StoreUnavailable("gone")
 
     env.fault = cut
+    monkeypatch.setattr("timeball.engine.supervisor._Node._wait", no_time)
     supervisor = Supervisor(env, heard, workers=[lambda: nodes.worker(ManualRunner())], schedulers=[])
     task = nodes.begin(supervisor)
 
     await until(lambda: heard.of(NodeStarted))
 
-    assert [event.pause for event in heard.of(ServiceFailed) if event.service == "node"] == [
-        timedelta(seconds=0.2),
-        timedelta(seconds=0.4),
-    ]
+    assert waits == [0.2, 0.4, 0.8, 1, 1]
+    assert [event.pause.total_seconds() for event in heard.of(ServiceFailed) if event.service == "node"] == waits
     supervisor.stop()
     await asyncio.wait_for(task, PATIENCE_SECONDS)
 

@@ -1,7 +1,8 @@
 """A loop with one duty.
 
 A service does one round in `tick()` and says how long to rest; here are the waiting, the waking, the errors and the stopping. Every rest
-is at most a second: no hint is ever needed for progress.
+is at most a second: no hint is ever needed for progress. So is every pause after an error: what was out of reach is found again within a
+second of its return.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from timeball.errors import StoreUnavailable
 AT_ONCE = timedelta(0)
 LONGEST_REST = timedelta(seconds=1)
 _FIRST_PAUSE = 0.1
-_LONGEST_PAUSE = 5.0
+_LONGEST_PAUSE = 1.0
 
 
 class Service:

@@ -13,7 +13,7 @@ from timeball.env import Env
 from timeball.errors import StoreError
 
 _FIRST_PAUSE = 0.2
-_LONGEST_PAUSE = 5.0
+_LONGEST_PAUSE = 1.0
 
 MakeLife = Callable[[], Life]
 

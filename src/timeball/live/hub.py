@@ -20,7 +20,7 @@ from timeball.live.listeners import Listener, TopicListener
 from timeball.store.interface import Changes, LogLine, Store
 
 _POLL_SECONDS = 0.5
-_LONGEST_PAUSE = 5.0
+_LONGEST_PAUSE = 1.0
 # More than this in one look is nothing anybody could read: a gap is told instead.
 MOST_AT_ONCE = 1_000
 # Starts that were told already, so that the end does not tell them again.
