@@ -33,6 +33,10 @@ def clock_with(*readings: ClockReading) -> SystemClock:
     return clock
 
 
+def test_statements_are_given_no_time_so_that_the_database_decides() -> None:
+    assert clock_with(reading(sent=5, round_trip=0.01)).statement_now() is None
+
+
 def test_the_clock_was_read_in_the_middle_give_or_take_half_the_way() -> None:
     one = reading(sent=100, round_trip=0.004)
 

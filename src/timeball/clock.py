@@ -11,6 +11,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from threading import Lock
 from typing import Protocol
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -67,6 +68,8 @@ class SystemClock:
 
     def __init__(self) -> None:
         self._readings: deque[ClockReading] = deque(maxlen=_READINGS)
+        # Every heart of the process reads the clock, each in a thread of its own.
+        self._learning = Lock()
         # Before the first reading the machine's own wall clock has to do; it decides nothing then.
         self._offset = time.time() - time.monotonic()
         self._uncertainty = 0.0
@@ -74,12 +77,13 @@ class SystemClock:
 
     def learn(self, reading: ClockReading) -> None:
         """Take a new reading into account. A step of the database's clock empties the memory."""
-        if self._readings and self._contradicts(reading):
-            self._readings.clear()
-        self._readings.append(reading)
-        self._learned_at = at = reading.received
-        best = min(self._readings, key=lambda known: known.uncertainty(at))
-        self._offset, self._uncertainty = best.offset, best.uncertainty(at)
+        with self._learning:
+            if self._readings and self._contradicts(reading):
+                self._readings.clear()
+            self._readings.append(reading)
+            self._learned_at = at = reading.received
+            best = min(self._readings, key=lambda known: known.uncertainty(at))
+            self._offset, self._uncertainty = best.offset, best.uncertainty(at)
 
     def _contradicts(self, reading: ClockReading) -> bool:
         at = reading.received

@@ -199,13 +199,93 @@ async def test_a_broken_connection_is_replaced_in_time(
 
 
 async def test_another_database_in_its_place_ends_the_life(
-    clock: VirtualClock, beating: Heartbeat, losses: list[str]
+    store: Store, clock: VirtualClock, beating: Heartbeat, losses: list[str]
 ) -> None:
     beating._identity = "7000000000000000000/1"
 
     await pass_until(clock, lambda: losses)
 
     assert losses == ["the database is another one, or was restored or promoted"]
+    beating.stop()
+    assert (await node_row(store))["renewed_at"] == START, "there it is nobody's lease"
+
+
+# other connections than the heart's
+
+
+@pytest.fixture
+async def silent(store: Store, env: Env, heard: Heard, losses: list[str], monkeypatch: pytest.MonkeyPatch) -> Heartbeat:
+    """A heart that does not beat by itself."""
+    node = Node(incarnation=Incarnation(env.new_id()), kind=NodeKind.WORKER, name="w", lease=MORTAL)
+    heart = Heartbeat(env, heard, store, node, losses.append)
+    monkeypatch.setattr(heart, "_beat_in_thread", lambda: None)
+    await heart.start()
+    return heart
+
+
+async def confirm(store: Store, heart: Heartbeat) -> None:
+    async with store.database.connection() as connection:
+        await heart.confirm(connection)
+
+
+async def test_a_lease_is_renewed_where_it_is_confirmed(store: Store, clock: VirtualClock, silent: Heartbeat) -> None:
+    clock.advance("5s")
+
+    await confirm(store, silent)
+
+    assert (await node_row(store))["renewed_at"] == clock.now()
+    clock.advance("8900ms")
+    assert silent.has_lease
+
+
+async def test_a_lease_that_is_gone_is_not_confirmed(store: Store, silent: Heartbeat, losses: list[str]) -> None:
+    await store.nodes.remove(silent._node.incarnation)
+
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match="lease"):
+            await confirm(store, silent)
+
+    assert losses == ["the lease had run out, or the node was buried"]
+
+
+async def test_another_database_does_not_confirm(store: Store, silent: Heartbeat, losses: list[str]) -> None:
+    silent._identity = "7000000000000000000/1"
+
+    with pytest.raises(StoreUnavailable, match="lease"):
+        await confirm(store, silent)
+
+    assert losses == ["the database is another one, or was restored or promoted"]
+
+
+async def test_past_its_own_deadline_a_life_does_not_ask_any_more(
+    store: Store, clock: VirtualClock, silent: Heartbeat
+) -> None:
+    """The lease has not run out yet, but what the node ran is being given up: it must not come back."""
+    clock.advance("9500ms")
+
+    with pytest.raises(StoreUnavailable, match="lease"):
+        await confirm(store, silent)
+
+    assert (await node_row(store))["renewed_at"] == START
+
+
+async def test_an_answer_that_was_overtaken_does_not_shorten_the_lease(
+    store: Store, clock: VirtualClock, silent: Heartbeat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renew = store.nodes.renew
+
+    async def overtaken(*arguments: Any) -> Any:
+        answer = await renew(*arguments)
+        monkeypatch.setattr(store.nodes, "renew", renew)
+        clock.advance("4s")
+        await confirm(store, silent)
+        return answer
+
+    monkeypatch.setattr(store.nodes, "renew", overtaken)
+    await confirm(store, silent)
+
+    clock.advance("8900ms")
+    assert silent.has_lease
 
 
 async def test_a_loss_is_told_once(clock: VirtualClock, store: Store, beating: Heartbeat, losses: list[str]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from random import Random
 from typing import Any
 
 import pytest
@@ -402,6 +403,60 @@ async def test_an_outcome_that_could_not_be_written_is_lost_with_its_life(
     await life.recorder.tick()
 
     assert await rooms_of(store, execution_id) == ["running"]
+
+
+async def cut_off(observer: Store, *, buries: bool) -> None:
+    """End every connection but the observer's own; and, before anybody can find a new one, the nodes."""
+    async with observer.database.transaction() as connection:
+        if buries:
+            await connection.execute("DELETE FROM timeball.node")
+        await connection.execute(
+            "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        )
+
+
+@pytest.fixture
+async def observer(open_store: Callable[..., Awaitable[Store]], clock: VirtualClock) -> Store:
+    """Another party, with connections of its own."""
+    return await open_store(Env(clock, Random(7)))
+
+
+async def test_a_node_that_was_cut_off_asks_for_its_lease_before_anything_else(
+    store: Store, clock: VirtualClock, heard: Heard, nodes: Nodes, observer: Store
+) -> None:
+    """Fault 14. Its heart would not have asked yet."""
+    life = nodes.worker(ManualRunner(Succeeded()))
+    # Or it would ask because the nodes may have changed while nobody listened.
+    life.heartbeat.renew_soon = lambda: None
+    nodes.begin(life)
+    await until(lambda: heard.of(NodeStarted))
+    clock.advance("1s")
+
+    await cut_off(observer, buries=False)
+    execution_id = await enqueue(observer)
+
+    await until_in(observer, execution_id, "finished")
+    assert (await only_row(observer, "node"))["renewed_at"] == clock.now()
+    assert heard.of(NodeLost) == []
+
+
+async def test_a_node_that_was_cut_off_and_buried_does_nothing_more(
+    store: Store, heard: Heard, nodes: Nodes, observer: Store
+) -> None:
+    """Fault 14. Time stands still, so by its own clock it would live on, and claim."""
+    life = nodes.worker(ManualRunner())
+    # Or it would hear of the burial as of any change among the nodes.
+    life.heartbeat.renew_soon = lambda: None
+    task = nodes.begin(life)
+    await until(lambda: heard.of(NodeStarted))
+
+    await cut_off(observer, buries=True)
+    execution_id = await enqueue(observer)
+
+    assert await asyncio.wait_for(task, PATIENCE_SECONDS) is True
+    assert [event.reason for event in heard.of(NodeLost)] == ["the lease had run out, or the node was buried"]
+    assert await rooms_of(observer, execution_id) == ["ready"]
 
 
 async def test_after_a_lost_life_another_one_begins(

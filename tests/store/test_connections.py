@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
+from uuid import UUID
 
 import pytest
 
 from tests.conftest import FreshDatabase
+from timeball.domain.ids import Incarnation
 from timeball.env import Env
 from timeball.errors import StoreUnavailable
-from timeball.store.connections import Connections, _is_open
+from timeball.store.connections import Confirmation, Connection, Connections, _is_open
 from timeball.store.database import Database
+from timeball.store.hinter import Hinter
+from timeball.store.nodes import Nodes
 
 pytestmark = pytest.mark.parametrize("fresh_database", ["pg15"], indirect=True)
 
@@ -64,6 +69,81 @@ async def test_a_statement_that_was_cut_off_leaves_nothing_to_the_next(database:
             async with asyncio.timeout(0.05):
                 await ask(database, "SELECT pg_sleep(30)")
         assert await ask(database, "SELECT 'next'") == "next"
+
+
+@pytest.mark.parametrize("behind_pgbouncer", [True, False])
+async def test_a_statement_on_a_connection_of_ones_own_is_held_together_behind_pgbouncer(
+    fresh_database: FreshDatabase, monkeypatch: pytest.MonkeyPatch, *, behind_pgbouncer: bool
+) -> None:
+    """In transaction mode its parsing and its execution could else meet different servers: a heart would miss its beat, or worse."""
+    database = Database(fresh_database.dsn, Env(), behind_pgbouncer=behind_pgbouncer)
+    nodes = Nodes(database, Hinter(database))
+    run, held_together = database._run, []
+
+    async def watched(connection: Connection, *arguments: Any) -> Any:
+        held_together.append(connection.is_in_transaction())
+        return await run(connection, *arguments)
+
+    monkeypatch.setattr(database, "_run", watched)
+    connection = await database.connect()
+    await nodes.identity(connection)
+    await nodes.renew(Incarnation(UUID(int=1)), 0, connection)
+    await connection.close()
+
+    assert held_together == [behind_pgbouncer] * 2
+
+
+# who must have a lease
+
+
+async def test_a_node_has_every_new_connection_confirmed_before_it_is_used(database: Database) -> None:
+    asked: list[int] = []
+
+    async def confirm(connection: Connection) -> None:
+        asked.append(connection.get_server_pid())
+
+    context = Confirmation(confirm).context()
+    in_its_name = [asyncio.create_task(ask(database), context=context.copy()) for _ in range(2)]
+    first = await asyncio.gather(*in_its_name)
+    again = [await asyncio.create_task(ask(database), context=context.copy()) for _ in range(5)]
+    own = await asyncio.create_task(database.connect(), context=context.copy())
+
+    assert set(again) <= set(first)
+    assert sorted(asked) == sorted({*first, own.get_server_pid()}), "each once"
+    await own.close()
+
+    victims = set(first)
+    async with database.connection() as one, database.connection() as other:
+        for connection in (one, other):
+            connection.terminate()
+    fresh = await asyncio.create_task(ask(database), context=context.copy())
+
+    assert fresh not in victims
+    assert asked[-1] == fresh
+
+
+async def test_whom_the_lease_does_not_concern_is_not_asked(database: Database) -> None:
+    async def confirm(_connection: Connection) -> None:
+        raise AssertionError("not in our name")
+
+    Confirmation(confirm).context()
+
+    assert await ask(database)
+
+
+async def test_what_is_not_confirmed_is_not_used_and_nobody_goes_short(database: Database) -> None:
+    async def refuse(_connection: Connection) -> None:
+        raise StoreUnavailable("no lease")
+
+    context = Confirmation(refuse).context()
+    for _ in range(5):
+        with pytest.raises(StoreUnavailable, match="no lease"):
+            await asyncio.create_task(ask(database, "CREATE TABLE forbidden ()"), context=context.copy())
+        with pytest.raises(StoreUnavailable, match="no lease"):
+            await asyncio.create_task(database.connect(), context=context.copy())
+
+    assert await ask(database, "SELECT to_regclass('forbidden')") is None
+    assert await ask(database, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()") <= 2
 
 
 async def leave_in_the_middle(database: Database) -> None:

@@ -6,6 +6,9 @@ has not run out; zero rows end this life. So does the local deadline: the moment
 plus the lease, less a margin, on the monotonic clock. Past it the others may have given our work away, whether or not
 we can reach the database to hear of it. And so does another database in the place of the one we knew (a failover):
 what we hold may not exist there.
+
+The services of the node use other connections, of the pool. Whenever one of these is new, because another one broke or because more are
+needed, the lease is renewed there before anything else is said (`confirm`): who was cut off learns first of all whether it still lives.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from timeball.domain.events import Emit, LoopBlocked
 from timeball.domain.node import BrokerStatus, Node
 from timeball.domain.turns import Turns
 from timeball.env import Env
-from timeball.errors import StoreError
+from timeball.errors import StoreError, StoreUnavailable
 from timeball.store.interface import Renewal, Store
 
 _MARGIN = timedelta(seconds=1)
@@ -36,7 +39,7 @@ _BLOCKED_SECONDS = 1.5
 
 
 class Heartbeat:
-    """Renews the lease of one life until stopped, or until the life is over; then calls `on_lost`, once, from its thread."""
+    """Renews the lease of one life until stopped, or until the life is over; then calls `on_lost`, from whichever thread noticed."""
 
     def __init__(self, env: Env, emit: Emit, store: Store, node: Node, on_lost: Callable[[str], None]) -> None:
         self._env = env
@@ -91,8 +94,19 @@ class Heartbeat:
         """Called on the node's loop, every now and then: it turns."""
         self._turned_at = self._env.clock.monotonic()
 
+    async def confirm(self, connection: Any) -> None:
+        """Renew the lease by a connection that is new to this life, on the node's loop; StoreUnavailable if the life is over."""
+        sent = self._env.clock.monotonic()
+        if not self.is_lost and sent < self._deadline:
+            await self._check_identity(connection)
+        if not self.is_lost and sent < self._deadline:
+            self._accept(await self._ask_for_renewal(connection), sent)
+        if not self.has_lease:
+            raise StoreUnavailable("the lease of this node has run out, or may have")
+
     def _extend(self, sent: float) -> None:
-        self._deadline = sent + (self._node.lease.span - _MARGIN).total_seconds()
+        # The heart's thread and the node's loop may be renewing at the same time, and be answered in any order.
+        self._deadline = max(self._deadline, sent + (self._node.lease.span - _MARGIN).total_seconds())
 
     def _beat_in_thread(self) -> None:
         asyncio.run(self._beat())
@@ -126,7 +140,9 @@ class Heartbeat:
                 if connection is None:
                     connection = await self._store.database.connect()
                     await self._check_identity(connection)
-                renewal = await self._store.nodes.renew(self._node.incarnation, self.busy(), connection, self.broker())
+                if self.is_lost:
+                    return connection
+                renewal = await self._ask_for_renewal(connection)
         except (StoreError, TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
             if connection is not None:
                 # Not closed in good order: where nobody answers, that would wait on beyond the deadline.
@@ -134,6 +150,9 @@ class Heartbeat:
             return None
         self._accept(renewal, sent)
         return connection
+
+    async def _ask_for_renewal(self, connection: Any) -> Renewal | None:
+        return await self._store.nodes.renew(self._node.incarnation, self.busy(), connection, self.broker())
 
     def _accept(self, renewal: Renewal | None, sent: float) -> None:
         if self._stop.is_set():

@@ -18,7 +18,7 @@ from timeball.engine.listener import Listener
 from timeball.engine.service import Service
 from timeball.env import Env
 from timeball.errors import StoreError
-from timeball.store.interface import Store
+from timeball.store.interface import Confirmation, Store
 
 _TURN = timedelta(milliseconds=500)
 _FAREWELL_SECONDS = 2.0
@@ -67,7 +67,11 @@ class Life:
         if not self.store.database.behind_pgbouncer:
             # In transaction mode a subscription would belong to somebody else's session: then polling has to do.
             started.append(self.listener)
-        self._tasks = [self._loop.create_task(service.run(), name=service.name) for service in started]
+        # Whatever they say, they say only where the lease has been confirmed.
+        confirmed = Confirmation(self.heartbeat.confirm).context()
+        self._tasks = [
+            self._loop.create_task(service.run(), name=service.name, context=confirmed.copy()) for service in started
+        ]
         self.emit(NodeStarted(self.node.incarnation, self.node.kind.value, self.node.name))
 
     def end(self) -> None:

@@ -3,12 +3,18 @@
 Giving a connection back to the pool takes a task of its own and a turn of the event loop, which is a third of what a short statement
 takes. So those that were used last stay here. The pool gets them back when somebody waits for one, and whenever one may not be sound:
 it knows how to wait for a statement that was cut off, and how to replace what is broken.
+
+A connection that is new to a node may stand in for one that broke, and the node may have been given up meanwhile, or the database be
+another one. So a node has its lease confirmed on each new connection before it says anything else there (`Confirmation`).
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from contextvars import Context, ContextVar, copy_context
 from typing import Any
+from weakref import WeakSet
 
 import asyncpg
 
@@ -17,6 +23,41 @@ Connection = Any  # asyncpg ships no types
 # A worker claims, records and looks around at the same time.
 AT_HAND = 3
 _PATIENCE_SECONDS = 5
+
+
+class Confirmation:
+    """What a node asks for on every connection that is new to it, before its first statement there.
+
+    *confirm* raises an error if the node is not to use the connection, nor any other.
+    """
+
+    def __init__(self, confirm: Callable[[Connection], Awaitable[None]]) -> None:
+        self._confirm = confirm
+        self._known: WeakSet[Connection] = WeakSet()
+
+    def context(self) -> Context:
+        """A context for the node's own tasks: who has nothing to do with its lease goes on without."""
+        context = copy_context()
+        context.run(_CONFIRMATION.set, self)
+        return context
+
+    async def ask(self, connection: Connection) -> None:
+        """Have it confirmed, unless that was done on this connection before."""
+        # The pool wraps a connection anew whenever it hands it out.
+        itself = getattr(connection, "_con", connection)
+        if itself not in self._known:
+            await self._confirm(connection)
+            self._known.add(itself)
+
+
+_CONFIRMATION: ContextVar[Confirmation | None] = ContextVar("timeball_confirmation", default=None)
+
+
+async def confirm_first(connection: Connection) -> None:
+    """To be awaited before a connection is used: where a node's lease counts, it is confirmed there first."""
+    confirmation = _CONFIRMATION.get()
+    if confirmation is not None:
+        await confirmation.ask(connection)
 
 
 class Connections:

@@ -17,7 +17,7 @@ import asyncpg
 
 from timeball.env import Env
 from timeball.errors import StoreError, StoreUnavailable
-from timeball.store.connections import AT_HAND, Connection, Connections
+from timeball.store.connections import AT_HAND, Connection, Connections, confirm_first
 from timeball.store.statements import all_statements
 
 Record = Any
@@ -109,7 +109,13 @@ class Database:
         if is_patient:
             options["command_timeout"] = None
         with translated(self.dsn):
-            return await asyncpg.connect(self.dsn, **options)
+            connection = await asyncpg.connect(self.dsn, **options)
+            try:
+                await confirm_first(connection)
+            except BaseException:
+                connection.terminate()
+                raise
+            return connection
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
@@ -121,6 +127,7 @@ class Database:
             connection = await connections.take()
             is_sound = False
             try:
+                await confirm_first(connection)
                 yield connection
                 is_sound = True
             finally:
@@ -158,14 +165,17 @@ class Database:
     async def _fetch_alone(self, name: str, given: dict[str, Any]) -> list[Record]:
         async with self.connection() as connection:
             self.env.fault(f"{name}.before")
-            if self.behind_pgbouncer:
-                # Parsing and executing must meet the same server connection, which only a transaction holds on to.
-                async with connection.transaction():
-                    rows = await self._run(connection, name, given)
-            else:
-                rows = await self._run(connection, name, given)
+            rows = await self.fetch_on(connection, name, **given)
             self.env.fault(f"{name}.after_commit")
             return rows
+
+    async def fetch_on(self, connection: Connection, name: str, /, **given: Any) -> list[Record]:
+        """Run a statement as a transaction of its own on a connection that is in none."""
+        if not self.behind_pgbouncer:
+            return await self._run(connection, name, given)
+        # Parsing and executing must meet the same server connection, which only a transaction holds on to.
+        async with connection.transaction():
+            return await self._run(connection, name, given)
 
     async def _run(self, connection: Connection, name: str, given: dict[str, Any]) -> list[Record]:
         text, parameters = _numbered(name)

@@ -6,6 +6,7 @@ There is one implementation, on PostgreSQL; this is the seam behind which it sta
 from __future__ import annotations
 
 from timeball.store.changes import Changes, ChangeStream
+from timeball.store.connections import Confirmation
 from timeball.store.enqueuing import Pattern, is_plain, pattern_of
 from timeball.store.history import History as HistoryStore
 from timeball.store.history import LogLine
@@ -30,6 +31,7 @@ __all__ = [
     "Changes",
     "ClaimWish",
     "Claims",
+    "Confirmation",
     "Created",
     "HistoryStore",
     "JobStore",

@@ -78,16 +78,19 @@ class Nodes:
         """Renew a lease that has not run out; None means that this life is over."""
         clock = self._database.env.clock
         sent = clock.monotonic()
-        row = await self._database.fetch_row(
-            "renew_lease",
-            connection,
-            incarnation=incarnation,
-            busy=busy,
-            broker_state=broker.state.value,
-            broker_error=broker.error,
-        )
-        if row is None:
+        told = {
+            "incarnation": incarnation,
+            "busy": busy,
+            "broker_state": broker.state.value,
+            "broker_error": broker.error,
+        }
+        if connection is None:
+            rows = await self._database.fetch("renew_lease", **told)
+        else:
+            rows = await self._database.fetch_on(connection, "renew_lease", **told)
+        if not rows:
             return None
+        (row,) = rows
         reading = ClockReading(sent, clock.monotonic(), row["database_time"])
         return Renewal(row["draining"], reading, [Peer(*peer) for peer in row["peers"]])
 
@@ -101,12 +104,13 @@ class Nodes:
     async def identity(self, connection: Connection | None = None) -> str | None:
         """Which database this is, and which of its time lines; None where that may not be asked."""
         if connection is None:
-            async with self._database.transaction() as own:
+            async with self._database.connection() as own:
                 return await self.identity(own)
         try:
-            found: str | None = await self._database.fetch_value("read_identity", connection)
+            (row,) = await self._database.fetch_on(connection, "read_identity")
         except _MAY_NOT_BE_ASKED:
             return None
+        found: str = row["identity"]
         return found
 
     async def remove(self, incarnation: Incarnation) -> None:
