@@ -101,6 +101,18 @@ async def test_an_execution_is_found_in_each_room(store: Store, clock: VirtualCl
     assert await store.history.find(ExecutionId(UUID(int=1))) is None
 
 
+async def test_what_is_held_for_its_instant_shows_as_queued(store: Store) -> None:
+    execution = await enqueue(store)
+    await claim_all(store)
+    async with store.database.connection() as connection:
+        # What people read goes by the database's own clock.
+        await connection.execute("UPDATE timeball.running SET run_at = now() + interval '1 hour'")
+
+    held = await found_one(store, execution)
+
+    assert (held.state, held.started_at) == ("queued", None)
+
+
 async def test_the_executions_of_a_job_are_listed_newest_first(store: Store, clock: VirtualClock) -> None:
     job = await make_recurring(store, 60, overlap="allow")
     other = await enqueue(store)

@@ -5,11 +5,13 @@ The first party has done its work and stops before COMMIT; the second runs into 
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from random import Random
 from typing import Any
 
+import asyncpg
 import pytest
 
 from tests.conftest import FreshDatabase
@@ -40,7 +42,7 @@ from tests.factories import (
     table,
 )
 from tests.store.ledger import check_ledger, check_rooms
-from tests.store.racing import Race, stoppable
+from tests.store.racing import PATIENCE_SECONDS, Race, stoppable
 from timeball.commands import Actor, Commands
 from timeball.domain import changes
 from timeball.domain.changes import JobChange
@@ -51,6 +53,7 @@ from timeball.domain.node import NodeKind
 from timeball.domain.occurrences import DueRow, Hoist, NextOccurrence
 from timeball.env import Env
 from timeball.errors import Conflict, NotFound
+from timeball.store.connections import Connection
 from timeball.store.jobs import Request
 from timeball.store.new_jobs import Created
 from timeball.store.postgres import Store
@@ -669,6 +672,23 @@ async def test_a_request_to_stop_that_comes_after_the_finish(race: Race, store: 
 
 
 @both_endings
+async def test_a_request_to_stop_that_comes_while_progress_is_noted(race: Race, store: Store, *, commits: bool) -> None:
+    execution = await enqueue(store)
+    (claimed,) = await claim_all(store)
+
+    result = await race.run(
+        race.ahead.rooms.report_progress(claimed, 0.5, "half"),
+        race.behind.rooms.stop([execution], "no"),
+        commits=commits,
+    )
+
+    assert result.second_waited
+    assert result.second == {execution}
+    row = await only_row(store, "running")
+    assert (row["stop"], row["progress"]) == ("no", 0.5 if commits else None)
+
+
+@both_endings
 async def test_a_finish_that_comes_after_the_request_to_stop(race: Race, store: Store, *, commits: bool) -> None:
     execution = await enqueue(store)
     (claimed,) = await claim_all(store)
@@ -791,6 +811,107 @@ async def test_two_outcomes_of_one_claim(race: Race, store: Store, *, commits: b
 
     assert result.second == ([ended] if commits else [])
     assert await rooms_of(store, execution) == ["due" if commits else "finished"]
+
+
+# batches: in the order of ids, so that two of them do not wait for each other
+
+
+async def turn_over(store: Store, room: str) -> list[ExecutionId]:
+    """Write the rows of a room anew, the last first, so that they lie in the opposite order of their ids; returns those, the last first."""
+    async with store.database.connection() as connection:
+        await connection.execute(
+            f"WITH gone AS (DELETE FROM timeball.{room} RETURNING *) INSERT INTO timeball.{room} SELECT * FROM gone ORDER BY id DESC"
+        )
+        return [row["id"] for row in await connection.fetch(f"SELECT id FROM timeball.{room} ORDER BY id DESC")]
+
+
+async def locks_the_first_before_any_other(
+    race: Race, room: str, ids: Sequence[ExecutionId], batch: Awaitable[Any]
+) -> Any:
+    """Let a batch run into the smallest of its ids, which somebody holds, and look whether it holds another one by then."""
+    row = f"SELECT id FROM timeball.{room} WHERE id = ANY ($1) FOR UPDATE"
+    async with race.ahead.database.connection() as holder:
+        async with holder.transaction():
+            assert await holder.fetch(row, [ids[-1]])
+            task = asyncio.ensure_future(batch)
+            assert await race._waits_for(holder.get_server_pid(), task)
+            async with race.observer.transaction():
+                free = await race.observer.fetch(f"{row} SKIP LOCKED", ids[:-1])
+            assert {each["id"] for each in free} == set(ids[:-1])
+        return await asyncio.wait_for(task, PATIENCE_SECONDS)
+
+
+@pytest.mark.parametrize("verb", ["record_transitions", "stop", "stop_jobs"])
+async def test_a_batch_of_what_runs_is_locked_in_the_order_of_ids(race: Race, store: Store, verb: str) -> None:
+    job = await make_job(store)
+    for _ in range(5):
+        await store.jobs.request([_trigger(store, job)], SOMEBODY, "job.trigger")
+    claims = {claimed.id: claimed for claimed in await claim_all(store)}
+    ids = await turn_over(store, "running")
+    batch: dict[str, Callable[[], Awaitable[Any]]] = {
+        "record_transitions": lambda: record(store, [found(claims[id_], Lost(FAILURE)) for id_ in ids]),
+        "stop": lambda: store.rooms.stop(ids, "enough"),
+        "stop_jobs": lambda: store.rooms.stop_jobs([job.id], "enough"),
+    }
+
+    done = await locks_the_first_before_any_other(race, "running", ids, batch[verb]())
+
+    assert done == ([] if verb == "record_transitions" else set(ids))
+
+
+async def test_a_batch_of_what_is_due_is_locked_in_the_order_of_ids(
+    race: Race, store: Store, clock: VirtualClock
+) -> None:
+    jobs = {job.id: job for job in [await make_recurring(store, 60) for _ in range(5)]}
+    owner = await make_owner(store)
+    clock.advance("60s")
+    ids = await turn_over(store, "due")
+    plans = {plan.row.id: plan for plan in [await plan_row(store, await due_row(store, job_id)) for job_id in jobs]}
+
+    done = await locks_the_first_before_any_other(race, "due", ids, hoist(store, [plans[id_] for id_ in ids], owner))
+
+    assert done == set(ids)
+
+
+async def test_two_who_wait_for_each_other_both_come_through(race: Race, store: Store) -> None:
+    """A deadlock: the database ends one of the two, and that one begins again."""
+    ids = [await enqueue(store) for _ in range(2)]
+    both_have_one = asyncio.Barrier(2)
+    tries: list[ExecutionId] = []
+
+    async def take(party: Store, order: Sequence[ExecutionId]) -> None:
+        async def work(connection: Connection) -> None:
+            tries.append(order[0])
+            await connection.execute("UPDATE timeball.ready SET lost = lost + 1 WHERE id = $1", order[0])
+            if tries.count(order[0]) == 1:
+                await both_have_one.wait()
+            await connection.execute("UPDATE timeball.ready SET lost = lost + 1 WHERE id = $1", order[1])
+
+        await party.database.repeat(work)
+
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await asyncio.gather(take(race.ahead, ids), take(race.behind, ids[::-1]))
+
+    assert len(tries) == 3
+    assert [row["lost"] for row in await table(store, "ready")] == [2, 2]
+
+
+async def test_a_statement_that_met_a_deadlock_is_repeated(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    await enqueue(store)
+    (claimed,) = await claim_all(store)
+    run, tries = store.database._run, 0
+
+    async def unlucky(*arguments: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        if tries < 4:
+            raise asyncpg.DeadlockDetectedError("deadlock detected")
+        return await run(*arguments)
+
+    monkeypatch.setattr(store.database, "_run", unlucky)
+
+    assert await store.rooms.finish_succeeded([found(claimed)]) == []
+    assert tries == 4
 
 
 # what people say, and what is to be tried again

@@ -50,9 +50,11 @@ class Hoisting(Moves):
 
         Taking the row and writing its successor are one statement: no occurrence can be recorded twice, none can fall between.
         """
+        # Locked in this order: two batches with the same rows do not wait for each other.
+        in_order = sorted(hoists, key=lambda hoist: hoist.row.id.int)
         rows = await self._database.fetch(
             "hoist",
-            **hoist_arrays(hoists, self._database.env.new_id),
+            **hoist_arrays(in_order, self._database.env.new_id),
             hoist_window=hoist_window,
             shards=list(ownership.epochs),
             epochs=list(ownership.epochs.values()),

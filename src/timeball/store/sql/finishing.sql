@@ -5,6 +5,8 @@
 -- Zero rows for an outcome means it is stale; `accepted` lists the others when that happened.
 -- The look-up by OFFSET 0 can only be done by the primary key, whatever the planner believes about the size of the room. A row's claim never
 -- changes: who takes it away from a holder deletes it. So the delete need not compare the claim again after a lock wait.
+-- Rows are locked by the delete, in the order of ids or in that in which they lie, as the planner likes: to lock them before would cost a third more
+-- to write. Hardly anybody else wants the same rows: the reaper, or who asks for a stop. A deadlock with them is repeated.
 -- `given` hides from the planner how many there are: it would plan the statement anew for every number, which takes as long as running it.
 WITH given AS MATERIALIZED (
     SELECT :ids::uuid[] AS ids,
@@ -78,8 +80,8 @@ LEFT JOIN timeball.job ON job.id = running.job_id;
 -- Move executions to where `decide` sent them, each only while its row still names the claim; keep the attempt where there was one.
 -- Nor if somebody said anything since that `decide` did not know of: asked for a stop, paused the job, deleted it. Then the row stays.
 -- The job of what is to be tried again is locked, and seen as it is after a lock wait: whoever pauses or deletes it comes before this statement,
--- which heeds it, or behind it, and finds the execution where it went. The row is locked when it is looked up, and looked at again after a lock
--- wait; then it is deleted by ctid.
+-- which heeds it, or behind it, and finds the execution where it went. The row is locked when it is looked up, in the order of ids, so
+-- that two batches do not wait for each other, and looked at again after a lock wait; then it is deleted by ctid.
 WITH given AS (
     SELECT *
     FROM json_to_recordset(:transitions::text::json) AS t (
@@ -105,6 +107,7 @@ undisputed AS MATERIALIZED (
         WHERE looked_at.id = given.job_id
           AND (looked_at.is_paused, looked_at.is_deleted) <> (given.is_paused, given.is_deleted)
     )
+    ORDER BY id
 ),
 found AS MATERIALIZED (
     SELECT looked_up.tid

@@ -64,19 +64,35 @@ WHERE number > 0;
 
 -- name: request_stop
 -- Ask the holders of these executions to stop; only the holder and the reaper take a running row away.
+-- Locked in the order of ids, as outcomes are, so that two batches do not wait for each other: by the bytes of ids, or a planner that believes the room
+-- to be empty would read all of it by their index.
+WITH asked AS MATERIALIZED (
+    SELECT id
+    FROM timeball.running
+    WHERE id = ANY (:ids::uuid[])
+      AND stop IS NULL
+    ORDER BY uuid_send(id)
+    FOR UPDATE
+)
 UPDATE timeball.running
 SET stop = :reason
-WHERE id = ANY (:ids::uuid[])
-  AND stop IS NULL
+WHERE id = ANY (ARRAY(SELECT asked.id FROM asked))
 RETURNING id, holder;
 
 -- name: request_stop_of_jobs
--- Ask the holders of these jobs' executions to stop.
+-- Ask the holders of these jobs' executions to stop; in the same order.
+WITH asked AS MATERIALIZED (
+    SELECT id
+    FROM timeball.running
+    WHERE job_id = ANY (:job_ids::uuid[])
+      AND job_id <> id
+      AND stop IS NULL
+    ORDER BY uuid_send(id)
+    FOR UPDATE
+)
 UPDATE timeball.running
 SET stop = :reason
-WHERE job_id = ANY (:job_ids::uuid[])
-  AND job_id <> id
-  AND stop IS NULL
+WHERE id = ANY (ARRAY(SELECT asked.id FROM asked))
 RETURNING id, holder;
 
 -- name: stops
