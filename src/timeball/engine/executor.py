@@ -1,10 +1,10 @@
 """Holds, drops at the exact instant; one claimed execution becomes one outcome.
 
 What is not yet due is held, without a slot, until its instant has surely come by the database's clock. What is due
-waits for a slot: for a few milliseconds, because quick handlers free them that fast; what finds none by then is given
-back, uncounted, so that another worker can have it. Not on a machine so busy that the event loop itself comes late: then
-handlers could not end either, and giving back would only add to the work. Timers of an event loop fire up to a
-millisecond early, so the instant is checked again before the drop.
+waits for a slot: for a few milliseconds, because quick handlers free them that fast, and for some more while they do; what
+finds none by then is given back, uncounted, so that another worker can have it. Not on a machine so busy that the event
+loop itself comes late: then handlers could not end either, and giving back would only add to the work. Timers of an event
+loop fire up to a millisecond early, so the instant is checked again before the drop.
 """
 
 from __future__ import annotations
