@@ -288,6 +288,20 @@ async def test_an_answer_that_was_overtaken_does_not_shorten_the_lease(
     assert silent.has_lease
 
 
+async def test_another_server_behind_pgbouncer_ends_the_life_though_the_connection_stayed(
+    clock: VirtualClock, store: Store, beating: Heartbeat, losses: list[str]
+) -> None:
+    """A failover that PgBouncer has hidden: our connection goes to it, and it goes to another server."""
+    store.database.behind_pgbouncer = True
+    await pass_until_renewed(store, clock)
+    assert losses == []
+
+    beating._identity = "7000000000000000000/1"
+    await pass_until(clock, lambda: losses)
+
+    assert losses == ["the database is another one, or was restored or promoted"]
+
+
 async def test_a_loss_is_told_once(clock: VirtualClock, store: Store, beating: Heartbeat, losses: list[str]) -> None:
     clock.advance("1h")
     await until(lambda: losses)

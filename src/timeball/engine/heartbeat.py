@@ -137,8 +137,11 @@ class Heartbeat:
         limit = max(self._deadline - sent, 0.1)
         try:
             async with asyncio.timeout(limit):
-                if connection is None:
+                is_new = connection is None
+                if is_new:
                     connection = await self._store.database.connect()
+                # PgBouncer keeps our connection to it, and may have made one to another server behind our back.
+                if is_new or self._store.database.behind_pgbouncer:
                     await self._check_identity(connection)
                 if self.is_lost:
                     return connection

@@ -39,11 +39,8 @@ class Reader:
     async def fetch(self, text: str, values: Values) -> list[Any]:
         """The rows of a query."""
         async with self._database.connection() as connection:
-            if not self._database.behind_pgbouncer:
-                rows: list[Any] = await connection.fetch(text, *values.given, timeout=_PATIENCE_SECONDS)
-                return rows
-            async with connection.transaction():
-                return list(await connection.fetch(text, *values.given, timeout=_PATIENCE_SECONDS))
+            rows: list[Any] = await connection.fetch(text, *values.given, timeout=_PATIENCE_SECONDS)
+            return rows
 
     async def count(self, text: str, values: Values, most: int) -> int:
         """How many rows a query has, counted up to *most*."""

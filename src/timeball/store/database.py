@@ -119,7 +119,16 @@ class Database:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
-        """A connection of the pool, for one statement or one transaction."""
+        """A connection of the pool, for a few statements; behind PgBouncer they are one transaction."""
+        async with self._lent() as connection:
+            if self.behind_pgbouncer:
+                async with connection.transaction():
+                    yield connection
+            else:
+                yield connection
+
+    @asynccontextmanager
+    async def _lent(self) -> AsyncIterator[Connection]:
         connections = self._connections
         if connections is None:
             raise StoreUnavailable("the store is not open")
@@ -146,13 +155,13 @@ class Database:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
         """A connection inside a transaction: committed at the end, rolled back on an error."""
-        async with self.connection() as connection, connection.transaction():
+        async with self._lent() as connection, connection.transaction():
             yield connection
 
     async def fetch(self, name: str, connection: Connection | None = None, /, **given: Any) -> list[Record]:
-        """Run a statement and return its rows; inside *connection*'s transaction, if one is given."""
+        """Run a statement and return its rows; on *connection*, inside its transaction, if one is given."""
         if connection is not None:
-            return await self._run(connection, name, given)
+            return await self._run_whole(connection, name, given)
         for attempt in range(_DEADLOCK_TRIES):
             try:
                 return await self._fetch_alone(name, given)
@@ -163,19 +172,18 @@ class Database:
         raise AssertionError("unreachable")
 
     async def _fetch_alone(self, name: str, given: dict[str, Any]) -> list[Record]:
-        async with self.connection() as connection:
+        async with self._lent() as connection:
             self.env.fault(f"{name}.before")
-            rows = await self.fetch_on(connection, name, **given)
+            rows = await self._run_whole(connection, name, given)
             self.env.fault(f"{name}.after_commit")
             return rows
 
-    async def fetch_on(self, connection: Connection, name: str, /, **given: Any) -> list[Record]:
-        """Run a statement as a transaction of its own on a connection that is in none."""
-        if not self.behind_pgbouncer:
-            return await self._run(connection, name, given)
-        # Parsing and executing must meet the same server connection, which only a transaction holds on to.
-        async with connection.transaction():
-            return await self._run(connection, name, given)
+    async def _run_whole(self, connection: Connection, name: str, given: dict[str, Any]) -> list[Record]:
+        if self.behind_pgbouncer and not connection.is_in_transaction():
+            # Parsing and executing must meet the same server connection, which only a transaction holds on to.
+            async with connection.transaction():
+                return await self._run(connection, name, given)
+        return await self._run(connection, name, given)
 
     async def _run(self, connection: Connection, name: str, given: dict[str, Any]) -> list[Record]:
         text, parameters = _numbered(name)

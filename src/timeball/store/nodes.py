@@ -78,19 +78,16 @@ class Nodes:
         """Renew a lease that has not run out; None means that this life is over."""
         clock = self._database.env.clock
         sent = clock.monotonic()
-        told = {
-            "incarnation": incarnation,
-            "busy": busy,
-            "broker_state": broker.state.value,
-            "broker_error": broker.error,
-        }
-        if connection is None:
-            rows = await self._database.fetch("renew_lease", **told)
-        else:
-            rows = await self._database.fetch_on(connection, "renew_lease", **told)
-        if not rows:
+        row = await self._database.fetch_row(
+            "renew_lease",
+            connection,
+            incarnation=incarnation,
+            busy=busy,
+            broker_state=broker.state.value,
+            broker_error=broker.error,
+        )
+        if row is None:
             return None
-        (row,) = rows
         reading = ClockReading(sent, clock.monotonic(), row["database_time"])
         return Renewal(row["draining"], reading, [Peer(*peer) for peer in row["peers"]])
 
@@ -107,10 +104,9 @@ class Nodes:
             async with self._database.connection() as own:
                 return await self.identity(own)
         try:
-            (row,) = await self._database.fetch_on(connection, "read_identity")
+            found: str | None = await self._database.fetch_value("read_identity", connection)
         except _MAY_NOT_BE_ASKED:
             return None
-        found: str = row["identity"]
         return found
 
     async def remove(self, incarnation: Incarnation) -> None:
