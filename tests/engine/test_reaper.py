@@ -34,6 +34,7 @@ from timeball.env import Env
 from timeball.errors import StoreUnavailable
 from timeball.settings import HousekeepingSettings
 from timeball.store.finishing import Orphan
+from timeball.store.moves import SUPERSEDED
 from timeball.store.postgres import Store
 from timeball.store.rooms import ClaimWish
 from timeball.testing import VirtualClock
@@ -415,6 +416,70 @@ async def test_a_place_that_was_freed_by_one_who_died_is_handed_on(
     await make_reaper().tick()
 
     assert [claimed.id for claimed in await worker.claim()] == [ids[1]]
+
+
+async def test_what_was_to_stop_for_the_next_occurrence_is_asked_though_its_scheduler_died(
+    store: Store, env: Env, clock: VirtualClock, make_reaper: Callable[[], Reaper]
+) -> None:
+    """The hoist was committed; whoever wrote it died before it could ask."""
+    scheduler, worker = await start_scheduler(store), await start_worker(store)
+    await create(store, interval_seconds=60, overlap="cancel_running")
+    await scheduler.run_for(60)
+    (running,) = await worker.claim()
+
+    def dies(point: str) -> None:
+        if point == "request_stop_of_jobs.before":
+            raise StoreUnavailable("dead")
+
+    env.fault = dies
+    with pytest.raises(StoreUnavailable):
+        await scheduler.run_for(60)
+    env.fault = lambda _: None
+    assert await store.rooms.stops(worker.incarnation) == {}
+
+    await make_reaper().tick()
+
+    assert await store.rooms.stops(worker.incarnation) == {running.id: SUPERSEDED}
+
+
+async def test_what_is_claimed_after_the_next_occurrence_was_due_is_asked_to_stop(
+    store: Store, make_reaper: Callable[[], Reaper]
+) -> None:
+    """It was ready when the next one came, and ran nowhere."""
+    scheduler, worker = await start_scheduler(store), await start_worker(store)
+    await create(store, interval_seconds=60, overlap="cancel_running")
+    await scheduler.run_for(120)
+    (late,) = await worker.claim()
+
+    await make_reaper().tick()
+
+    assert await store.rooms.stops(worker.incarnation) == {late.id: SUPERSEDED}
+
+
+@pytest.mark.parametrize("waiting", ["an older one", "a trigger", "a queued one"])
+async def test_nothing_else_that_waits_makes_what_runs_stop(
+    store: Store, clock: VirtualClock, make_reaper: Callable[[], Reaper], commands: Commands, waiting: str
+) -> None:
+    scheduler, worker = await start_scheduler(store), await start_worker(store)
+    overlap = "queue" if waiting == "a queued one" else "cancel_running"
+    job = await create(store, interval_seconds=60, overlap=overlap, initial_backoff_ms=30_000, max_backoff_ms=30_000)
+    await scheduler.run_for(60)
+    (first,) = await worker.claim()
+    if waiting == "an older one":
+        # Its retry comes due while the next occurrence runs.
+        await record(store, [found(first, Failed(FAILURE, retry_after=seconds(70)))])
+        await scheduler.run_for(60)
+        assert await worker.claim() != []
+        await scheduler.run_for(30)
+    elif waiting == "a trigger":
+        await commands.trigger(job.id)
+    else:
+        await scheduler.run_for(60)
+    assert len(await table(store, "blocked")) == 1
+
+    await make_reaper().tick()
+
+    assert await store.rooms.stops(worker.incarnation) == {}
 
 
 async def test_limits_beyond_those_that_a_sweep_looks_at_have_their_turn_in_the_next(

@@ -3,7 +3,7 @@
 First the node whose lease has passed loses its row; only then, in a later statement, is what it held reaped. A renewal
 and a burial touch the same row, so one of them wins; a claim that the dead node commits later stands without a node,
 and the next sweep finds it. Limits are ignored here: what is reaped frees a place, it never takes one. What was freed
-and not handed on, because whoever freed it died, is handed on here.
+and not handed on, because whoever freed it died, is handed on here; and what was to stop for the next occurrence is asked again.
 """
 
 from __future__ import annotations
@@ -82,4 +82,5 @@ class Reaper(Service):
         self._behind_limit = keys[-1] if len(keys) == _BATCH else ""
         if keys:
             await self._rooms.promote(keys)
+            await self._rooms.stop_superseded(keys)
         await self._rooms.mark_queue_limited()

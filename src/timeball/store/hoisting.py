@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from timeball.domain.hints import Hints
 from timeball.domain.ids import ExecutionId, Incarnation, JobId
 from timeball.domain.occurrences import DueMark, DueRow, Hoist, NextOccurrence
-from timeball.store.moves import Moves
+from timeball.store.moves import SUPERSEDED, Moves
 from timeball.store.rows import due_row_from, hoist_arrays
 
 # Rows that wait for a person, not for a time: the scheduler never looks that far.
@@ -74,7 +74,7 @@ class Hoisting(Moves):
         self._hinter.tell(hints)
         superseded = [hoist.row.job_id for hoist in hoists if hoist.stop_running]
         if superseded:
-            await self.stop_jobs(superseded, "superseded by the next occurrence")
+            await self.stop_jobs(superseded, SUPERSEDED)
         if limits:
             await self.promote(sorted(limits))
 

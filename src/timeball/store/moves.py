@@ -11,6 +11,8 @@ from timeball.store.connections import Connection
 from timeball.store.database import Database
 from timeball.store.hinter import Hinter
 
+SUPERSEDED = "superseded by the next occurrence"
+
 
 class Moves:
     """Lets in what waited for a place, and asks holders to stop."""
@@ -44,6 +46,11 @@ class Moves:
     async def stop_jobs(self, job_ids: Sequence[JobId], reason: str) -> set[ExecutionId]:
         """Ask the holders of these jobs' executions to stop."""
         rows = await self._database.fetch("request_stop_of_jobs", job_ids=list(job_ids), reason=reason)
+        return self._hint_holders(rows)
+
+    async def stop_superseded(self, keys: Sequence[str]) -> set[ExecutionId]:
+        """Ask the holders of those to stop for which a later occurrence waits behind one of these limits, where their job wants that."""
+        rows = await self._database.fetch("request_stop_of_superseded", keys=list(keys), reason=SUPERSEDED)
         return self._hint_holders(rows)
 
     def _hint_holders(self, rows: Sequence[Any]) -> set[ExecutionId]:

@@ -95,6 +95,28 @@ SET stop = :reason
 WHERE id = ANY (ARRAY(SELECT asked.id FROM asked))
 RETURNING id, holder;
 
+-- name: request_stop_of_superseded
+-- Ask those to stop whose job wants that, and whose next occurrence waits for them behind one of these limits. Who let it wait has asked those that
+-- ran; but may have died before, and what was only ready then may run by now.
+UPDATE timeball.running
+SET stop = :reason
+FROM timeball.job
+WHERE running.limit_key = ANY (:keys::text[])
+  AND running.stop IS NULL
+  AND job.id = running.job_id
+  AND job.kind IN ('every', 'cron')
+  AND job.overlap = 'cancel_running'
+  AND EXISTS (
+      SELECT 1
+      FROM timeball.blocked
+      WHERE blocked.limit_key = running.limit_key
+        AND blocked.job_id = running.job_id
+        AND blocked.origin = 'schedule'
+        AND blocked.scheduled_for > running.scheduled_for
+        AND blocked.run_at <= coalesce(:now, now())
+  )
+RETURNING running.id, running.holder;
+
 -- name: stops
 -- What this holder has been asked to stop.
 SELECT id, stop
