@@ -248,6 +248,18 @@ def test_at_its_instant_a_busy_job_is_skipped() -> None:
     assert hoist.following.executions_left == 5, "what is skipped does not use up an execution"
 
 
+def test_what_a_busy_job_owes_of_several_instants_is_one_range() -> None:
+    job = make(interval_seconds=10, misfire="all")
+
+    hoist = planned(job, START + seconds(55), is_busy=True)
+
+    assert (hoist.runs, hoist.skips) == ((), ())
+    first, last = START + seconds(10), START + seconds(50)
+    assert hoist.ranges == (SkippedRange(first=first, last=last, count=5, reason=SkipReason.OVERLAP),)
+    assert hoist.following is not None
+    assert (hoist.following.scheduled_for, hoist.following.watermark) == (START + seconds(60), last)
+
+
 def test_at_its_instant_a_busy_job_queues() -> None:
     job = make(interval_seconds=60, overlap="queue")
 
@@ -375,7 +387,8 @@ def test_catching_up_does_not_exceed_what_is_left() -> None:
     hoist = planned(job, START + seconds(650))
 
     assert len(hoist.runs) == 2
-    assert [skip.reason for skip in hoist.skips] == [SkipReason.ENDED] * 3
+    assert hoist.skips == ()
+    assert [(skipped.count, skipped.reason) for skipped in hoist.ranges][-1] == (3, SkipReason.ENDED)
     assert hoist.following is None
 
 

@@ -6,7 +6,7 @@ follows. It is pure; the store then does what it says in one guarded statement.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -208,12 +208,11 @@ def _run_owed(row: DueRow, job: Plannable, owed: Owed, now: datetime, *, stop_ru
         # One by one: those behind may yet be skipped because the first still runs, and then they must not have used up an execution.
         owed = replace(owed, run=owed.run[:1], next_at=owed.run[1])
     affordable = owed.run if row.executions_left is None else owed.run[: row.executions_left]
-    unaffordable = owed.run[len(affordable) :]
-    skips, ranges = _recorded(row, job, owed.skipped)
+    skips, ranges = _recorded(row, job, (*owed.skipped, *_not_run(owed.run[len(affordable) :], SkipReason.ENDED)))
     return Hoist(
         row=row,
         runs=tuple(_at_catch_up_rate(row, job, affordable, now)),
-        skips=skips + tuple(_skip(job, at, SkipReason.ENDED) for at in unaffordable),
+        skips=skips,
         ranges=ranges,
         following=_following(row, job, owed, used=len(affordable)),
         stop_running=stop_running,
@@ -222,9 +221,8 @@ def _run_owed(row: DueRow, job: Plannable, owed: Owed, now: datetime, *, stop_ru
 
 def _skip_all(row: DueRow, job: Plannable, owed: Owed) -> Hoist:
     """What is skipped does not use up an execution."""
-    skips, ranges = _recorded(row, job, owed.skipped)
-    overlapping = tuple(_skip(job, at, SkipReason.OVERLAP) for at in owed.run)
-    return Hoist(row=row, skips=skips + overlapping, ranges=ranges, following=_following(row, job, owed, used=0))
+    skips, ranges = _recorded(row, job, (*owed.skipped, *_not_run(owed.run, SkipReason.OVERLAP)))
+    return Hoist(row=row, skips=skips, ranges=ranges, following=_following(row, job, owed, used=0))
 
 
 def _at_catch_up_rate(row: DueRow, job: Plannable, instants: Iterable[datetime], now: datetime) -> Iterable[Run]:
@@ -242,6 +240,12 @@ def _id(row: DueRow, job: Plannable, instant: datetime) -> ExecutionId:
 
 def _skip(job: Plannable, instant: datetime, reason: SkipReason) -> Skip:
     return Skip(occurrence_id(job.id, instant), instant, reason)
+
+
+def _not_run(instants: Sequence[datetime], reason: SkipReason) -> Iterable[SkippedRange]:
+    """What was to run, and follows one another on the schedule, as one range."""
+    if instants:
+        yield SkippedRange(first=instants[0], last=instants[-1], count=len(instants), reason=reason)
 
 
 def _recorded(
