@@ -74,6 +74,16 @@ def test_nor_if_the_two_clocks_have_drifted_apart_since_the_reading(drift: float
     assert database_time(earliest * (1 + drift), 0) >= instant - timedelta(microseconds=2)
 
 
+def test_a_step_is_told_with_its_length_and_nothing_else_is_one() -> None:
+    clock = clock_with(reading(0, 0.001))
+
+    assert clock.learn(reading(5, 0.2, answered=1)) is None, "it may have been read at either end of its way"
+    step = clock.learn(reading(10, 0.001, ahead=-3600))
+    assert step is not None
+    assert step.total_seconds() == pytest.approx(-3600, abs=0.2)
+    assert clock.learn(reading(15, 0.001, ahead=-3600)) is None
+
+
 def test_the_surest_of_the_last_readings_counts() -> None:
     sure, unsure = reading(0, 0.001, answered=0), reading(5, 0.2, answered=1)
 

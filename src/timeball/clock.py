@@ -75,15 +75,18 @@ class SystemClock:
         self._uncertainty = 0.0
         self._learned_at = time.monotonic()
 
-    def learn(self, reading: ClockReading) -> None:
-        """Take a new reading into account. A step of the database's clock empties the memory."""
+    def learn(self, reading: ClockReading) -> timedelta | None:
+        """Take a new reading into account. A step of the database's clock empties the memory; returns how far it went."""
+        step = None
         with self._learning:
             if self._readings and self._contradicts(reading):
+                step = timedelta(seconds=reading.offset - self._readings[-1].offset)
                 self._readings.clear()
             self._readings.append(reading)
             self._learned_at = at = reading.received
             best = min(self._readings, key=lambda known: known.uncertainty(at))
             self._offset, self._uncertainty = best.offset, best.uncertainty(at)
+        return step
 
     def _contradicts(self, reading: ClockReading) -> bool:
         at = reading.received

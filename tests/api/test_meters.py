@@ -23,13 +23,16 @@ from tests.factories import (
     seconds,
 )
 from timeball.domain.events import (
+    ClockStepped,
     Hoisted,
     ListenerChanged,
     LoopBlocked,
     NodeLost,
+    OccurrencesRecorded,
     OccurrencesSkipped,
     OutcomeRefused,
     Reaped,
+    RetriesHeldBack,
     ServiceFailed,
     ShardsChanged,
 )
@@ -206,6 +209,9 @@ async def test_what_this_process_counted_is_told_too(
         OccurrencesSkipped(some, 3, "misfire"),
         Hoisted(5, 0, 1),
         ServiceFailed("claimer", "no", seconds(1)),
+        OccurrencesRecorded(7, (0.3, 0.7)),
+        RetriesHeldBack("h", 4),
+        ClockStepped(seconds(-3600)),
         LoopBlocked(timedelta(seconds=1.5), None),
         NodeLost(Incarnation(some), "worker", "lease"),
         ListenerChanged(is_listening=True),
@@ -220,6 +226,11 @@ async def test_what_this_process_counted_is_told_too(
     assert told["timeball_occurrences_skipped_total", "misfire"] == 3
     assert told[("timeball_executions_hoisted_total",)] == 5
     assert told["timeball_service_failures_total", "claimer"] == 1
+    assert told[("timeball_occurrences_recorded_total",)] == 7
+    assert told["timeball_record_lateness_seconds_bucket", "0.5"] == 1
+    assert told["timeball_record_lateness_seconds_bucket", "1.0"] == 2
+    assert told[("timeball_retries_held_back_total",)] == 4
+    assert told[("timeball_clock_steps_total",)] == 1
     assert told[("timeball_loop_blocked_seconds_total",)] == 1.5
     assert told["timeball_lives_lost_total", "worker"] == 1
     assert (told[("timeball_listening",)], told[("timeball_shards_owned",)]) == (1, 64)

@@ -7,12 +7,14 @@ from collections.abc import AsyncIterator, Callable
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from tests.engine.support import MORTAL, PATIENCE_SECONDS, Heard, until
 from tests.factories import make_node, only_row
-from timeball.domain.events import LoopBlocked
+from timeball.clock import ClockReading, SystemClock
+from timeball.domain.events import ClockStepped, LoopBlocked
 from timeball.domain.hints import Hints
 from timeball.domain.ids import Incarnation
 from timeball.domain.node import Node, NodeKind
@@ -20,6 +22,7 @@ from timeball.engine import heartbeat as module
 from timeball.engine.heartbeat import Heartbeat
 from timeball.env import Env
 from timeball.errors import StoreUnavailable
+from timeball.store.nodes import Renewal
 from timeball.store.postgres import Store
 from timeball.testing import VirtualClock
 from timeball.testing.clock import START
@@ -337,6 +340,19 @@ async def test_a_stopped_heart_neither_renews_nor_complains(
 
     assert losses == []
     assert (await node_row(store))["renewed_at"] == START
+
+
+async def test_a_step_of_the_databases_clock_is_told_and_its_being_put_right_is_not(
+    store: Store, heard: Heard, losses: list[str]
+) -> None:
+    node = Node(incarnation=Incarnation(UUID(int=1)), kind=NodeKind.WORKER, name="w", lease=MORTAL, slots=5)
+    heart = Heartbeat(Env(SystemClock()), heard, store, node, losses.append)
+
+    for number, ahead in enumerate((0, 0.05, 3600, 3600, 0)):
+        read_at = START + timedelta(seconds=number + ahead)
+        heart._accept(Renewal(False, ClockReading(number, number + 0.001, read_at), ()), number)
+
+    assert [round(event.by.total_seconds()) for event in heard.of(ClockStepped)] == [3600, -3600]
 
 
 async def test_a_loop_that_stands_still_is_told_once_with_its_stack(

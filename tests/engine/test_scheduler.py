@@ -25,7 +25,7 @@ from tests.engine.support import (
 from tests.factories import FAILURE, due_row, due_rows, enqueue, found, only_row, record, rooms_of, seconds, table
 from timeball.commands import Commands
 from timeball.domain.civil_time import tzdata_version
-from timeball.domain.events import Hoisted, OccurrencesSkipped
+from timeball.domain.events import Hoisted, OccurrencesRecorded, OccurrencesSkipped
 from timeball.domain.execution import Cancelled, Failed, Snoozed
 from timeball.domain.hints import Hints
 from timeball.domain.ids import JobId, occurrence_id
@@ -853,6 +853,21 @@ def twin_of(node: ManualScheduler) -> ManualScheduler:
         node.store.env, node.heard, node.store.rooms, node.store.jobs, node.keeper, SchedulerSettings()
     )
     return replace(node, scheduler=scheduler)
+
+
+async def test_what_is_recorded_late_is_told_by_its_exact_instant(
+    store: Store, clock: VirtualClock, node: ManualScheduler
+) -> None:
+    """Ahead of its instant is not late; a retry, and what somebody asked for, have none that could be missed."""
+    await create(store, interval_seconds=60)
+    await enqueue(store, after=59)
+    await node.run_until(START + seconds(60))
+    assert node.heard.of(OccurrencesRecorded) == [OccurrencesRecorded(1, ())]
+
+    clock.advance("63s")
+    await node.tick()
+
+    assert node.heard.of(OccurrencesRecorded)[1:] == [OccurrencesRecorded(1, (3.0,))]
 
 
 async def test_two_schedulers_with_the_same_shards_cannot_record_anything_twice(

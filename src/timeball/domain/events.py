@@ -65,6 +65,14 @@ class Hoisted:
 
 
 @dataclass(frozen=True, slots=True)
+class OccurrencesRecorded:
+    """Occurrences were recorded, as executions or as skipped; *late* has the seconds of those whose exact instant had passed."""
+
+    count: int
+    late: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class OccurrencesSkipped:
     """Occurrences of one job were recorded as skipped."""
 
@@ -149,6 +157,13 @@ class ListenerChanged:
 
     is_listening: bool
     error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClockStepped:
+    """The database's clock was set, or another one answers; forward if *by* is more than nothing."""
+
+    by: timedelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +260,7 @@ Event = (
     | NodeBuried
     | ShardsChanged
     | Hoisted
+    | OccurrencesRecorded
     | OccurrencesSkipped
     | SucceededInBatch
     | AttemptFailed
@@ -255,6 +271,7 @@ Event = (
     | ServiceFailed
     | ServiceRecovered
     | ListenerChanged
+    | ClockStepped
     | LoopBlocked
     | HistoryTrimmed
     | RecordsForgotten

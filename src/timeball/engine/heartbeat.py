@@ -23,8 +23,8 @@ from typing import Any
 
 import asyncpg
 
-from timeball.clock import SystemClock
-from timeball.domain.events import Emit, LoopBlocked
+from timeball.clock import ClockReading, SystemClock
+from timeball.domain.events import ClockStepped, Emit, LoopBlocked
 from timeball.domain.node import BrokerStatus, Node
 from timeball.domain.turns import Turns
 from timeball.env import Env
@@ -33,6 +33,8 @@ from timeball.store.interface import Renewal, Store
 
 _MARGIN = timedelta(seconds=1)
 _RETRY_SECONDS = 0.5
+# What a clock is put right by, all the time, is no step.
+_STEP = timedelta(milliseconds=100)
 _LOOK_SECONDS = 0.5
 # How long the node's loop may stand still before that is reported, with the stack that holds it.
 _BLOCKED_SECONDS = 1.5
@@ -166,10 +168,15 @@ class Heartbeat:
         self._extend(sent)
         self.turns = Turns(self._node.incarnation, renewal.peers)
         if isinstance(self._env.clock, SystemClock):
-            self._env.clock.learn(renewal.reading)
+            self._learn_clock(self._env.clock, renewal.reading)
         if renewal.is_draining and not self.is_draining:
             self.is_draining = True
             self.on_drain()
+
+    def _learn_clock(self, clock: SystemClock, reading: ClockReading) -> None:
+        step = clock.learn(reading)
+        if step is not None and abs(step) >= _STEP:
+            self._emit(ClockStepped(step))
 
     async def _check_identity(self, connection: Any) -> None:
         identity = await self._store.nodes.identity(connection)

@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from timeball.domain import changes
 from timeball.domain.changes import JobChange, JobSnapshot
 from timeball.domain.civil_time import tzdata_version
-from timeball.domain.events import Emit, Hoisted, OccurrencesSkipped
+from timeball.domain.events import Emit, Hoisted, OccurrencesRecorded, OccurrencesSkipped
 from timeball.domain.execution import Origin
 from timeball.domain.hints import Hints
 from timeball.domain.ids import JobId
@@ -296,8 +296,17 @@ class Scheduler(Service):
         runs = sum(len(hoist.runs) for hoist in moved)
         skipped = sum(len(hoist.skips) + len(hoist.ranges) for hoist in moved)
         self.emit(Hoisted(runs, skipped, len(hoists) - len(moved)))
+        self._tell_lateness(moved)
         if len(moved) < len(hoists):
             self.reload()
+
+    def _tell_lateness(self, moved: Sequence[Hoist]) -> None:
+        """Against the exact instants: what runs later by its jitter is recorded later, too."""
+        now = self.env.clock.now()
+        instants = [hoist.row.scheduled_for for hoist in moved if hoist.row.watermark is not None]
+        if instants:
+            late = tuple((now - instant).total_seconds() for instant in instants if instant < now)
+            self.emit(OccurrencesRecorded(len(instants), late))
 
     def _follow(self, hoist: Hoist) -> None:
         """What comes after is known without reading it: the next occurrence, and what catches up."""

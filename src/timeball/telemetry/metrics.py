@@ -5,27 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics_core import Metric
 
 from timeball.domain.events import (
     BrokerLost,
     BrokerSilent,
     BrokerWorks,
+    ClockStepped,
     Emit,
     Event,
     Hoisted,
     ListenerChanged,
     LoopBlocked,
     NodeLost,
+    OccurrencesRecorded,
     OccurrencesSkipped,
     OutcomeRefused,
     Reaped,
+    RetriesHeldBack,
     ServiceFailed,
     ShardsChanged,
     TicketsPublished,
     TicketsUsed,
 )
+
+# A second is what is promised, twelve if the scheduler has just died.
+_LATENESS = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 12, 30, 60, 300, 3600)
 
 
 class ProcessMetrics:
@@ -35,10 +41,19 @@ class ProcessMetrics:
         self.registry = CollectorRegistry()
         self._stale = self._counter("stale_outcomes", "Outcomes that were refused because their claim was gone.")
         self._reaped = self._counter("attempts_reaped", "Attempts that the reaper ended.", "outcome")
+        self._recorded = self._counter("occurrences_recorded", "Occurrences that were recorded, run or skipped.")
+        self._recorded_late = Histogram(
+            "timeball_record_lateness_seconds",
+            "How long after its instant an occurrence was recorded, of those that were late.",
+            buckets=_LATENESS,
+            registry=self.registry,
+        )
         self._skipped = self._counter("occurrences_skipped", "Occurrences that were recorded as skipped.", "reason")
         self._hoisted = self._counter("executions_hoisted", "Executions that were moved to ready.")
         self._refused = self._counter("hoists_refused", "Hoists that somebody else, or an edit, was ahead of.")
         self._failures = self._counter("service_failures", "Errors that a loop met and went on after.", "service")
+        self._held_back = self._counter("retries_held_back", "Retries that the budget of their target had no room for.")
+        self._clock_steps = self._counter("clock_steps", "Times that the database's clock was set.")
         self._blocked = self._counter("loop_blocked_seconds", "How long something kept the event loop from turning.")
         self._lives_lost = self._counter("lives_lost", "Lives of nodes that ended without their wish.", "kind")
         self._listening = Gauge("timeball_listening", "Whether hints reach this process.", registry=self.registry)
@@ -61,6 +76,10 @@ class ProcessMetrics:
             case Reaped(lost=lost, timed_out=timed_out):
                 self._reaped.labels("lost").inc(lost)
                 self._reaped.labels("timed_out").inc(timed_out)
+            case OccurrencesRecorded(count=count, late=late):
+                self._recorded.inc(count)
+                for seconds in late:
+                    self._recorded_late.observe(seconds)
             case OccurrencesSkipped(count=count, reason=reason):
                 self._skipped.labels(reason).inc(count or 1)
             case Hoisted(runs=runs, refused=refused):
@@ -68,6 +87,10 @@ class ProcessMetrics:
                 self._refused.inc(refused)
             case ServiceFailed(service=service):
                 self._failures.labels(service).inc()
+            case RetriesHeldBack(count=count):
+                self._held_back.inc(count)
+            case ClockStepped():
+                self._clock_steps.inc()
             case LoopBlocked(blocked_for=span):
                 self._blocked.inc(span.total_seconds())
             case NodeLost(kind=kind):
