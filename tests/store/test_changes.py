@@ -366,6 +366,32 @@ async def test_a_one_off_that_is_resumed_before_its_instant_keeps_it(store: Stor
     assert await only_row(store, "due") == before
 
 
+async def test_a_one_off_that_was_cancelled_does_not_come_back_with_a_pause_and_its_end(
+    store: Store, clock: VirtualClock
+) -> None:
+    execution_id = await enqueue(store, after=10)
+    await store.jobs.cancel([execution_id], "not wanted", SOMEBODY)
+    job = await read_job(store, JobId(execution_id))
+
+    await pause(store, job)
+    await resume(store, job)
+
+    assert await rooms_of(store, execution_id) == ["finished"]
+
+
+async def test_a_one_off_that_was_hoisted_and_paused_can_be_resumed_before_its_instant(
+    store: Store, clock: VirtualClock
+) -> None:
+    execution_id = await enqueue(store, after=0.3)
+    assert await rooms_of(store, execution_id) == ["ready"]
+    job = await read_job(store, JobId(execution_id))
+
+    await pause(store, job)
+    await resume(store, job)
+
+    assert [row["run_at"] for row in await table(store, "due")] == [clock.now() + seconds(0.3)]
+
+
 async def test_what_was_asked_for_a_later_instant_keeps_it_over_a_pause(store: Store, clock: VirtualClock) -> None:
     job = await make_job(store)
     later = clock.now() + seconds(60)

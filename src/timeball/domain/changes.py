@@ -216,6 +216,9 @@ def resume(snapshot: JobSnapshot, reason: str | None = None) -> JobChange:
 
 
 def _pending_after_pause(snapshot: JobSnapshot, job: Job, after: datetime) -> NextOccurrence | None:
+    if job.is_enqueued and snapshot.pending is None:
+        # Its one execution is parked elsewhere, runs, or has come to its end: a cancellation, perhaps, ahead of its instant.
+        return None
     paused_from = snapshot.job.paused_from
     if isinstance(job.rule, Once) and paused_from is not None and job.rule.scheduled_at <= paused_from:
         return None
