@@ -160,6 +160,44 @@ async def test_a_transaction_that_was_left_open_is_over(database: Database) -> N
         assert await connection.fetchval("SELECT to_regclass('half_done')::text") is None
 
 
+async def test_a_transaction_whose_commit_may_have_been_lost_is_not_made_again(database: Database) -> None:
+    """Its connection breaks in the middle of COMMIT: whether it was done is for the caller to look up, by its key."""
+    tries = 0
+
+    async def work(connection: Any) -> None:
+        nonlocal tries
+        tries += 1
+        await connection.execute("CREATE TABLE done_or_not (id integer)")
+        await cut_at_commit(database, connection)
+
+    with pytest.raises(StoreUnavailable):
+        await database.repeat(work)
+
+    assert tries == 1
+
+
+async def test_nor_is_a_statement_whose_reply_was_lost(database: Database) -> None:
+    points: list[str] = []
+
+    def cut(point: str) -> None:
+        points.append(point)
+        if point.endswith("after_commit"):
+            raise StoreUnavailable("the reply was lost")
+
+    database.env.fault = cut
+    with pytest.raises(StoreUnavailable):
+        await database.fetch("bury_nodes")
+
+    assert points == ["bury_nodes.before", "bury_nodes.after_commit"]
+
+
+async def cut_at_commit(database: Database, connection: Any) -> None:
+    """Let the server close a connection while its COMMIT is on the way."""
+    victim = connection.get_server_pid()
+    async with database.connection() as killer:
+        await killer.fetchval("SELECT pg_terminate_backend($1)", victim)
+
+
 async def test_a_database_closes_without_cutting_anybody_off(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,98 @@
+"""The listener hears hints, looks behind itself when it begins, and finds out when it has gone deaf."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from tests.engine.support import Heard, until
+from timeball.domain.events import ListenerChanged
+from timeball.domain.hints import Hints
+from timeball.engine import listener as module
+from timeball.engine.listener import Listener
+from timeball.env import Env
+from timeball.errors import StoreUnavailable
+from timeball.store.postgres import Store
+from timeball.testing import VirtualClock
+
+
+@pytest.fixture
+def hints() -> list[Hints]:
+    """What was handed on."""
+    return []
+
+
+@pytest.fixture
+async def listener(store: Store, env: Env, heard: Heard, hints: list[Hints]) -> AsyncIterator[Listener]:
+    made = Listener(env, heard, store, hints.append)
+    yield made
+    await made.hang_up()
+
+
+async def test_whoever_has_just_subscribed_is_told_to_look_everywhere(
+    listener: Listener, hints: list[Hints], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was announced before nobody will announce again; what is announced from here on is heard."""
+    subscribed: list[bool] = []
+    subscribe = asyncpg.Connection.add_listener
+
+    async def noted(*args: Any) -> None:
+        await subscribe(*args)
+        subscribed.append(not hints)
+
+    monkeypatch.setattr(asyncpg.Connection, "add_listener", noted)
+
+    await listener.tick()
+
+    assert subscribed == [True], "subscribes first, and says so then"
+    assert [hint.look_everywhere for hint in hints] == [True]
+
+
+async def test_a_hint_is_handed_on(store: Store, clock: VirtualClock, listener: Listener, hints: list[Hints]) -> None:
+    await listener.tick()
+    told = Hints()
+    told.add_lane("default", 50, clock.now(), 1)
+
+    await store.database.notify(told.encode())
+
+    await until(lambda: len(hints) == 2)
+    assert hints[1].lanes == told.lanes
+
+
+async def test_a_connection_that_was_cut_in_silence_is_found_out_and_replaced(
+    store: Store,
+    clock: VirtualClock,
+    listener: Listener,
+    hints: list[Hints],
+    heard: Heard,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody answers, and nothing says so: only a question does."""
+    monkeypatch.setattr(module, "_PROBE_TIMEOUT", 0.05)
+    await listener.tick()
+    silent = listener._connection
+
+    async def no_answer(_query: str) -> None:
+        await asyncio.Event().wait()
+
+    listener._connection = _Silent(silent, no_answer)
+    clock.advance("4900ms")
+    await listener.tick()
+    clock.advance("200ms")
+    with pytest.raises(StoreUnavailable):
+        await listener.tick()
+    await listener.tick()
+
+    assert [event.is_listening for event in heard.of(ListenerChanged)] == [True, False, True]
+    assert [hint.look_everywhere for hint in hints] == [True, True], "what was missed meanwhile is looked for"
+    silent.terminate()
+
+
+class _Silent:
+    def __init__(self, connection: Any, execute: Any) -> None:
+        self.execute = execute
+        self.terminate = connection.terminate
