@@ -1,7 +1,9 @@
 """Schedulers and workers in one process, their loops ticked one at a time in an order that a seed draws, on real SQL.
 
-Nodes die, freeze and come back, and lose the connection before a statement or the reply behind its commit. One clock, one statement at a
-time, nothing by chance but what the seed says: the same seed gives the same run.
+Nodes die, between two rounds or between two statements, freeze and come back, and lose the connection before a statement or the reply
+behind its commit; one execution kills whoever runs it; and the database may fall back to what it was some time ago, as a failover does that
+loses the last commits. One clock, one statement at a time, nothing by chance but what the seed says: the same seed gives the same run,
+statement by statement, and `trace` tells two runs apart.
 """
 
 from __future__ import annotations
@@ -9,11 +11,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from hashlib import blake2b
 from random import Random
 
 from tests.engine.support import MORTAL, ManualRunner, make_executor, registry
 from tests.factories import FAILURE, HANDLER, make_node
-from timeball.domain.events import ignore
+from timeball.domain.events import Event, Hoisted, OutcomeRefused
 from timeball.domain.execution import Failed, Succeeded
 from timeball.domain.ids import Incarnation
 from timeball.domain.node import NodeKind
@@ -32,16 +35,50 @@ from timeball.testing import VirtualClock
 
 OpenStore = Callable[[Env], Awaitable[Store]]
 
+# What kills whoever runs it.
+POISON = '{"poison": true}'
+# What must be met by a batch of seeds, or it proves less than it seems to.
+TO_BE_MET = frozenset(
+    {
+        "killed",
+        "killed between two statements",
+        "frozen",
+        "cut",
+        "life lost",
+        "outcome refused",
+        "hoist refused",
+        "claim found committed",
+        "claim found absent",
+        "outcome found committed",
+        "failed over",
+        "poison dead-lettered",
+    }
+)
+_KEPT = (
+    *("job", "job_version", "due", "ready", "blocked", "running", "finished", "attempt", "skip_range"),
+    *("node", "shard", "queue", "running_limit", "live_key", "audit"),
+)
+
+
+class KilledError(StoreUnavailable):
+    """As by kill -9, between two statements."""
+
 
 class SwarmNode:
     """One node: a life after the other, each until it is killed or finds its lease gone."""
 
-    def __init__(self, swarm: Swarm, store: Store) -> None:
+    def __init__(self, swarm: Swarm, store: Store, number: int) -> None:
         self.swarm = swarm
         self.store = store
+        self.number = number
         self.services: list[Service] = []
         self.incarnation: Incarnation | None = None
         self.frozen_until = 0.0
+        # Just woken, it goes on where it was, before it looks at any clock.
+        self.is_numb = False
+        # How often it acts before it notices that the database is another one.
+        self.notices_in: int | None = None
+        self._lost_reply: str | None = None
         self._lease_ends = 0.0
         self._renew_at = 0.0
 
@@ -62,12 +99,17 @@ class SwarmNode:
         """As by kill -9: nothing is said, nothing is written."""
         self.incarnation = None
         self.services = []
+        self.is_numb = False
+        self.notices_in = self._lost_reply = None
 
     async def act(self, rng: Random) -> None:
         """One round of one loop, or a renewal; whatever the database refuses is tried again another time."""
         try:
             if self.incarnation is None:
                 await self.begin()
+            elif self.is_numb:
+                self.is_numb = False
+                await rng.choice(self.services).tick()
             elif self.swarm.clock.monotonic() >= self._lease_ends:
                 self.swarm.seen["life lost"] += 1
                 self.die()
@@ -75,10 +117,49 @@ class SwarmNode:
                 await self._renew(self.incarnation)
             else:
                 await rng.choice(self.services).tick()
+        except KilledError:
+            self.swarm.seen["killed between two statements"] += 1
+            self.die()
         except StoreUnavailable:
             self.swarm.seen["cut"] += 1
+        self._notice_failover()
         for _ in range(3):
             await asyncio.sleep(0)
+
+    def _notice_failover(self) -> None:
+        if self.notices_in is not None:
+            self.notices_in -= 1
+            if self.notices_in < 0:
+                self.die()
+
+    def fault(self, point: str) -> None:
+        """What the seed does to the statement that is to be sent, or has just been committed."""
+        self.swarm.note(self.number, point)
+        if self.swarm.is_healed:
+            return
+        chance = self.swarm.rng.random()
+        if chance < self.swarm.kill_rate:
+            raise KilledError("killed")
+        if chance < self.swarm.kill_rate + self.swarm.cut_rate:
+            self._lost_reply = point
+            raise StoreUnavailable("the connection was cut")
+        self._see_what_was_found(point)
+
+    def _see_what_was_found(self, point: str) -> None:
+        lost = self._lost_reply
+        if point == "read_back_claim.after_commit" and lost in ("claim.before", "claim.after_commit"):
+            self.swarm.seen[f"claim found {'absent' if lost == 'claim.before' else 'committed'}"] += 1
+            self._lost_reply = None
+        if point == "already_recorded.after_commit" and lost in ("finish_succeeded.after_commit",):
+            self.swarm.seen["outcome found committed"] += 1
+            self._lost_reply = None
+
+    def emit(self, event: Event) -> None:
+        """Take note of what must be met."""
+        if isinstance(event, OutcomeRefused):
+            self.swarm.seen["outcome refused"] += 1
+        elif isinstance(event, Hoisted) and event.refused:
+            self.swarm.seen["hoist refused"] += 1
 
     async def _renew(self, incarnation: Incarnation) -> None:
         sent = self.swarm.clock.monotonic()
@@ -95,11 +176,11 @@ class SwarmScheduler(SwarmNode):
     kind = NodeKind.SCHEDULER
 
     def make_services(self, incarnation: Incarnation) -> list[Service]:
-        env, store = self.store.env, self.store
-        keeper = ShardKeeper(env, ignore, store.nodes, incarnation, lambda: None)
-        scheduler = Scheduler(env, ignore, store.rooms, store.jobs, keeper, SchedulerSettings())
+        env, store, emit = self.store.env, self.store, self.emit
+        keeper = ShardKeeper(env, emit, store.nodes, incarnation, lambda: None)
+        scheduler = Scheduler(env, emit, store.rooms, store.jobs, keeper, SchedulerSettings())
         housekeeping = HousekeepingSettings()
-        reaper = Reaper(env, ignore, store.nodes, store.rooms, housekeeping, lambda: keeper.is_housekeeper)
+        reaper = Reaper(env, emit, store.nodes, store.rooms, housekeeping, lambda: keeper.is_housekeeper)
         return [keeper, scheduler, scheduler, reaper]
 
 
@@ -109,24 +190,29 @@ class SwarmWorker(SwarmNode):
     kind = NodeKind.WORKER
 
     def make_services(self, incarnation: Incarnation) -> list[Service]:
-        env, store, settings = self.store.env, self.store, WorkerSettings(slots=500, hold_limit=0)
-        recorder = Recorder(env, ignore, store.rooms)
+        env, store, emit = self.store.env, self.store, self.emit
+        settings = WorkerSettings(slots=500, hold_limit=0)
+        recorder = Recorder(env, emit, store.rooms)
         self._runner = ManualRunner()
         executor = make_executor(env, self._runner, settings.slots, registry(), recorder.hand_over)
-        claimer = Claimer(env, ignore, store.rooms, executor, incarnation, (HANDLER,), settings)
-        sweeper = Sweeper(env, ignore, store.rooms, claimer)
-        stocktaker = Stocktaker(env, ignore, store.rooms, incarnation, claimer, executor, recorder.unrecorded)
+        claimer = Claimer(env, emit, store.rooms, executor, incarnation, (HANDLER,), settings)
+        sweeper = Sweeper(env, emit, store.rooms, claimer)
+        stocktaker = Stocktaker(env, emit, store.rooms, incarnation, claimer, executor, recorder.unrecorded)
         return [recorder, recorder, claimer, claimer, sweeper, stocktaker]
 
     async def act(self, rng: Random) -> None:
         await super().act(rng)
-        if self.incarnation is not None:
+        if self.incarnation is None:
+            return
+        if any(context.claimed.payload == POISON for context in self._runner.started):
+            self.die()
+        else:
             self._end_some(rng)
 
     def _end_some(self, rng: Random) -> None:
         for context in [context for context in self._runner.started if rng.random() < 0.5]:
             self._runner.started.remove(context)
-            self.swarm.runs[context.claimed.id, context.claimed.fence] += 1
+            self.swarm.runs[context.claimed.id, context.claimed.claim_id] += 1
             fails = not self.swarm.is_healed and rng.random() < 0.2
             self._runner.end(context.claimed, Failed(FAILURE) if fails else Succeeded())
 
@@ -141,23 +227,43 @@ class Swarm:
         self.seen: Counter[str] = Counter()
         self.runs: Counter[object] = Counter()
         self.is_healed = False
-        self._cut_rate = self.rng.choice((0, 0.01, 0.05))
+        self.cut_rate = self.rng.choice((0, 0.02, 0.1))
+        self.kill_rate = self.rng.choice((0, 0.002, 0.01))
         self._trouble_rate = self.rng.choice((0.005, 0.02))
+        self._is_lossy = self.rng.random() < 0.4
+        self._saves_at, self._fails_over_at = (250, 250 + self.rng.randint(10, 100)) if self._is_lossy else (None, None)
+        self._steps = 0
+        self._trace = blake2b(digest_size=16)
 
-    def _fault(self, _point: str) -> None:
-        if not self.is_healed and self.rng.random() < self._cut_rate:
-            raise StoreUnavailable("the connection was cut")
+    def __str__(self) -> str:
+        kinds = Counter(node.kind.value for node in self.nodes)
+        return f"{dict(kinds)}, cuts {self.cut_rate}, kills {self.kill_rate}, trouble {self._trouble_rate}, failover {self._fails_over_at}"
+
+    def note(self, *facts: object) -> None:
+        """One line of the trace, with the time it was."""
+        self._trace.update(f"{self.clock.now()} {facts}\n".encode())
+
+    @property
+    def trace(self) -> str:
+        """What tells this run from any other."""
+        return self._trace.hexdigest()
 
     async def gather(self, open_store: OpenStore) -> None:
         """As many nodes of each kind as the seed says, each with connections of its own."""
         kinds = [SwarmScheduler] * self.rng.randint(1, 3) + [SwarmWorker] * self.rng.randint(1, 3)
-        for kind in kinds:
+        for number, kind in enumerate(kinds):
             env = Env(self.clock, Random(self.rng.getrandbits(32)))
-            self.nodes.append(kind(self, await open_store(env)))
-            env.fault = self._fault
+            node = kind(self, await open_store(env), number)
+            self.nodes.append(node)
+            env.fault = node.fault
 
     async def step(self) -> None:
         """A moment passes, and one node does one thing; or something happens to it."""
+        self._steps += 1
+        if self._steps == self._saves_at:
+            await _remember(self.nodes[0].store)
+        elif self._steps == self._fails_over_at:
+            await self._fail_over()
         self.clock.advance(self.rng.choice((0, 0.01, 0.1, 0.5)))
         node = self.rng.choice(self.nodes)
         if not self.is_healed and self.rng.random() < self._trouble_rate:
@@ -172,9 +278,32 @@ class Swarm:
         else:
             self.seen["frozen"] += 1
             node.frozen_until = self.clock.monotonic() + self.rng.choice((2, 15, 40))
+            node.is_numb = True
+
+    async def _fail_over(self) -> None:
+        """The last commits are lost; some notice at once, others have sent something before."""
+        self.seen["failed over"] += 1
+        await _fall_back(self.nodes[0].store)
+        for node in self.nodes:
+            node.notices_in = self.rng.randint(0, 2)
 
     def heal(self) -> None:
         """No more trouble: from here on everything has to come to its end."""
         self.is_healed = True
         for node in self.nodes:
             node.frozen_until = 0.0
+
+
+async def _remember(store: Store) -> None:
+    async with store.database.transaction() as connection:
+        await connection.execute("CREATE SCHEMA saved")
+        for table in _KEPT:
+            await connection.execute(f"CREATE TABLE saved.{table} AS TABLE timeball.{table}")
+
+
+async def _fall_back(store: Store) -> None:
+    async with store.database.transaction() as connection:
+        await connection.execute(f"TRUNCATE {', '.join(f'timeball.{table}' for table in _KEPT)}")
+        for table in _KEPT:
+            await connection.execute(f"INSERT INTO timeball.{table} SELECT * FROM saved.{table}")
+        await connection.execute("DROP SCHEMA saved CASCADE")
