@@ -24,7 +24,7 @@ class RetryPolicy:
         return timedelta(milliseconds=min(self.initial_backoff_ms * 2**doublings, self.max_backoff_ms))
 
     def delay(self, failures: int, chance: float) -> timedelta:
-        """The wait after so many failed attempts, between the initial back-off and the ceiling.
+        """The wait after so many failed attempts, between half of the initial back-off and the ceiling.
 
         *chance* is a random number in [0, 1). Jitter spreads a thousand jobs that failed together; the floor keeps the
         target from being called again at once.
