@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -63,6 +62,8 @@ def strangers(model: type[BaseModel], environment: Mapping[str, str]) -> list[St
 
 def nearest(name: str, known: Iterable[str]) -> tuple[str, ...]:
     """The names that somebody may have meant: those that end alike, or else the one that is spelt almost alike."""
+    import difflib  # for who has mistyped something
+
     plain = {_plain(each): each for each in known}
     ending = tuple(each for bare, each in plain.items() if bare.endswith(f"_{_plain(name)}"))
     alike = difflib.get_close_matches(_plain(name), plain, 1, _LIKENESS)

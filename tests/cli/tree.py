@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from timeball.cli.branches import Branch
-from timeball.cli.main import app
+from timeball.cli.root import app
 
 
 def all_commands() -> Iterator[tuple[tuple[str, ...], Any]]:

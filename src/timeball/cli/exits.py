@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
-
-from typer.exceptions import TyperException
+from typing import TYPE_CHECKING
 
 from timeball.cli.words import harmless
 from timeball.errors import (
@@ -18,6 +17,9 @@ from timeball.errors import (
     SettingsError,
     TimeballError,
 )
+
+if TYPE_CHECKING:
+    from typer.exceptions import TyperException
 
 OK, FAILED, USAGE, NOT_FOUND, NOT_ALLOWED, CONFLICT, RUN_FAILED, INTERRUPTED = 0, 1, 2, 3, 4, 5, 6, 130
 

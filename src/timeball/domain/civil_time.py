@@ -24,7 +24,6 @@ an offset since 1970 is a week, and a test compares with every change of every z
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -260,6 +259,8 @@ def _unknown_timezone(name: str) -> UnknownTimezone:
 
 
 def _similar_names(name: str) -> list[str]:
+    import difflib  # for who has mistyped something
+
     if len(name) > 40:
         return []
     wanted = name.casefold().replace(" ", "_")

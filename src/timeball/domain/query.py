@@ -7,7 +7,6 @@ not be. A bare word is looked for in names and ids. All terms must hold.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -177,6 +176,8 @@ def _moment(name: str, word: str) -> timedelta | datetime:
 
 
 def _unknown(name: str, fields: Mapping[str, Field]) -> InvalidInput:
+    import difflib  # for who has mistyped something
+
     known = [f"{one}.key" if field.kind is Kind.JSON else one for one, field in fields.items()]
     near = difflib.get_close_matches(name, list(fields), 1)
     hint = f"did you mean {near[0]}:?" if near else 'put quotes around text that contains a colon: "a:b"'
