@@ -10,8 +10,8 @@ import pytest
 from tests.api.test_conventions import check_problem
 from tests.factories import FAILURE, claim_all, enqueue, found, record, seconds, table
 from timeball.domain.dead_letters import NO_FINGERPRINT
-from timeball.domain.execution import ErrorInfo, Failed
-from timeball.domain.search import ExecutionFilter, PageRequest, parse_states
+from timeball.domain.execution import ErrorInfo, Failed, parse_states
+from timeball.domain.search import ExecutionFilter, PageRequest
 from timeball.store.listing import Listing
 from timeball.store.postgres import Store
 from timeball.testing import VirtualClock

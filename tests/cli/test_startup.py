@@ -77,13 +77,21 @@ SPARED = {
     *("timeball.cli.render", "timeball.cli.root", "timeball.cli.session", "timeball.cli.tree"),
     *("timeball.handlers.email_send", "timeball.handlers.queue_publish", "timeball.handlers.shell_command"),
     *("timeball.insights", "timeball.live", "timeball.store.embedded"),
+    *("timeball.domain.search", "timeball.store.changes", "timeball.store.operations", "timeball.store.templates"),
+    *("timeball.engine.broker_watch", "timeball.store.tickets"),
 }
 
 
 @pytest.mark.parametrize(
     ("kind", "other"),
     [
-        ("worker", {"timeball.engine.scheduler", "timeball.engine.janitor", "timeball.runners.process"}),
+        (
+            "worker",
+            {
+                *("timeball.engine.scheduler", "timeball.engine.janitor", "timeball.runners.process"),
+                *("timeball.domain.sketch", "timeball.store.rollups"),
+            },
+        ),
         ("scheduler", {"timeball.engine.claimer", "timeball.engine.executor", "timeball.runners.thread"}),
     ],
 )

@@ -14,13 +14,13 @@ from timeball.api.problems import Refusal
 from timeball.api.schemas.common import Words
 from timeball.api.schemas.jobs import JobFields
 from timeball.domain.civil_time import read_moment
-from timeball.domain.execution import Origin
+from timeball.domain.execution import Origin, parse_states
 from timeball.domain.ids import JobId
 from timeball.domain.job import Job, JobSpec, JobStatus, redefine, spec_of
 from timeball.domain.query import EXECUTION_FIELDS, JOB_FIELDS, LONGEST, parse_query
 from timeball.domain.redaction import refuse_redacted
 from timeball.domain.schedule import ScheduleKind
-from timeball.domain.search import ExecutionFilter, JobFilter, PageRequest, parse_states
+from timeball.domain.search import ExecutionFilter, JobFilter, PageRequest
 
 _NUMBERED_DEFAULT, _NUMBERED_MOST = 20, 100
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 from timeball.domain.ids import ClaimId, ExecutionId, Incarnation, JobId
+from timeball.errors import InvalidInput
 
 
 class ExecutionState(StrEnum):
@@ -29,6 +31,21 @@ class ExecutionState(StrEnum):
 
 
 _FINAL = frozenset({ExecutionState.SUCCEEDED, ExecutionState.CANCELLED, ExecutionState.DEAD, ExecutionState.SKIPPED})
+# The words people bring along for four of our states.
+STATE_ALIASES = {"pending": "scheduled", "picked": "queued", "completed": "succeeded", "failed": "dead"}
+
+
+def parse_states(words: Iterable[str], field: str = "status") -> tuple[ExecutionState, ...]:
+    """States as people name them, each once; `pending picked completed failed` are understood too."""
+    return tuple(dict.fromkeys(_state(word, field) for word in words))
+
+
+def _state(word: str, field: str) -> ExecutionState:
+    try:
+        return ExecutionState(STATE_ALIASES.get(word, word))
+    except ValueError:
+        known = ", ".join([*ExecutionState, *STATE_ALIASES])
+        raise InvalidInput(f"{field} is {word[:60]!r}, expected one of {known}", field=field) from None
 
 
 class Origin(StrEnum):

@@ -77,6 +77,12 @@ def made_at(value: UUID) -> datetime:
     return _EPOCH + timedelta(milliseconds=value.int >> 80)
 
 
+def first_id_at(moment: datetime) -> UUID:
+    """The smallest id that a moment's millisecond can have."""
+    milliseconds = max(int(moment.timestamp() * 1000), 0)
+    return UUID(int=(milliseconds & 0xFFFF_FFFF_FFFF) << 80)
+
+
 def shard_of(job_id: UUID, shards: int) -> int:
     """The shard of a job. The last bits of an id are random or a hash, so they spread evenly as they are."""
     return (job_id.int & 0xFFFF_FFFF) % shards

@@ -15,11 +15,10 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from timeball.domain.civil_time import read_moment
-from timeball.domain.execution import Origin
+from timeball.domain.execution import Origin, parse_states
 from timeball.domain.instants import shown
 from timeball.domain.job import JobStatus
 from timeball.domain.schedule import ScheduleKind
-from timeball.domain.search import parse_states
 from timeball.domain.spans import parse_span
 from timeball.errors import InvalidInput
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Generic, TypeVar
 from uuid import UUID
@@ -24,11 +24,6 @@ if TYPE_CHECKING:
 LARGEST_PAGE = 200
 # How far totals are exact, and how deep pages can be numbered.
 EXACT_UP_TO = 10_000
-
-# The words people bring along for four of our states.
-STATE_ALIASES = {"pending": "scheduled", "picked": "queued", "completed": "succeeded", "failed": "dead"}
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Item = TypeVar("Item")
 
@@ -147,19 +142,6 @@ class Page(Generic[Item]):
     looked_at: int | None = None
 
 
-def parse_states(words: Iterable[str], field: str = "status") -> tuple[ExecutionState, ...]:
-    """States as people name them, each once; `pending picked completed failed` are understood too."""
-    return tuple(dict.fromkeys(_state(word, field) for word in words))
-
-
-def _state(word: str, field: str) -> ExecutionState:
-    try:
-        return ExecutionState(STATE_ALIASES.get(word, word))
-    except ValueError:
-        known = ", ".join([*ExecutionState, *STATE_ALIASES])
-        raise InvalidInput(f"{field} is {word[:60]!r}, expected one of {known}", field=field) from None
-
-
 def write_cursor(order: str, *position: object) -> str:
     """A cursor: opaque to callers, and only good for the order it was made in."""
     return urlsafe_b64encode(orjson.dumps([order, *position], default=str)).decode().rstrip("=")
@@ -179,14 +161,3 @@ def read_cursor(cursor: str, order: str, length: int) -> list[str | None]:
     raise InvalidInput(
         f"cursor {cursor[:60]!r} is none of this list", field="cursor", hint="use next_cursor as it was given, or none"
     )
-
-
-def first_id_at(moment: datetime) -> UUID:
-    """The smallest id that a moment's millisecond can have."""
-    milliseconds = max(int(moment.timestamp() * 1000), 0)
-    return UUID(int=(milliseconds & 0xFFFF_FFFF_FFFF) << 80)
-
-
-def time_of_id(value: UUID) -> datetime:
-    """The moment that an id bears in its first bits, to the millisecond."""
-    return _EPOCH + timedelta(milliseconds=value.int >> 80)

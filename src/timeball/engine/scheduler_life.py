@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from timeball.broker.interface import Broker
 from timeball.domain.events import Emit
 from timeball.domain.hints import Hints
 from timeball.domain.node import Node
 from timeball.engine.bookkeeper import Bookkeeper
-from timeball.engine.dispatcher import Dispatcher
 from timeball.engine.janitor import Janitor
 from timeball.engine.life import Life
 from timeball.engine.reaper import Reaper
@@ -19,6 +19,9 @@ from timeball.engine.shards import ShardKeeper
 from timeball.env import Env
 from timeball.settings import HousekeepingSettings, SchedulerSettings
 from timeball.store.interface import Store
+
+if TYPE_CHECKING:
+    from timeball.engine.dispatcher import Dispatcher
 
 
 class SchedulerLife(Life):
@@ -44,6 +47,8 @@ class SchedulerLife(Life):
         )
         self.dispatcher: Dispatcher | None = None
         if broker is not None and broker.carries_tickets:
+            from timeball.engine.dispatcher import Dispatcher
+
             self.dispatcher = dispatcher = Dispatcher(env, emit, store, broker, self.keeper)
             self.heartbeat.broker = lambda: dispatcher.watch.status
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from timeball.broker.interface import Broker, Inbox
 from timeball.domain.events import Draining, Emit
@@ -16,16 +17,17 @@ from timeball.engine.executor import Executor
 from timeball.engine.journal import Journal
 from timeball.engine.life import Life
 from timeball.engine.lookout import Lookout
-from timeball.engine.receiver import Receiver
 from timeball.engine.recorder import Recorder
 from timeball.engine.retry_gate import RetryGate
 from timeball.engine.service import Service
 from timeball.engine.stocktaker import Stocktaker
-from timeball.engine.ticket_claimer import TicketClaimer
 from timeball.env import Env
 from timeball.runners.interface import Runner
 from timeball.settings import WorkerSettings
 from timeball.store.interface import RoomStore, Store
+
+if TYPE_CHECKING:
+    from timeball.engine.receiver import Receiver
 
 # The last part of the grace is kept for ending what would not end by itself, and for writing that down.
 _LAST_SECONDS = 5.0
@@ -99,6 +101,9 @@ class WorkerLife(Life):
         self.executor.may_begin = lambda: self.heartbeat.has_lease
 
     def _claim_by_ticket(self, broker: Broker) -> None:
+        from timeball.engine.receiver import Receiver
+        from timeball.engine.ticket_claimer import TicketClaimer
+
         env, emit, store, node = self.env, self.emit, self.store, self.node
         claimer = TicketClaimer(env, emit, store.rooms, store.tickets, self.executor, node, self._settings)
         self.claimer = claimer

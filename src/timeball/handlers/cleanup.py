@@ -9,8 +9,7 @@ from typing import Any, Protocol
 from pydantic import ConfigDict, Field, field_validator
 
 from timeball.current import current
-from timeball.domain.execution import ExecutionState
-from timeball.domain.search import parse_states
+from timeball.domain.execution import ExecutionState, parse_states
 from timeball.errors import InvalidInput
 from timeball.handlers.typed import Payload, Refused
 

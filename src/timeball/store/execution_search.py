@@ -13,7 +13,8 @@ from uuid import UUID
 
 from timeball.domain.dead_letters import NO_FINGERPRINT
 from timeball.domain.execution import Execution, ExecutionState
-from timeball.domain.search import ExecutionFilter, first_id_at, read_cursor, time_of_id, write_cursor
+from timeball.domain.ids import first_id_at, made_at
+from timeball.domain.search import ExecutionFilter, read_cursor, write_cursor
 from timeball.store import stretches
 from timeball.store.composing import Reader, Values, literal
 from timeball.store.rows import execution_from
@@ -115,7 +116,7 @@ class ExecutionSearch:
 
     def moment_of(self, place: UUID) -> datetime:
         """The instant that an id bears."""
-        return time_of_id(place)
+        return made_at(place)
 
     def _query(self, values: Values, start: UUID | None, end: UUID | None, limit: int | None) -> str:
         order = _order_of(self._wanted)

@@ -5,7 +5,9 @@ There is one implementation, on PostgreSQL; this is the seam behind which it sta
 
 from __future__ import annotations
 
-from timeball.store.changes import Changes, ChangeStream
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from timeball.store.connections import Confirmation
 from timeball.store.enqueuing import Pattern, is_plain, pattern_of
 from timeball.store.history import History as HistoryStore
@@ -18,11 +20,14 @@ from timeball.store.nodes import Renewal, ShardRow
 from timeball.store.placing import AuditEntry
 from timeball.store.postgres import Store
 from timeball.store.retention import Retention as RetentionStore
-from timeball.store.rollups import Rollups as RollupStore
 from timeball.store.rooms import PARKED_AT, Claims, ClaimWish, Orphan, Ownership
 from timeball.store.rooms import Rooms as RoomStore
-from timeball.store.tickets import ReadyRow, TicketClaims
-from timeball.store.tickets import Tickets as TicketStore
+
+if TYPE_CHECKING:
+    from timeball.store.changes import Changes, ChangeStream
+    from timeball.store.rollups import Rollups as RollupStore
+    from timeball.store.tickets import ReadyRow, TicketClaims
+    from timeball.store.tickets import Tickets as TicketStore
 
 __all__ = [
     "PARKED_AT",
@@ -54,3 +59,20 @@ __all__ = [
     "is_plain",
     "pattern_of",
 ]
+
+# What an idle worker never asks for is imported when somebody does.
+_LATE = {
+    "ChangeStream": ("changes", "ChangeStream"),
+    "Changes": ("changes", "Changes"),
+    "ReadyRow": ("tickets", "ReadyRow"),
+    "RollupStore": ("rollups", "Rollups"),
+    "TicketClaims": ("tickets", "TicketClaims"),
+    "TicketStore": ("tickets", "Tickets"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = _LATE[name]
+    return getattr(import_module(f"timeball.store.{module}"), attribute)

@@ -14,8 +14,9 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from timeball.domain.execution import ExecutionState
+from timeball.domain.ids import first_id_at, made_at
 from timeball.domain.job import Job, JobStatus
-from timeball.domain.search import JobFilter, JobOrder, first_id_at, read_cursor, time_of_id, write_cursor
+from timeball.domain.search import JobFilter, JobOrder, read_cursor, write_cursor
 from timeball.store.composing import Reader, Values
 from timeball.store.rows import job_from
 from timeball.store.searching import job_condition
@@ -106,7 +107,7 @@ class JobSearch:
 
     def moment_of(self, place: Place) -> datetime | None:
         """The instant that an id bears."""
-        return time_of_id(place) if isinstance(place, UUID) else None
+        return made_at(place) if isinstance(place, UUID) else None
 
     def _query(self, columns: str, values: Values, start: Place | None, end: Place | None) -> str:
         conditions = self._bounds(values, start, end)

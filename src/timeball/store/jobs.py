@@ -13,12 +13,11 @@ import orjson
 from timeball.domain.changes import JobChange, JobSnapshot, citations
 from timeball.domain.execution import SKIP_STOP, Origin
 from timeball.domain.hints import Hints
-from timeball.domain.ids import ExecutionId, Incarnation, JobId, occurrence_id, show_execution
+from timeball.domain.ids import ExecutionId, Incarnation, JobId, first_id_at, occurrence_id, show_execution
 from timeball.domain.job import Job
 from timeball.domain.misfire import SkippedRange
 from timeball.domain.occurrences import NextOccurrence, Timetable
 from timeball.domain.schedule import Once
-from timeball.domain.search import first_id_at
 from timeball.errors import Conflict, NotFound
 from timeball.store.connections import Connection
 from timeball.store.enqueuing import HINT_MARGIN

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from timeball.domain.foresight import Line
-from timeball.domain.ids import ExecutionId, JobId, show_job
+from timeball.domain.ids import ExecutionId, JobId, first_id_at, show_job
 from timeball.domain.job import jitter_of
-from timeball.domain.search import first_id_at
 from timeball.store.database import Database
 from timeball.store.durations import NO_DURATIONS, Durations, UsualDurations
 from timeball.store.rows import rule_from

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from timeball.clock import SystemClock
 from timeball.env import Env
-from timeball.store.changes import ChangeStream
 from timeball.store.database import Database
 from timeball.store.hinter import Hinter
 from timeball.store.history import History
 from timeball.store.jobs import Jobs
 from timeball.store.migrate import check, migrate
 from timeball.store.nodes import Nodes
-from timeball.store.operations import Operations
 from timeball.store.retention import Retention
-from timeball.store.rollups import Rollups
 from timeball.store.rooms import Rooms
-from timeball.store.templates import Templates
-from timeball.store.tickets import Tickets
+
+if TYPE_CHECKING:
+    from timeball.store.changes import ChangeStream
+    from timeball.store.operations import Operations
+    from timeball.store.rollups import Rollups
+    from timeball.store.templates import Templates
+    from timeball.store.tickets import Tickets
 
 DEFAULT_SHARDS = 64
 DEFAULT_HOIST_WINDOW = timedelta(milliseconds=500)
@@ -27,18 +31,16 @@ _FIRST_DAYS = 8
 
 
 class Store:
-    """Where the truth lives. `open` before use, `close` after."""
+    """Where the truth lives. `open` before use, `close` after.
+
+    What an idle worker never asks for is imported when somebody does.
+    """
 
     jobs: Jobs
     rooms: Rooms
-    tickets: Tickets
     nodes: Nodes
     history: History
-    rollups: Rollups
     retention: Retention
-    changes: ChangeStream
-    templates: Templates
-    operations: Operations
     shards: int
 
     def __init__(
@@ -67,17 +69,47 @@ class Store:
             raise
         self.rooms = Rooms(self.database, self.hinter, self.shards)
         self.jobs = Jobs(self.database, self.hinter, self.rooms, self.hoist_window)
-        self.tickets = Tickets(self.database)
         self.nodes = Nodes(self.database, self.hinter)
-        self.rollups = Rollups(self.database)
         self.retention = Retention(self.database)
         self.history = History(self.database, self.retention)
-        self.changes = ChangeStream(self.database)
-        self.templates = Templates(self.database, self.jobs)
-        self.operations = Operations(self.database, self.jobs)
         if migrates:
             await self._make_first_days()
         await self.learn_clock()
+
+    @cached_property
+    def tickets(self) -> Tickets:
+        """What is ready, for a broker to carry."""
+        from timeball.store.tickets import Tickets
+
+        return Tickets(self.database)
+
+    @cached_property
+    def rollups(self) -> Rollups:
+        """The past, added up."""
+        from timeball.store.rollups import Rollups
+
+        return Rollups(self.database)
+
+    @cached_property
+    def changes(self) -> ChangeStream:
+        """What happens, as it happens."""
+        from timeball.store.changes import ChangeStream
+
+        return ChangeStream(self.database)
+
+    @cached_property
+    def templates(self) -> Templates:
+        """Jobs to make more of."""
+        from timeball.store.templates import Templates
+
+        return Templates(self.database, self.jobs)
+
+    @cached_property
+    def operations(self) -> Operations:
+        """What is done to many at a time."""
+        from timeball.store.operations import Operations
+
+        return Operations(self.database, self.jobs)
 
     async def _read_schema(self, *, checks: bool) -> None:
         async with self.database.connection() as connection:

@@ -12,10 +12,9 @@ from uuid import UUID
 
 from timeball.domain.dead_letters import NO_FINGERPRINT
 from timeball.domain.execution import ExecutionState
-from timeball.domain.ids import parse_id
+from timeball.domain.ids import first_id_at, parse_id
 from timeball.domain.job import JobStatus
 from timeball.domain.query import Relation, Term
-from timeball.domain.search import first_id_at
 from timeball.errors import InvalidInput
 
 Place = Callable[[Any, str], str]
