@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tests.engine.support import IMMORTAL, MORTAL, ManualScheduler, start_scheduler, start_worker
 from timeball.domain.events import ShardsChanged
 from timeball.domain.ids import Incarnation
+from timeball.domain.node import fair_share
 from timeball.engine.shards import ShardKeeper
 from timeball.env import Env
 from timeball.errors import StoreUnavailable
@@ -81,6 +83,24 @@ async def test_a_settled_share_is_left_alone(store: Store) -> None:
 
     assert await epochs(store) == before
     assert [node.heard for node in nodes] == [[], []]
+
+
+async def test_the_share_is_computed_when_somebody_comes_or_goes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = await start_scheduler(store)
+    computed: list[int] = []
+
+    def counted(shards: Sequence[int], living: Sequence[Incarnation]) -> dict[int, Incarnation]:
+        computed.append(len(living))
+        return fair_share(shards, living)
+
+    monkeypatch.setattr("timeball.engine.shards.fair_share", counted)
+    await share_out(node, node)
+    newcomer = await start_scheduler(store, takes=False)
+    await share_out(node, node)
+    await store.nodes.remove(newcomer.incarnation)
+    await share_out(node, node)
+
+    assert computed == [2, 1]
 
 
 async def test_a_newcomer_is_given_its_share_and_little_else_moves(store: Store) -> None:

@@ -8,7 +8,7 @@ what makes hoisting safe is the comparison on the row itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from timeball.domain.events import Emit, ShardsChanged
@@ -34,6 +34,8 @@ class ShardKeeper(Service):
         self.incarnation = incarnation
         self._on_change = on_change
         self.epochs: dict[int, int] = {}
+        self._sharers: tuple[tuple[int, ...], frozenset[Incarnation]] | None = None
+        self._share: dict[int, Incarnation] = {}
 
     @property
     def is_housekeeper(self) -> bool:
@@ -43,7 +45,7 @@ class ShardKeeper(Service):
     async def tick(self) -> timedelta:
         shards = await self._nodes.shards()
         living = await self._nodes.schedulers()
-        share = fair_share((shard.id for shard in shards), living)
+        share = self._fair_share([shard.id for shard in shards], living)
         mine = {shard for shard, owner in share.items() if owner == self.incarnation}
         owned = {shard.id: shard.epoch for shard in shards if shard.owner == self.incarnation}
         surplus = sorted(owned.keys() - mine)
@@ -55,6 +57,13 @@ class ShardKeeper(Service):
         kept = {shard: epoch for shard, epoch in owned.items() if shard in mine}
         self._become(kept | taken, gained=len(taken), released=len(surplus))
         return _INTERVAL
+
+    def _fair_share(self, shards: Sequence[int], living: Sequence[Incarnation]) -> dict[int, Incarnation]:
+        """Computed when somebody came or went, and not every second: it was a seventh of what an idle scheduler computes."""
+        sharers = (tuple(shards), frozenset(living))
+        if sharers != self._sharers:
+            self._sharers, self._share = sharers, fair_share(shards, living)
+        return self._share
 
     def _forget(self, shards: list[int]) -> None:
         """Hoist nothing more of these, even before the release has been written."""
