@@ -18,9 +18,10 @@ from tests.engine.support import (
     ManualRunner,
     create,
     registry,
+    settle,
     until,
 )
-from tests.factories import HANDLER, enqueue, only_row, rooms_of, table
+from tests.factories import HANDLER, enqueue, only_row, rooms_of, seconds, table
 from timeball.commands import Commands
 from timeball.current import Halt
 from timeball.domain.events import Draining, NodeLost, NodeStarted, NodeStopped, ServiceFailed
@@ -230,6 +231,37 @@ async def test_a_cancellation_reaches_what_runs(store: Store, env: Env, nodes: N
 
     await until_in(store, execution_id, "finished")
     assert (await only_row(store, "finished"))["state"] == "cancelled"
+
+
+async def test_what_is_held_is_called_off_before_the_drop_though_nobody_hints(
+    store: Store, env: Env, clock: VirtualClock, nodes: Nodes
+) -> None:
+    """Behind PgBouncer, or with a listener that was cut off: the next look comes while it is still held."""
+    life = nodes.worker(runner := ManualRunner())
+    await store.nodes.register(life.node)
+    life.heartbeat._extend(clock.monotonic())
+    execution_id = await enqueue(store, after=0.4)
+    await settle(life.sweeper)
+    await settle(life.claimer)
+    assert life.executor.held == 1
+    rest = await life.stop_watch.tick()
+    assert rest < seconds(0.4), "it will look again before the drop"
+    await Commands(store, env).cancel([execution_id])
+
+    clock.advance(rest)
+    await life.stop_watch.tick()
+    await settle(life.recorder)
+
+    assert await rooms_of(store, execution_id) == ["finished"]
+    assert runner.started == []
+
+
+async def test_who_hears_hints_need_not_look_often_for_what_is_to_stop(nodes: Nodes) -> None:
+    life = nodes.worker(ManualRunner())
+
+    await life.listener.tick()
+
+    assert await life.stop_watch.tick() == seconds(1)
 
 
 # leaving

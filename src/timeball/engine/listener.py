@@ -34,6 +34,11 @@ class Listener(Service):
         self._connection: Any = None
         self._next_probe = 0.0
 
+    @property
+    def is_listening(self) -> bool:
+        """Whether hints are heard, as far as is known; never behind PgBouncer, where nobody listens."""
+        return self._connection is not None
+
     async def tick(self) -> timedelta:
         try:
             if self._connection is None:

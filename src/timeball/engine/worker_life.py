@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -32,23 +32,28 @@ if TYPE_CHECKING:
 # The last part of the grace is kept for ending what would not end by itself, and for writing that down.
 _LAST_SECONDS = 5.0
 _STOP_POLL = timedelta(seconds=1)
+# Who hears no hints looks often: what is held for half a second would be dropped before the next look.
+_DEAF_STOP_POLL = timedelta(milliseconds=100)
 
 
 class StopWatch(Service):
-    """Hears which executions are to stop: when hinted, and by a look every second."""
+    """Hears which executions are to stop: when hinted, and by a look every second; by more of them while no hints come."""
 
-    def __init__(self, env: Env, emit: Emit, rooms: RoomStore, node: Node, executor: Executor) -> None:
+    def __init__(
+        self, env: Env, emit: Emit, rooms: RoomStore, node: Node, executor: Executor, hears_hints: Callable[[], bool]
+    ) -> None:
         super().__init__(env, emit)
         self._rooms = rooms
         self._node = node
         self._executor = executor
+        self._hears_hints = hears_hints
 
     async def tick(self) -> timedelta:
         if self._executor.busy or self._executor.held or self._executor.waiting:
             stops = await self._rooms.stops(self._node.incarnation)
             if stops:
                 self._executor.stop_executions(stops)
-        return _STOP_POLL
+        return _STOP_POLL if self._hears_hints() else _DEAF_STOP_POLL
 
 
 class WorkerLife(Life):
@@ -90,7 +95,7 @@ class WorkerLife(Life):
             self.claimer.turn_of = lambda hints: self.heartbeat.turns.of(hints)
         self.lookout = Lookout(env, emit, store.rooms, self.claimer, node.handlers)
         self.claimer.on_left_to_others = self.lookout.expect
-        self.stop_watch = StopWatch(env, emit, store.rooms, node, self.executor)
+        self.stop_watch = StopWatch(env, emit, store.rooms, node, self.executor, lambda: self.listener.is_listening)
         self.stocktaker = Stocktaker(
             env, emit, store.rooms, node.incarnation, self.claimer, self.executor, self.recorder.unrecorded
         )
