@@ -9,7 +9,7 @@ BIN     := .venv/bin
 SERVICES := postgresql pgbouncer redis rabbitmq chromium curl
 
 .DEFAULT_GOAL := help
-.PHONY: screenshots reference help up test check lint types audit bench bench-peers performance-page peers-page soak schema reference lock clean run-packages dev-packages services
+.PHONY: screenshots reference help up test check lint types audit bench bench-peers performance-page peers-page soak mutants schema reference lock clean run-packages dev-packages services
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -54,6 +54,9 @@ soak: dev-packages services ## the system tests with random faults, for long (MI
 	@SWARM_SEEDS=$(or $(SEEDS),1000) $(BIN)/python -m pytest -q -n $(WORKERS) --timeout 0 tests/engine/test_swarm.py
 	@CROWD=100000 $(BIN)/python -m pytest -q --timeout 0 tests/engine/test_crowds.py
 	@SOAK_MINUTES=$(or $(MINUTES),60) $(BIN)/python -m pytest --timeout 0 tests/system $(ARGS)
+
+mutants: dev-packages services ## take guards out one at a time and see that the tests notice (ONLY="fence" for some)
+	@$(BIN)/python -m tests.mutants $(ONLY)
 
 schema: dev-packages services ## write down the schema that the migrations make, in one file for reading
 	@$(BIN)/python -m tests.schema

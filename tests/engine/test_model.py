@@ -9,6 +9,8 @@ import pytest
 
 from tests.engine.model import CLAIM_GUARDS, FIRING_GUARDS, Model, claims, explore, firing
 
+pytestmark = pytest.mark.slow
+
 Make = Callable[[frozenset[str]], Model[Any]]
 
 # Where two are redundant on purpose: without the first nothing breaks, and without both something does.

@@ -57,6 +57,7 @@ def met(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_once_the_trouble_is_over_everything_has_ended_once(
     seed: int, make_database: MakeDatabase, met: Path

@@ -1,0 +1,507 @@
+"""Guards taken out, one at a time, each with the tests that must notice: `make mutants` does it, in a copy of the tree.
+
+A mutant that lives means that a promise is kept by luck. `tests/test_mutants.py` sees to it that this list keeps up with the code.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """In *file*, *old* (found there once) becomes *new*; at least one of *tests* must fail then."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+_SQL = "store/sql"
+_OUTCOMES, _HOIST, _RACES = "tests/store/test_outcomes.py", "tests/store/test_hoist.py", "tests/store/test_races.py"
+_SCHEDULER, _REAPER, _LIFE = (
+    "tests/engine/test_scheduler.py",
+    "tests/engine/test_reaper.py",
+    "tests/engine/test_life.py",
+)
+_EXECUTOR, _HEARTBEAT = "tests/engine/test_executor.py", "tests/engine/test_heartbeat.py"
+_LIFECYCLE, _OCCURRENCES = "tests/domain/test_lifecycle.py", "tests/domain/test_occurrences.py"
+_DISPATCHER, _RECEIVER = "tests/engine/test_dispatcher.py", "tests/engine/test_receiver.py"
+
+
+def _one(name: str, file: str, old: str, new: str, *tests: str) -> Mutant:
+    return Mutant(name, file, old, new, tests)
+
+
+MUTANTS = (
+    # outcomes
+    _one(
+        "a success without its fence",
+        f"{_SQL}/finishing.sql",
+        "          AND running.fence = outcome.fence\n",
+        "",
+        f"{_OUTCOMES}::test_a_stale_outcome_changes_nothing",
+    ),
+    _one(
+        "a success without its claim",
+        f"{_SQL}/finishing.sql",
+        "          AND running.claim_id = outcome.claim_id\n",
+        "",
+        "tests/engine/test_recorder.py::test_the_claim_id_alone_refuses_a_claim_that_another_history_gave",
+    ),
+    _one(
+        "an end without its claim",
+        f"{_SQL}/finishing.sql",
+        "          AND running.claim_id = given.claim_id\n          AND running.stop IS NOT DISTINCT FROM given.stop\n",
+        "          AND running.stop IS NOT DISTINCT FROM given.stop\n",
+        f"{_OUTCOMES}::test_of_two_outcomes_in_one_batch_the_one_of_the_claim_counts",
+        f"{_OUTCOMES}::test_a_stale_outcome_changes_nothing",
+    ),
+    _one(
+        "an end that does not hear a stop",
+        f"{_SQL}/finishing.sql",
+        "          AND running.stop IS NOT DISTINCT FROM given.stop\n",
+        "",
+        f"{_REAPER}::test_what_people_say_while_the_reaper_makes_up_its_mind_is_heeded",
+        f"{_RACES}::test_an_outcome_that_was_decided_upon_before_somebody_had_spoken_is_decided_upon_again",
+    ),
+    _one(
+        "an end that does not look at its job again",
+        f"{_SQL}/finishing.sql",
+        "(looked_at.is_paused, looked_at.is_deleted) <> (given.is_paused, given.is_deleted)",
+        "false",
+        f"{_REAPER}::test_what_people_say_while_the_reaper_makes_up_its_mind_is_heeded",
+    ),
+    _one(
+        "a fence that begins again on release",
+        f"{_SQL}/finishing.sql",
+        "           next_attempts, next_lost, fence, tzdata, limit_key",
+        "           next_attempts, next_lost, 0, tzdata, limit_key",
+        f"{_OUTCOMES}::test_fences_grow_over_all_attempts",
+    ),
+    _one(
+        "another's key freed",
+        f"{_SQL}/finishing.sql",
+        "      AND live_key.key = removed.unique_key\n      AND live_key.execution_id = removed.id\n",
+        "      AND live_key.key = removed.unique_key\n",
+        f"{_OUTCOMES}::test_a_key_that_another_holds_by_now_is_not_freed",
+    ),
+    _one(
+        "a lost reply taken for a stale outcome",
+        "engine/recorder.py",
+        "        if refused and was_tried:\n",
+        "        if False:\n",
+        "tests/engine/test_recorder.py::test_a_lost_reply_is_no_stale_outcome",
+    ),
+    # claims
+    _one(
+        "a claim that does not count",
+        f"{_SQL}/claiming.sql",
+        "           least(attempts, 2147483646) + 1, lost, least(fence",
+        "           attempts, lost, least(fence",
+        "tests/store/test_claim.py::test_a_claim_keeps_every_column_and_adds_its_own",
+    ),
+    _one(
+        "a fence that does not grow",
+        f"{_SQL}/claiming.sql",
+        "lost, least(fence, 9223372036854775806) + 1, tzdata",
+        "lost, fence, tzdata",
+        f"{_OUTCOMES}::test_fences_grow_over_all_attempts",
+    ),
+    _one(
+        "a claim whose reply was lost is forgotten",
+        "engine/claimer.py",
+        "        self.in_flight = None\n        self._executor.accept(claims)\n",
+        "        self.in_flight = None\n",
+        "tests/engine/test_claimer.py::test_a_claim_whose_reply_was_lost_is_read_back",
+    ),
+    _one(
+        "places counted without a lock",
+        f"{_SQL}/moves.sql",
+        "WHERE key = ANY (:keys::text[])\nORDER BY key\nFOR UPDATE;",
+        "WHERE key = ANY (:keys::text[])\nORDER BY key;",
+        f"{_RACES}::test_two_who_let_in_at_the_limit_of_a_job",
+    ),
+    # hoists
+    _one(
+        "a hoist of another version",
+        f"{_SQL}/hoisting.sql",
+        "          AND due.version = owed.version\n",
+        "",
+        f"{_HOIST}::test_a_row_of_another_version_is_not_moved",
+    ),
+    _one(
+        "a hoist of another instant",
+        f"{_SQL}/hoisting.sql",
+        "          AND due.run_at = owed.run_at\n          AND due.version",
+        "          AND due.version",
+        f"{_HOIST}::test_a_row_of_another_instant_is_not_moved",
+        f"{_RACES}::test_a_parked_retry_is_not_hoisted",
+    ),
+    _one(
+        "a hoist beyond the window",
+        f"{_SQL}/hoisting.sql",
+        "          AND due.run_at <= coalesce(:now, now()) + :hoist_window::interval\n        OFFSET 0\n",
+        "        OFFSET 0\n",
+        f"{_HOIST}::test_a_row_beyond_the_window_is_not_moved",
+    ),
+    _one(
+        "a hoist from a shard that is not ours",
+        f"{_SQL}/hoisting.sql",
+        "    WHERE shard.owner = :incarnation\n",
+        "",
+        f"{_HOIST}::test_a_shard_that_another_owns_is_not_ours",
+    ),
+    _one(
+        "a hoist of an earlier epoch",
+        f"{_SQL}/hoisting.sql",
+        "    JOIN timeball.shard USING (id, epoch)\n",
+        "    JOIN timeball.shard ON shard.id = mine.id\n",
+        f"{_HOIST}::test_a_shard_of_an_older_epoch_is_not_ours",
+    ),
+    _one(
+        "the next occurrence counted from now",
+        "domain/occurrences.py",
+        "next_at=job.rule.next_after(scheduled_for))\n    return judge",
+        "next_at=now + ((job.rule.next_after(scheduled_for) or now) - scheduled_for))\n    return judge",
+        f"{_SCHEDULER}::test_an_interval_is_kept_to_the_microsecond_for_hours",
+    ),
+    # overlap
+    _one(
+        "overlap judged ahead of its instant",
+        "domain/occurrences.py",
+        "    if overlaps and row.run_at > now:\n",
+        "    if False:\n",
+        f"{_OCCURRENCES}::test_overlap_is_not_judged_before_the_instant",
+        f"{_SCHEDULER}::test_overlap_is_judged_at_the_instant_itself",
+    ),
+    _one(
+        "a waiting retry is no overlap",
+        f"{_SQL}/hoisting.sql",
+        "AND due.job_id <> due.id AND due.kind IN ('retry', 'snooze') OFFSET 0);",
+        "AND false OFFSET 0);",
+        f"{_SCHEDULER}::test_a_waiting_retry_is_an_overlap_too",
+    ),
+    _one(
+        "what runs is not asked to stop for the next one",
+        "store/hoisting.py",
+        "            await self.stop_jobs(superseded, SUPERSEDED)\n",
+        "            pass\n",
+        f"{_SCHEDULER}::test_a_newer_occurrence_asks_the_running_one_to_stop",
+    ),
+    _one(
+        "nor asked again",
+        "engine/reaper.py",
+        "            await self._rooms.stop_superseded(keys)\n",
+        "",
+        f"{_REAPER}::test_what_was_to_stop_for_the_next_occurrence_is_asked_though_its_scheduler_died",
+    ),
+    _one(
+        "an older one makes the newer stop",
+        f"{_SQL}/moves.sql",
+        "        AND blocked.scheduled_for > running.scheduled_for\n",
+        "",
+        f"{_REAPER}::test_nothing_else_that_waits_makes_what_runs_stop",
+    ),
+    # people
+    _one(
+        "a drop that looks at no stop",
+        "engine/executor.py",
+        "        stop = self._stops.pop(claimed.id, None) if self._stops else None\n",
+        "        stop = None\n",
+        f"{_EXECUTOR}::test_what_waits_for_a_slot_is_called_off_when_it_would_start",
+        f"{_EXECUTOR}::test_a_claim_that_comes_with_a_stop_is_not_started",
+    ),
+    _one(
+        "who hears no hints looks seldom",
+        "engine/worker_life.py",
+        "        return _STOP_POLL if self._hears_hints() else _DEAF_STOP_POLL\n",
+        "        return _STOP_POLL\n",
+        f"{_LIFE}::test_what_is_held_is_called_off_before_the_drop_though_nobody_hints",
+    ),
+    _one(
+        "a cancelled one-off comes back with the end of a pause",
+        "domain/changes.py",
+        "    if job.is_enqueued and snapshot.pending is None:\n",
+        "    if False:\n",
+        "tests/store/test_changes.py::test_a_one_off_that_was_cancelled_does_not_come_back_with_a_pause_and_its_end",
+    ),
+    _one(
+        "a retry parked behind the resumption of its job",
+        f"{_SQL}/hoisting.sql",
+        "  AND NOT EXISTS (SELECT 1 FROM looked_at WHERE looked_at.id = due.job_id AND looked_at.paused_at IS NULL);",
+        ";",
+        f"{_SCHEDULER}::test_a_retry_that_was_read_during_a_pause_is_not_parked_after_it",
+        f"{_RACES}::test_a_retry_is_not_parked_behind_the_resumption_of_its_job",
+    ),
+    _one(
+        "retries of a paused job go on",
+        "engine/scheduler.py",
+        "        if paused:\n            await self._rooms.park(paused)\n",
+        "        paused = []\n        if paused:\n            await self._rooms.park(paused)\n",
+        f"{_SCHEDULER}::test_the_retries_of_a_paused_job_wait_until_it_is_resumed",
+    ),
+    _one(
+        "a pause that was made longer ends as it was read",
+        "engine/scheduler.py",
+        "    if until is None or until > snapshot.now:\n",
+        "    if until is None:\n",
+        f"{_SCHEDULER}::test_a_pause_that_was_made_longer_is_not_ended_by_what_was_read_before",
+    ),
+    _one(
+        "what fell into a pause is not recorded",
+        "domain/changes.py",
+        "        skipped=_paused_skip(snapshot),\n        unpark=True,\n",
+        "        unpark=True,\n",
+        f"{_SCHEDULER}::test_the_scheduler_resumes_a_job_when_its_pause_is_over",
+    ),
+    # the dead
+    _one(
+        "a renewal after the lease has run out",
+        f"{_SQL}/nodes.sql",
+        "  AND lease_until > coalesce(:now, now())\nRETURNING draining",
+        "RETURNING draining",
+        f"{_HEARTBEAT}::test_a_renewal_that_finds_the_lease_run_out_is_refused",
+    ),
+    _one(
+        "a lease that counts from its answer",
+        "engine/heartbeat.py",
+        "        self._extend(sent)\n        self.turns",
+        "        self._extend(self._env.clock.monotonic())\n        self.turns",
+        f"{_HEARTBEAT}::test_a_lease_counts_from_the_moment_it_was_asked_for",
+    ),
+    _one(
+        "reaped before buried",
+        "engine/reaper.py",
+        "        for incarnation, kind, name in await self._nodes.bury():\n"
+        "            self.emit(NodeBuried(incarnation, kind.value, name))\n"
+        '        self.env.fault("reaper.buried")\n'
+        "        orphans = await self._rooms.orphans(_BATCH)\n",
+        "        orphans = await self._rooms.orphans(_BATCH)\n"
+        "        for incarnation, kind, name in await self._nodes.bury():\n"
+        "            self.emit(NodeBuried(incarnation, kind.value, name))\n",
+        f"{_REAPER}::test_a_dead_node_is_buried_and_what_it_held_is_ready_again",
+    ),
+    _one(
+        "no deadline",
+        f"{_SQL}/finishing.sql",
+        "   OR running.deadline < coalesce(:now, now())\n",
+        "",
+        f"{_REAPER}::test_an_attempt_past_its_deadline_times_out_although_its_worker_lives",
+    ),
+    _one(
+        "at most once, and once more",
+        "domain/lifecycle.py",
+        '    if standing.delivery is Delivery.AT_MOST_ONCE:\n        reason = "its worker was lost',
+        '    if False:\n        reason = "its worker was lost',
+        f"{_LIFECYCLE}::test_at_most_once_never_runs_a_lost_attempt_again",
+    ),
+    _one(
+        "lost once too often",
+        "domain/lifecycle.py",
+        "    if lost >= standing.retry.max_lost:\n",
+        "    if lost > standing.retry.max_lost:\n",
+        f"{_LIFECYCLE}::test_what_keeps_failing_or_being_lost_ends_dead",
+    ),
+    _one(
+        "tried once too often",
+        "domain/lifecycle.py",
+        "    if failures > standing.retry.max_retries:\n",
+        "    if failures > standing.retry.max_retries + 1:\n",
+        f"{_LIFECYCLE}::test_no_sequence_of_outcomes_exceeds_the_budgets",
+    ),
+    _one(
+        "what is given back counts",
+        "domain/lifecycle.py",
+        "    return Requeue(standing.attempts - 1, standing.lost)\n",
+        "    return Requeue(standing.attempts, standing.lost)\n",
+        f"{_LIFECYCLE}::test_given_back_and_snoozed_attempts_do_not_count",
+    ),
+    _one(
+        "begun without a lease",
+        "engine/executor.py",
+        "        if not self.may_begin():\n            return None\n",
+        "",
+        f"{_EXECUTOR}::test_a_life_without_a_lease_begins_nothing",
+    ),
+    _one(
+        "another database goes unnoticed",
+        "engine/heartbeat.py",
+        "        if identity != self._identity:\n",
+        "        if False:\n",
+        f"{_HEARTBEAT}::test_another_database_in_its_place_ends_the_life",
+    ),
+    _one(
+        "and behind PgBouncer",
+        "engine/heartbeat.py",
+        "                if is_new or self._store.database.behind_pgbouncer:\n",
+        "                if is_new:\n",
+        f"{_HEARTBEAT}::test_another_server_behind_pgbouncer_ends_the_life_though_the_connection_stayed",
+    ),
+    # the drop
+    _one(
+        "a timer that is believed",
+        "engine/executor.py",
+        "        while self._held and self._held[0][0] <= now:\n",
+        "        while self._held:\n",
+        f"{_EXECUTOR}::test_a_timer_that_fires_early_drops_nothing",
+    ),
+    _one(
+        "what cannot be ended gives its slot away",
+        "engine/executor.py",
+        "        return len(self._attempts) + self._overrunning()\n",
+        "        return len(self._attempts)\n",
+        f"{_EXECUTOR}::test_what_cannot_be_ended_keeps_its_slot",
+    ),
+    # zones
+    _one(
+        "older time-zone data overrule newer",
+        f"{_SQL}/hoisting.sql",
+        "WHERE tzdata < :tzdata\n",
+        "WHERE tzdata <> :tzdata\n",
+        f"{_SCHEDULER}::test_occurrences_of_newer_data_than_ours_are_left_to_those_who_have_them",
+    ),
+    _one(
+        "new time-zone data move nothing",
+        "engine/scheduler.py",
+        "            await self._refresh_zones()\n",
+        "            pass\n",
+        f"{_SCHEDULER}::test_an_occurrence_that_older_time_zone_data_yielded_is_moved",
+    ),
+    # wake-ups
+    _one(
+        "a hint out of a caller's transaction",
+        "store/new_jobs.py",
+        "            carried = self._hinter.take_along(hints) if connection is None and hints else None\n",
+        "            carried = self._hinter.take_along(hints) if hints else None\n",
+        "tests/store/test_hinter.py::test_a_callers_own_transaction_sends_no_hint",
+    ),
+    _one(
+        "a listener that does not look behind itself",
+        "engine/listener.py",
+        "        self._heed(Hints(nodes_changed=True, look_everywhere=True))\n",
+        "",
+        "tests/engine/test_listener.py::test_whoever_has_just_subscribed_is_told_to_look_everywhere",
+    ),
+    _one(
+        "a listener that does not probe",
+        "engine/listener.py",
+        "                await self._probe()\n",
+        "                pass\n",
+        "tests/engine/test_listener.py::test_a_connection_that_was_cut_in_silence_is_found_out_and_replaced",
+    ),
+    _one(
+        "a statement sent again on another connection",
+        "store/database.py",
+        "            except (*_REPEATABLE, *on):\n",
+        "            except (*_REPEATABLE, StoreUnavailable, *on):\n",
+        "tests/store/test_connections.py::test_a_transaction_whose_commit_may_have_been_lost_is_not_made_again",
+    ),
+    # brokers
+    _one(
+        "the same delay for every ticket",
+        "engine/dispatcher.py",
+        "min(2 * known.delay, _LONGEST_DELAY)",
+        "min(known.delay, _LONGEST_DELAY)",
+        f"{_DISPATCHER}::test_what_stays_unclaimed_gets_another_ticket_with_doubling_delay",
+    ),
+    _one(
+        "any number of tickets",
+        "engine/dispatcher.py",
+        "        return await self._store.tickets.read(lanes, self._handlers, MOST_TICKETS)\n",
+        "        return await self._store.tickets.read(lanes, self._handlers, 1_000_000)\n",
+        f"{_DISPATCHER}::test_no_more_than_the_first_of_a_queue_have_a_ticket",
+    ),
+    _one(
+        "no patience with tickets",
+        "engine/ticket_claimer.py",
+        "        return run_at > self.env.clock.now() - _UNCLAIMED_FOR\n",
+        "        return False\n",
+        f"{_RECEIVER}::test_while_tickets_come_hints_and_sweeps_leave_the_young_alone",
+    ),
+    # leaving
+    _one(
+        "a leaving worker keeps what has not begun",
+        "engine/worker_life.py",
+        "        given_back = self.executor.give_back_all()\n",
+        "        given_back = 0\n",
+        f"{_LIFE}::test_a_leaving_worker_gives_back_what_has_not_begun_and_waits_for_the_rest",
+    ),
+    _one(
+        "a leaving worker halts nothing",
+        "engine/worker_life.py",
+        "        self.executor.halt_all()\n",
+        "",
+        f"{_LIFE}::test_what_does_not_end_within_the_grace_is_halted_and_given_back_uncounted",
+    ),
+    _one(
+        "a leaving scheduler keeps its shards",
+        f"{_SQL}/nodes.sql",
+        "    UPDATE timeball.shard\n    SET owner = NULL\n    WHERE owner = :incarnation\n)\nDELETE",
+        "    SELECT 1\n)\nDELETE",
+        f"{_LIFE}::test_a_leaving_scheduler_hands_its_shards_over_at_once",
+        "tests/store/test_nodes.py::test_a_farewell_releases_everything_at_once",
+    ),
+    # words
+    _one(
+        "truncated before it is redacted",
+        "handlers/http_webhook.py",
+        "        keep = MAX_BODY_BYTES + disclosure.longest\n",
+        "        keep = MAX_BODY_BYTES\n",
+        "tests/handlers/builtin/test_http_webhook.py::test_redaction_runs_before_truncation",
+    ),
+)
+
+
+def main(wanted: list[str]) -> int:
+    """Run them, or those whose name contains one of *wanted*; the number of those that live."""
+    chosen = [mutant for mutant in MUTANTS if not wanted or any(word in mutant.name for word in wanted)]
+    alive = []
+    with tempfile.TemporaryDirectory(prefix="tb-mutants-") as folder:
+        tree = Path(folder) / "tree"
+        for part in ("src", "tests", "docs", "examples", "pyproject.toml"):
+            _copy(ROOT / part, tree / part)
+        for mutant in chosen:
+            is_dead = _is_noticed(mutant, tree)
+            print(f"{'caught' if is_dead else 'ALIVE '}  {mutant.name}", flush=True)
+            if not is_dead:
+                alive.append(mutant)
+    print(f"{len(chosen) - len(alive)} of {len(chosen)} were caught")
+    return len(alive)
+
+
+def _copy(source: Path, target: Path) -> None:
+    if source.is_dir():
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", ".*", "node_modules", "*.png"))
+    else:
+        shutil.copy(source, target)
+
+
+def _is_noticed(mutant: Mutant, tree: Path) -> bool:
+    file = tree / "src" / "timeball" / mutant.file
+    whole = file.read_text()
+    file.write_text(whole.replace(mutant.old, mutant.new, 1))
+    try:
+        command = (sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *mutant.tests)
+        environment = os.environ | {"PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+        ended = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
+    finally:
+        file.write_text(whole)
+    # Anything but failed tests is no answer: a name that is not found, a syntax error.
+    if ended.returncode not in (0, 1):
+        raise SystemExit(f"{mutant.name}: the tests could not be run\n{ended.stdout[-2000:]}")
+    return ended.returncode == 1
+
+
+if __name__ == "__main__":
+    sys.exit(min(main(sys.argv[1:]), 1))
