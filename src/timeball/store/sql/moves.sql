@@ -97,11 +97,16 @@ RETURNING id, holder;
 
 -- name: request_stop_of_superseded
 -- Ask those to stop whose job wants that, and whose next occurrence waits for them behind one of these limits. Who let it wait has asked those that
--- ran; but may have died before, and what was only ready then may run by now.
+-- ran; but may have died before, and what was only ready then may run by now. Theirs is a limit of one: under larger ones nobody is looked for.
 UPDATE timeball.running
 SET stop = :reason
 FROM timeball.job
-WHERE running.limit_key = ANY (:keys::text[])
+WHERE running.limit_key = ANY (ARRAY(
+          SELECT running_limit.key
+          FROM timeball.running_limit
+          WHERE running_limit.key = ANY (:keys::text[])
+            AND running_limit.max_running = 1
+      ))
   AND running.stop IS NULL
   AND job.id = running.job_id
   AND job.kind IN ('every', 'cron')
