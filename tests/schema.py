@@ -59,7 +59,17 @@ SELECT conname, pg_get_constraintdef(oid, true)
 FROM pg_constraint
 WHERE conrelid = %s
   AND contype IN ('p', 'u', 'c', 'f', 'x')
+  AND convalidated
 ORDER BY contype <> 'p', conname
+"""
+# Those that were added to a table with rows: they may call functions, and stand behind them.
+_LATER_CONSTRAINTS = """
+SELECT relname, conname, pg_get_constraintdef(pg_constraint.oid, true)
+FROM pg_constraint
+JOIN pg_class ON pg_class.oid = conrelid
+WHERE relnamespace = 'timeball'::regnamespace
+  AND NOT convalidated
+ORDER BY relname, conname
 """
 _INDEXES = """
 SELECT c.relname, pg_get_indexdef(c.oid, 0, true)
@@ -91,6 +101,8 @@ def schema_text(dsn: str) -> str:
             parts += _relation(connection, sentences, *row)
         for name, definition in (*connection.execute(_FUNCTIONS), *connection.execute(_TRIGGERS)):
             parts.append(sentences.get(name, "") + definition.strip() + ";\n")
+        for table, name, definition in connection.execute(_LATER_CONSTRAINTS):
+            parts.append(f"ALTER TABLE timeball.{table} ADD CONSTRAINT {name} {definition};\n")
     return _short("\n".join(parts))
 
 

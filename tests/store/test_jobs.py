@@ -506,3 +506,84 @@ async def test_the_schema_itself_refuses_what_no_schedule_can_be(store: Store) -
         with pytest.raises(asyncpg.CheckViolationError):
             async with store.database.transaction() as connection:
                 await connection.execute(f"UPDATE timeball.job SET {assignment}")
+
+
+# Each rule of the schema by its name, and what breaks it and no other.
+_BREACHES = {
+    "job_kind_check": ["kind = 'sometimes'", "kind = ''"],
+    "once_has_instant": ["scheduled_at = NULL"],
+    "every_has_interval": ["kind = 'every'", "kind = 'every', interval_seconds = 1, scheduled_at = NULL"],
+    "cron_has_schedule": ["kind = 'cron'", "kind = 'cron', schedule = '* * * * *', timezone = NULL"],
+    "job_name_check": ["name = ''", "name = repeat('n', 201)"],
+    "job_handler_check": ["handler = ''", "handler = repeat('h', 201)"],
+    "job_interval_seconds_check": ["interval_seconds = 0", "interval_seconds = -1"],
+    "job_scheduled_at_check": [
+        *("scheduled_at = '1969-12-31T23:59:59Z'", "scheduled_at = '2200-01-01Z'"),
+        *("scheduled_at = 'infinity'", "scheduled_at = '-infinity'"),
+    ],
+    "job_on_gap_check": ["on_gap = 'jump'"],
+    "job_on_repeat_check": ["on_repeat = 'third'"],
+    "job_max_executions_check": ["max_executions = 0"],
+    "job_jitter_seconds_check": ["jitter_seconds = -1"],
+    "job_misfire_check": ["misfire = 'first'"],
+    "job_misfire_grace_seconds_check": ["misfire_grace_seconds = -1"],
+    "job_misfire_cap_check": ["misfire_cap = 0"],
+    "job_misfire_max_age_seconds_check": ["misfire_max_age_seconds = -1"],
+    "job_overlap_check": ["overlap = 'perhaps'"],
+    "job_queue_check": ["queue = ''", "queue = repeat('q', 201)"],
+    "job_priority_check": ["priority = -1", "priority = 101"],
+    "job_max_retries_check": ["max_retries = -1"],
+    "job_max_lost_check": ["max_lost = 0", "max_lost = -1"],
+    "job_initial_backoff_ms_check": ["initial_backoff_ms = -1"],
+    "job_max_backoff_ms_check": ["max_backoff_ms = -1"],
+    "job_timeout_ms_check": ["timeout_ms = 0"],
+    "job_max_running_check": ["max_running = 0"],
+}
+
+
+@pytest.mark.parametrize("rule", _BREACHES)
+async def test_the_schema_names_the_rule_that_a_one_off_breaks(store: Store, clock: VirtualClock, rule: str) -> None:
+    """Fault 27. What the usual one-off is taken for at a glance must not hide what is wrong with another."""
+    await store.jobs.create([define_job(store, name=None, scheduled_at=clock.now())], [])
+
+    for assignment in _BREACHES[rule]:
+        with pytest.raises(asyncpg.CheckViolationError) as refused:
+            async with store.database.transaction() as connection:
+                await connection.execute(f"UPDATE timeball.job SET {assignment}")
+        assert (refused.value.constraint_name, refused.value.table_name) == (rule, "job")
+
+
+@pytest.mark.parametrize(
+    "assignment",
+    [
+        *(
+            "name = repeat('n', 200)",
+            "handler = repeat('h', 200), queue = repeat('q', 200)",
+            "handler = 'h', queue = 'q'",
+        ),
+        *("scheduled_at = '1970-01-01Z'", "scheduled_at = '2199-12-31T23:59:59.999999Z'"),
+        *("kind = 'manual', scheduled_at = NULL", "kind = 'cron', schedule = '@daily', timezone = 'UTC'"),
+        *(
+            "max_retries = 0",
+            "max_lost = 1",
+            "priority = 0",
+            "priority = 100",
+            "initial_backoff_ms = 0",
+            "max_backoff_ms = 0",
+        ),
+        *(
+            "timeout_ms = 1",
+            "max_running = 1",
+            "interval_seconds = 1",
+            "jitter_seconds = 0",
+            "misfire_max_age_seconds = 0",
+        ),
+    ],
+)
+async def test_the_schema_takes_what_lies_just_within_its_rules(
+    store: Store, clock: VirtualClock, assignment: str
+) -> None:
+    await store.jobs.create([define_job(store, name=None, scheduled_at=clock.now())], [])
+
+    async with store.database.transaction() as connection:
+        assert await connection.execute(f"UPDATE timeball.job SET {assignment}") == "UPDATE 1"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
+import asyncpg
 import pytest
 
 from tests.servers import PostgresServer, wait_until
@@ -54,6 +55,40 @@ async def test_a_second_run_changes_nothing_not_even_the_number_of_shards(databa
     connection = await database.connect()
     await check(connection)
     assert await connection.fetchval("SELECT count(*) FROM timeball.shard") == 8
+    await connection.close()
+
+
+async def test_one_check_for_all_rules_of_jobs_comes_without_reading_the_jobs(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everybody waits for a table whose rules change; ten million rows are not to be read meanwhile."""
+    before = tuple(migration for migration in all_migrations() if migration.number < 22)
+    with monkeypatch.context() as patched:
+        patched.setattr("timeball.store.migrate.all_migrations", lambda: before)
+        await migrate(database, shards=8)
+    connection = await database.connect()
+    await connection.execute(
+        """
+        INSERT INTO timeball.job (id, handler, payload, kind, scheduled_at, queue, priority, max_retries, max_lost, initial_backoff_ms,
+                                  max_backoff_ms, at_most_once, shard, version, created_at, updated_at)
+        VALUES (gen_random_uuid(), 'work', '{}', 'once', now(), 'default', 50, 3, 3, 1000, 1000, false, 0, 1, now(), now())
+        """
+    )
+    where, scans = (
+        "SELECT pg_relation_filenode('timeball.job')",
+        "SELECT pg_stat_get_numscans('timeball.job'::regclass)",
+    )
+    found = await connection.fetchval(where), await connection.fetchval(scans)
+
+    await migrate(database, shards=8)
+
+    assert (await connection.fetchval(where), await connection.fetchval(scans)) == found
+    rules = (
+        "SELECT conname, convalidated FROM pg_constraint WHERE contype = 'c' AND conrelid = 'timeball.job'::regclass"
+    )
+    assert [tuple(row) for row in await connection.fetch(rules)] == [("job_is_sound", False)]
+    with pytest.raises(asyncpg.CheckViolationError):
+        await connection.execute("UPDATE timeball.job SET priority = 101")
     await connection.close()
 
 
