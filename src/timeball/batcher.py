@@ -14,7 +14,6 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
 from timeball.errors import StoreUnavailable, TimeballError
@@ -23,8 +22,45 @@ _MOST_TOGETHER = 200
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
+
+
+class Slip(Generic[Answer]):
+    """Where one thread waits for its answer. A `Future` of `concurrent.futures` can do more, and takes four times as long."""
+
+    __slots__ = ("_answer", "_gate", "_is_done")
+
+    def __init__(self) -> None:
+        self._gate = threading.Lock()
+        self._gate.acquire()
+        self._is_done = False
+        self._answer: Any = None
+
+    def result(self, timeout: float = -1) -> Answer:
+        """Wait for the answer, once; raise it if it is an error."""
+        if not self._gate.acquire(timeout=timeout):
+            raise TimeoutError
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        answer: Answer = self._answer
+        return answer
+
+    def cancel(self) -> None:
+        """Nobody waits for the answer any more."""
+        self._is_done = True
+
+    def done(self) -> bool:
+        """Whether the answer is there, or nobody waits for it."""
+        return self._is_done
+
+    def settle(self, answer: Answer | Exception) -> None:
+        """Give the answer; the first one counts."""
+        if not self._is_done:
+            self._answer, self._is_done = answer, True
+            self._gate.release()
+
+
 # Where somebody waits: a thread, or a coroutine of some event loop.
-_Receiver = Future[Any] | asyncio.Future[Any]
+_Receiver = Slip[Any] | asyncio.Future[Any]
 
 
 class Batcher(Generic[Item, Answer]):
@@ -43,14 +79,15 @@ class Batcher(Generic[Item, Answer]):
         # From here on, in the loop alone.
         self._waiting: deque[tuple[Item, _Receiver]] = deque()
         self._sender: asyncio.Task[None] | None = None
+        self._rest: asyncio.Future[None] = self._loop.create_future()
 
-    def submit(self, item: Item) -> Future[Answer] | None:
+    def submit(self, item: Item) -> Slip[Answer] | None:
         """Hand an item in, from any thread; None if it is too late, because the batcher is closed.
 
-        Whoever cancels the future before the item is under way has it left out.
+        Whoever cancels the slip before the item is under way has it left out.
         """
-        future: Future[Answer] = Future()
-        return future if self._hand_in(item, future) else None
+        slip: Slip[Answer] = Slip()
+        return slip if self._hand_in(item, slip) else None
 
     def asubmit(self, item: Item) -> asyncio.Future[Answer] | None:
         """The same, from any event loop."""
@@ -65,6 +102,7 @@ class Batcher(Generic[Item, Answer]):
             self._incoming = []
         _tell((receiver, _closed()) for _, receiver in self._waiting)
         self._waiting.clear()
+        self._wake_sender()
 
     def _hand_in(self, item: Item, receiver: _Receiver) -> bool:
         with self._mutex:
@@ -82,11 +120,20 @@ class Batcher(Generic[Item, Answer]):
         self._waiting.extend(incoming)
         if self._waiting and self._sender is None:
             self._sender = self._loop.create_task(self._send_all())
+        self._wake_sender()
+
+    def _wake_sender(self) -> None:
+        if not self._rest.done():
+            self._rest.set_result(None)
 
     async def _send_all(self) -> None:
         try:
-            while batch := self._next_batch():
-                await self._send(batch)
+            # One task for all there will be: who enqueues one by one would wait for a new one each time.
+            while not self._is_closed:
+                self._rest = self._loop.create_future()
+                while batch := self._next_batch():
+                    await self._send(batch)
+                await self._rest
         finally:
             self._sender = None
 
@@ -94,7 +141,7 @@ class Batcher(Generic[Item, Answer]):
         batch: list[tuple[Item, _Receiver]] = []
         while self._waiting and len(batch) < _MOST_TOGETHER:
             item, receiver = self._waiting.popleft()
-            if _is_waiting(receiver):
+            if not receiver.done():
                 batch.append((item, receiver))
         return batch
 
@@ -115,16 +162,11 @@ class Batcher(Generic[Item, Answer]):
         _tell(zip((receiver for _, receiver in batch), answers, strict=True))
 
 
-def _is_waiting(receiver: _Receiver) -> bool:
-    # For a thread this also says that it is too late to cancel.
-    return receiver.set_running_or_notify_cancel() if isinstance(receiver, Future) else not receiver.done()
-
-
 def _tell(answers: Iterable[tuple[_Receiver, Any]]) -> None:
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Receiver, Any]]] = {}
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
     for receiver, answer in answers:
-        if isinstance(receiver, Future):
-            _settle([(receiver, answer)])
+        if isinstance(receiver, Slip):
+            receiver.settle(answer)
         else:
             by_loop.setdefault(receiver.get_loop(), []).append((receiver, answer))
     for loop, pairs in by_loop.items():
@@ -132,7 +174,7 @@ def _tell(answers: Iterable[tuple[_Receiver, Any]]) -> None:
             loop.call_soon_threadsafe(_settle, pairs)
 
 
-def _settle(pairs: Iterable[tuple[_Receiver, Any]]) -> None:
+def _settle(pairs: Iterable[tuple[asyncio.Future[Any], Any]]) -> None:
     for receiver, answer in pairs:
         if receiver.done():
             continue

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from timeball.batcher import Batcher
+from timeball.batcher import Batcher, Slip
 from timeball.domain.ids import ExecutionId, JobId, parse_id
 from timeball.domain.job import Job, JobSpec
 from timeball.errors import NotFound
@@ -73,7 +72,8 @@ class Desk:
 
     async def _create(self, wishes: Sequence[tuple[Wish, str]]) -> list[Created]:
         first = wishes[0][0]
-        if all(wish is first for wish, _ in wishes) and (pattern := self._pattern(first)) is not None:
+        is_alike = len(wishes) == 1 or all(wish is first for wish, _ in wishes)
+        if is_alike and (pattern := self._pattern(first)) is not None:
             return await self.commands.enqueue(pattern, [payload for _, payload in wishes])
         specs = [with_payload(await self._spec(wish), payload) for wish, payload in wishes]
         return [await self.known(made) for made in await self.commands.create_all(specs)]
@@ -164,13 +164,13 @@ class Office:
         """Enqueue one job; it is committed when this returns, or lies in the caller's transaction."""
         if wish.connection is not None:
             return self._write(wish, [payload])[0]
-        future: Future[Created] | None = None
-        while future is None:
-            future = self._desk().enqueues.submit((wish, payload))
+        slip: Slip[Created] | None = None
+        while slip is None:
+            slip = self._desk().enqueues.submit((wish, payload))
         try:
-            return future.result()
+            return slip.result()
         except BaseException:
-            future.cancel()
+            slip.cancel()
             raise
 
     async def asend(self, wish: Wish, payload: str) -> Created:

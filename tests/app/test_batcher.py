@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future
 
 import pytest
 
@@ -154,6 +153,33 @@ async def test_threads_and_other_loops_get_their_answers(writer: Writer, batcher
     assert answers == [10, 20]
 
 
+async def test_a_thread_hears_of_its_error_and_not_of_that_of_another(
+    writer: Writer, batcher: Batcher[int, int]
+) -> None:
+    writer.failure = InvalidInput("13 is unlucky")
+    unlucky, lucky = batcher.submit(13), batcher.submit(14)
+    assert unlucky is not None
+    assert lucky is not None
+    writer.let_go()
+
+    with pytest.raises(InvalidInput, match="unlucky"):
+        await asyncio.to_thread(unlucky.result, 10)
+    assert await asyncio.to_thread(lucky.result, 10) == 140
+
+
+async def test_a_thread_that_waits_no_longer_gets_no_answer(writer: Writer, batcher: Batcher[int, int]) -> None:
+    slip = batcher.submit(1)
+    assert slip is not None
+
+    with pytest.raises(TimeoutError):
+        await asyncio.to_thread(slip.result, 0.001)
+    slip.cancel()
+    writer.let_go()
+    (other,) = hand_in(batcher, 2)
+
+    assert await other == 20
+
+
 async def test_an_answer_for_a_loop_that_is_closed_is_dropped(writer: Writer, batcher: Batcher[int, int]) -> None:
     async def hand_in_and_leave() -> None:
         hand_in(batcher, 1)
@@ -170,7 +196,7 @@ async def test_closing_tells_those_who_wait_and_takes_nothing_more(writer: Write
     await turn()
     waiting = hand_in(batcher, 2)
     in_a_thread = batcher.submit(3)
-    assert isinstance(in_a_thread, Future)
+    assert in_a_thread is not None
 
     batcher.close()
 
@@ -180,6 +206,40 @@ async def test_closing_tells_those_who_wait_and_takes_nothing_more(writer: Write
         in_a_thread.result(10)
     assert batcher.submit(4) is None
     assert batcher.asubmit(5) is None
+
+
+async def test_one_task_serves_those_who_come_one_by_one_and_ends_when_all_is_closed(
+    writer: Writer, batcher: Batcher[int, int]
+) -> None:
+    writer.let_go()
+    before, seen = asyncio.all_tasks(), set[asyncio.Task[object]]()
+
+    for item in range(3):
+        (answer,) = hand_in(batcher, item)
+        assert await answer == 10 * item
+        seen |= asyncio.all_tasks() - before
+    assert len(seen) == 1
+
+    batcher.close()
+    await turn()
+    assert asyncio.all_tasks() == before
+
+
+async def test_who_comes_after_the_sender_was_cut_off_is_served_by_another(
+    writer: Writer, batcher: Batcher[int, int]
+) -> None:
+    """A loop that is wound up cancels all tasks, and somebody may come before the batcher is closed."""
+    writer.let_go()
+    before = asyncio.all_tasks()
+    (first,) = hand_in(batcher, 1)
+    await first
+
+    for task in asyncio.all_tasks() - before:
+        task.cancel()
+    await turn()
+    (second,) = hand_in(batcher, 2)
+
+    assert await second == 20
 
 
 async def test_nothing_is_lost_or_mixed_up_between_many_threads(writer: Writer, batcher: Batcher[int, int]) -> None:

@@ -16,6 +16,7 @@ from uuid import UUID
 import pytest
 
 import timeball
+from tests.conftest import FreshDatabase
 from tests.factories import define_job
 from timeball import Timeball
 from timeball.commands import Commands
@@ -177,8 +178,25 @@ async def test_an_enqueue_checks_and_encodes_only_what_is_its_own(store: Store) 
         for _ in range(100):
             await commands.enqueue(pattern, ["{}"])
 
-    # About 50, and half as many again for a hint that has to go by itself, which a slow machine makes of every one.
-    assert sum(made.values()) / 100 <= 90, made
+    # About 45, and half as many again for a hint that has to go by itself, which a slow machine makes of every one.
+    assert sum(made.values()) / 100 <= 82, made
+
+
+@pytest.mark.parametrize("fresh_database", ["pg18"], indirect=True)
+def test_a_thread_hands_its_wish_in_and_waits_at_a_single_lock(fresh_database: FreshDatabase) -> None:
+    """Nothing of it in the standard library: a future with its condition was a quarter of what the thread did."""
+    with Timeball(database_url=fresh_database.dsn) as tb:
+
+        @tb.handler
+        def work() -> None: ...
+
+        work.enqueue()
+        with _calls(everybody=True) as made:
+            for _ in range(20):
+                work.enqueue()
+
+    # Arguments and payload four, the way to the desk six, a slip three, the run that is given back three.
+    assert sum(made.values()) / 20 <= 17, made
 
 
 @pytest.mark.parametrize("fresh_database", ["pg18"], indirect=True)
@@ -205,14 +223,14 @@ def test_a_call_for_a_bulk_is_bound_and_encoded_in_a_few_steps() -> None:
 
 
 @contextmanager
-def _calls() -> Iterator[Counter[str]]:
-    """How often each of our functions is called meanwhile, in this thread."""
+def _calls(*, everybody: bool = False) -> Iterator[Counter[str]]:
+    """How often each of our functions is called meanwhile, in this thread; with *everybody*, each function of Python."""
     made: Counter[str] = Counter()
     ours = str(Path(timeball.__file__).parent)
 
     def count(frame: FrameType, event: str, _argument: object) -> None:
         # What `dataclass` wrote stands in no file.
-        if event == "call" and frame.f_code.co_filename.startswith((ours, "<string>")):
+        if event == "call" and (everybody or frame.f_code.co_filename.startswith((ours, "<string>"))):
             made[frame.f_code.co_qualname] += 1
 
     sys.setprofile(count)

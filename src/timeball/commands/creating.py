@@ -131,7 +131,7 @@ class Creating(Base):
 
     def _rows_for(self, payloads: Sequence[str]) -> Iterator[tuple[UUID, int, str]]:
         shards = self._store.shards
-        ids = self._env.new_ids(len(payloads))
+        ids = [self._env.new_id()] if len(payloads) == 1 else self._env.new_ids(len(payloads))
         return ((id_, shard_of(id_, shards), payload) for id_, payload in zip(ids, payloads, strict=True))
 
     async def enqueue_many(self, spec: JobSpec, payloads: Sequence[str], actor: Actor = LOCAL) -> list[ExecutionId]:

@@ -37,7 +37,7 @@ def new_id(milliseconds: int, random_bits: int) -> UUID:
     """An id of version 7 made of a moment and 74 random bits."""
     high = (milliseconds & 0xFFFF_FFFF_FFFF) << 16 | 0x7000 | (random_bits >> 62 & 0xFFF)
     low = _VARIANT | (random_bits & _LOW_BITS)
-    return UUID(int=high << 64 | low)
+    return _uuid(high << 64 | low)
 
 
 def new_ids(milliseconds: int, random_bits: int, gaps: Iterable[int]) -> Iterator[UUID]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cache
 from typing import Any, TypeVar
 
@@ -117,30 +117,14 @@ class Database:
                 raise
             return connection
 
-    @asynccontextmanager
-    async def connection(self) -> AsyncIterator[Connection]:
+    def connection(self) -> AbstractAsyncContextManager[Connection]:
         """A connection of the pool, for a few statements; behind PgBouncer they are one transaction."""
-        async with self._lent() as connection:
-            if self.behind_pgbouncer:
-                async with connection.transaction():
-                    yield connection
-            else:
-                yield connection
+        return self.transaction() if self.behind_pgbouncer else self._lent()
 
-    @asynccontextmanager
-    async def _lent(self) -> AsyncIterator[Connection]:
-        connections = self._connections
-        if connections is None:
+    def _lent(self) -> AbstractAsyncContextManager[Connection]:
+        if self._connections is None:
             raise StoreUnavailable("the store is not open")
-        with translated(self.dsn):
-            connection = await connections.take()
-            is_sound = False
-            try:
-                await confirm_first(connection)
-                yield connection
-                is_sound = True
-            finally:
-                await connections.give_back(connection, is_sound=is_sound)
+        return _Taken(self._connections)
 
     async def on_each_at_hand(self, work: Callable[[Connection], Awaitable[None]]) -> None:
         """Do the same on every connection that is going to stay at hand."""
@@ -248,6 +232,37 @@ class Database:
             await connection.execute("SELECT pg_notify('timeball', $1)", payload)
 
 
+class _Taken(AbstractAsyncContextManager[Connection, None]):
+    """A connection while it is taken. Not made of a generator: there is one for every statement, and it would take twice as long."""
+
+    __slots__ = ("_connection", "_connections")
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    async def __aenter__(self) -> Connection:
+        try:
+            self._connection = await self._connections.take()
+        except BaseException as error:
+            _translate(error)
+            raise
+        try:
+            await confirm_first(self._connection)
+        except BaseException as error:
+            await self.__aexit__(None, error, None)
+            raise
+        return self._connection
+
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        try:
+            await self._connections.give_back(self._connection, is_sound=error is None)
+        except BaseException as another:
+            _translate(another)
+            raise
+        if error is not None:
+            _translate(error)
+
+
 class translated:  # noqa: N801  (a context manager that reads as a word)
     """Turn what the driver raises into our errors: unreachable, or refused."""
 
@@ -258,11 +273,15 @@ class translated:  # noqa: N801  (a context manager that reads as a word)
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None or isinstance(error, StoreError):
-            return
-        if isinstance(error, (*_REPEATABLE, asyncpg.IntegrityConstraintViolationError)):
-            return  # those who can handle them know them by their own names
-        if isinstance(error, _UNREACHABLE):
-            raise StoreUnavailable(f"PostgreSQL cannot be reached: {str(error) or type(error).__name__}") from error
-        if isinstance(error, asyncpg.PostgresError):
-            raise StoreError(f"PostgreSQL refused a statement: {error}") from error
+        if error is not None:
+            _translate(error)
+
+
+def _translate(error: BaseException) -> None:
+    """Raise what is to be raised in its place; nothing, if it is to stay as it is."""
+    if isinstance(error, (StoreError, *_REPEATABLE, asyncpg.IntegrityConstraintViolationError)):
+        return  # those who can handle them know them by their own names
+    if isinstance(error, _UNREACHABLE):
+        raise StoreUnavailable(f"PostgreSQL cannot be reached: {str(error) or type(error).__name__}") from error
+    if isinstance(error, asyncpg.PostgresError):
+        raise StoreError(f"PostgreSQL refused a statement: {error}") from error

@@ -58,10 +58,9 @@ class Enqueuing(Placing):
 
     async def enqueue(self, pattern: Pattern, rows: Sequence[Own], connection: Connection | None = None) -> None:
         """Write plain one-offs that are due now, in one statement; inside a caller's own *connection* no hint is sent."""
-        hints = Hints()
         moment = self._database.env.clock.now() - HINT_MARGIN
         alone = rows[0][0] if len(rows) == 1 else None
-        hints.add_lane(pattern.job.queue, pattern.job.priority, moment, len(rows), alone)
+        hints = Hints({(pattern.job.queue, pattern.job.priority): moment}, executions=len(rows), named=alone)
         carried = None if connection is not None else self._hinter.take_along(hints)
         await self._carrying(carried, lambda hint: self._write_alike(pattern, rows, connection, hint))
         if connection is None and carried is None:
