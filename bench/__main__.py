@@ -44,6 +44,7 @@ async def _ask(lab: Lab, name: str) -> Notebook:
 
 async def _ask_all(names: tuple[str, ...]) -> list[Notebook]:
     notebooks: list[Notebook] = []
+    first = time.monotonic()
     async with open_lab() as lab:
         for name in names:
             begun = time.monotonic()
@@ -51,6 +52,7 @@ async def _ask_all(names: tuple[str, ...]) -> list[Notebook]:
             print(table(notebooks[-1]), f"\n  asked in {time.monotonic() - begun:.0f} s", flush=True)
             if names != QUESTIONS:
                 write(notebooks[-1:], name)
+    print(f"\nasked {len(names)} questions in {(time.monotonic() - first) / 60:.1f} minutes", flush=True)
     return notebooks
 
 

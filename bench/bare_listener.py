@@ -1,4 +1,4 @@
-"""The least that a node in Python could be: a connection that listens, and nothing else."""
+"""The least that a node in Python could be: a connection that listens, and asks once a second whether a hint was lost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ async def listen():
     connection = await asyncpg.connect(sys.argv[1])
     await connection.add_listener("nobody", print)
     print("listening", flush=True)
-    await asyncio.Event().wait()
+    while True:
+        await asyncio.sleep(1)
+        await connection.fetchval("SELECT 1")
 
 asyncio.run(listen())
 """

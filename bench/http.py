@@ -1,4 +1,4 @@
-"""How fast are jobs created over HTTP, and does a page cost the same with few executions and with many?"""
+"""How fast are jobs created over HTTP, and does a page cost the same with few executions and with a million?"""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import re
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from statistics import median
+from typing import Any, NamedTuple
 
 import httpx
 import orjson
@@ -23,11 +23,11 @@ from timeball.domain.job import JobSpec
 
 TITLE = "jobs over HTTP"
 LIMIT = "Python face"
-TARGETS = {("HTTP", "in bulk"): "half of the Python face's rate"}
-_BULK = 10_000
-_ROUNDS = 5
-_MANY = 200_000
-_PAGES = 15
+FEW, MANY = "HTTP, few executions", f"HTTP, {MILLION:,} executions"
+_IN_BULK, _ONE_BY_ONE = "created in bulk", "created one by one"
+TARGETS = {(MANY, _IN_BULK): "half of the Python face's rate"}
+_BULK, _SINGLE = 10_000, 200
+_ROUNDS, _PAGES = 5, 15
 _TIMES = Unit(" times", RATIO.digits, is_more_better=False)
 LISTS = {
     "executions": "executions",
@@ -40,57 +40,78 @@ LISTS = {
 }
 
 
+class Front(NamedTuple):
+    """A system, and a client of the API beside it."""
+
+    system: System
+    client: httpx.AsyncClient
+
+
 async def ask(lab: Lab) -> None:
-    """The limit is the Python face, which needs no HTTP: ten thousand jobs in one call, to the same database."""
-    async with lab.system() as system, _api(system) as address, httpx.AsyncClient(timeout=120) as client:
-        ways = {LIMIT: partial(_in_process, system), "HTTP": partial(_over_http, client, address)}
-        await lab.interleave(ways, "in bulk", _ROUNDS)
-    number = MILLION if lab.is_full else _MANY
-    few, many = await _listed(lab, 0), await _listed(lab, number)
-    for name in LISTS:
-        lab.note("HTTP", f"{name}, among few", few[name], MILLISECONDS)
-        lab.note("HTTP", f"{name}, among {number:,}", many[name], MILLISECONDS)
-        lab.note("HTTP", f"{name}, many to few", many[name] / few[name], _TIMES)
+    """Lists of both databases in turn, then new jobs in both; the limit is the Python face, which needs no HTTP, on the full database."""
+    async with AsyncExitStack() as stack:
+        fronts = {FEW: await _front(lab, stack, 0), MANY: await _front(lab, stack, MILLION)}
+        for name, path in LISTS.items():
+            ways = {subject: partial(_page, front, path) for subject, front in fronts.items()}
+            for measure in ways.values():
+                await measure()
+            await lab.interleave(ways, name, _PAGES, MILLISECONDS)
+            ratio = lab.notebook.median(MANY, name) / lab.notebook.median(FEW, name)
+            lab.note(MANY, f"{name}, many to few", ratio, _TIMES)
+        for figure, over_http, in_process in ((_IN_BULK, _bulk, _bulk_here), (_ONE_BY_ONE, _single, _single_here)):
+            ways = {subject: partial(over_http, front) for subject, front in fronts.items()}
+            await lab.interleave({LIMIT: partial(in_process, fronts[MANY])} | ways, figure, _ROUNDS)
 
 
-async def _listed(lab: Lab, number: int) -> dict[str, float]:
-    """What a page of each list takes, with so many jobs and executions."""
-    async with lab.system() as system:
-        await furnish(system, number)
-        async with _api(system) as address, httpx.AsyncClient(timeout=120) as client:
-            return {name: await _page(client, f"{address}/api/v1/{path}") for name, path in LISTS.items()}
+async def _front(lab: Lab, stack: AsyncExitStack, number: int) -> Front:
+    system = await stack.enter_async_context(lab.system())
+    await furnish(system, number, is_folded=False)
+    address = await stack.enter_async_context(_api(system))
+    client = httpx.AsyncClient(base_url=f"{address}/api/v1/", timeout=120)
+    return Front(system, await stack.enter_async_context(client))
 
 
-async def _in_process(system: System) -> float:
+async def _bulk_here(front: Front) -> float:
     payloads = [f'{{"number":{number},"to":"somebody@example.com"}}' for number in range(_BULK)]
     begun = time.perf_counter()
-    await system.parts.commands.enqueue_many(JobSpec(handler="bench.noop"), payloads)
+    await front.system.parts.commands.enqueue_many(JobSpec(handler="bench.noop"), payloads)
     return _BULK / (time.perf_counter() - begun)
 
 
-async def _over_http(client: httpx.AsyncClient, address: str) -> float:
-    jobs = [
-        {"handler": "bench.noop", "payload": {"number": number, "to": "somebody@example.com"}}
-        for number in range(_BULK)
-    ]
-    body = orjson.dumps({"jobs": jobs})
+async def _bulk(front: Front) -> float:
+    body = orjson.dumps({"jobs": [_job(number) for number in range(_BULK)]})
     begun = time.perf_counter()
-    response = await client.post(
-        f"{address}/api/v1/jobs/bulk", content=body, headers={"Content-Type": "application/json"}
-    )
-    seconds = time.perf_counter() - begun
-    response.raise_for_status()
-    return _BULK / seconds
+    await _post(front, "jobs/bulk", body)
+    return _BULK / (time.perf_counter() - begun)
 
 
-async def _page(client: httpx.AsyncClient, address: str) -> float:
-    """The median: one that met a checkpoint tells nothing."""
-    times = []
-    for _ in range(_PAGES + 1):
-        begun = time.perf_counter()
-        (await client.get(address)).raise_for_status()
-        times.append((time.perf_counter() - begun) * 1_000)
-    return median(times[1:])
+async def _single_here(front: Front) -> float:
+    begun = time.perf_counter()
+    for number in range(_SINGLE):
+        await front.system.parts.commands.create(JobSpec(handler="bench.noop", payload=_job(number)["payload"]))
+    return _SINGLE / (time.perf_counter() - begun)
+
+
+async def _single(front: Front) -> float:
+    begun = time.perf_counter()
+    for number in range(_SINGLE):
+        await _post(front, "jobs", orjson.dumps(_job(number)))
+    return _SINGLE / (time.perf_counter() - begun)
+
+
+def _job(number: int) -> dict[str, Any]:
+    return {"handler": "bench.noop", "payload": {"number": number, "to": "somebody@example.com"}}
+
+
+async def _post(front: Front, path: str, body: bytes) -> None:
+    answer = await front.client.post(path, content=body, headers={"Content-Type": "application/json"})
+    answer.raise_for_status()
+
+
+async def _page(front: Front, path: str) -> float:
+    begun = time.perf_counter()
+    (await front.client.get(path)).raise_for_status()
+    return (time.perf_counter() - begun) * 1_000
 
 
 @asynccontextmanager

@@ -7,13 +7,15 @@ import time
 from datetime import UTC, datetime
 
 from bench.system import System
-from timeball.domain.execution import Finding, Succeeded
+from timeball.domain.execution import Claimed, Finding, Succeeded
 from timeball.domain.hints import Mark
 from timeball.domain.ids import ClaimId, Incarnation
 from timeball.domain.job import JobSpec
 from timeball.store.interface import ClaimWish
 
 _BATCH = 500
+# The first claims on a connection are planned anew, each: a worker has them behind it before it registers.
+_REHEARSED = 10
 _DRAINED = """
 SELECT count(*) / extract(epoch FROM max(finished_at) - min(started_at))
 FROM timeball.finished
@@ -80,3 +82,25 @@ async def _bare_loop(system: System, number: int) -> list[tuple[int, float]]:
         now = env.clock.now()
         findings = [Finding(one, Succeeded(), now, now) for one in claims.executions]
         finishing = asyncio.ensure_future(rooms.finish_succeeded(findings))
+
+
+async def bare_claims(system: System, number: int, pause_seconds: float = 0.0) -> list[float]:
+    """How long each of so many claims takes that brings one execution, in milliseconds: nobody can start it sooner after it was written."""
+    rooms, env, spec = system.parts.store.rooms, system.parts.env, JobSpec(handler="bench.noop")
+    wish = ClaimWish(Incarnation(env.new_id()), ["bench.noop"], 1, 0, has_rivals=False)
+    mark = Mark(datetime(2020, 1, 1, tzinfo=UTC))
+    took: list[float] = []
+    claims: list[Claimed] = []
+    for _ in range(_REHEARSED + number):
+        await system.parts.commands.create(spec)
+        await asyncio.sleep(pause_seconds)
+        begun = time.perf_counter()
+        (claimed,) = (await rooms.claim(wish, {("default", 50): mark}, ClaimId(env.new_id()))).executions
+        took.append((time.perf_counter() - begun) * 1000)
+        claims.append(claimed)
+        mark = Mark(claimed.run_at, claimed.id)
+    now = env.clock.now()
+    await rooms.finish_succeeded(
+        [Finding(one, Succeeded(), max(now, one.run_at), max(now, one.run_at)) for one in claims]
+    )
+    return took[_REHEARSED:]

@@ -1,7 +1,7 @@
 """A database as it is after a busy day: many one-offs and their history, a hundred recurring jobs, ten thousand dead, written in bulk.
 
-The rows are those that the engine would have left behind (`verify` holds over them), made by the server itself: a million
-of each takes about a minute.
+The rows are those that the engine would have left behind (`verify` holds over them), made by the server itself. A million of each
+takes it some twenty seconds, and a minute and a half more to fold them into rollups, which pages read and lists do not.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from datetime import timedelta
 from uuid import UUID
 
+from bench.multiply import in_two_lines, portions
 from bench.system import System
 from timeball.domain.job import JobSpec
 
@@ -51,8 +52,8 @@ LEFT JOIN (SELECT id, row_number() OVER () AS number FROM timeball.job WHERE nam
 """
 
 
-async def furnish(system: System, number: int) -> None:
-    """A hundred recurring jobs, and so many one-offs with their history, folded into rollups; statistics as autovacuum keeps them."""
+async def furnish(system: System, number: int, *, is_folded: bool = True) -> None:
+    """A hundred recurring jobs, so many one-offs with their history, folded into rollups or not; statistics as autovacuum keeps them."""
     specs = [
         JobSpec(name=f"job-{place}", handler="bench.noop", interval_seconds=86_400, tags=("nightly",))
         for place in range(RECURRING)
@@ -62,10 +63,13 @@ async def furnish(system: System, number: int) -> None:
     for day in {(now - timedelta(milliseconds=80 * n)).date() for n in range(0, number + 1, 10_000)}:
         if day not in await system.parts.store.history.days():
             await system.parts.store.history.add_day(day)
-    for first in range(1, number + 1, _PORTION):
-        await _add(system, now.isoformat(), first, min(first + _PORTION - 1, number))
-        while (await system.parts.store.rollups.fold()).has_more:
-            pass
+    if is_folded:
+        for first, last in portions(1, number, _PORTION):
+            await _add(system, now.isoformat(), first, last)
+            while (await system.parts.store.rollups.fold()).has_more:
+                pass
+    else:
+        await in_two_lines(_add(system, now.isoformat(), *span) for span in portions(1, number, _PORTION))
     connection = await system.parts.store.database.connect(is_patient=True)
     await connection.execute("VACUUM ANALYZE")
     await connection.close()

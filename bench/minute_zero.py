@@ -11,11 +11,13 @@ from timeball.domain.job import JobSpec
 TITLE = "10,000 schedules every minute, all at second zero, two workers"
 LIMIT = BARE_STATEMENTS
 _SCHEDULES = 10_000
+# A minute is a minute: the usual run waits for the beginning of one.
+_MINUTES, _MORE_MINUTES = 1, 3
 
 
 async def ask(lab: Lab) -> None:
-    """One minute's beginning, with one scheduler and two workers."""
-    await note_bare_lateness(lab, _SCHEDULES)
+    """The beginnings of some minutes, with one scheduler and two workers; between them, the bare statements."""
+    minutes = _MORE_MINUTES if lab.is_full else _MINUTES
     async with lab.system() as system:
         await system.start_nodes(schedulers=1, workers=2)
         now = system.parts.env.clock.now()
@@ -29,10 +31,12 @@ async def ask(lab: Lab) -> None:
                         handler="bench.noop",
                         schedule="* * * * *",
                         starts_at=zero,
-                        ends_at=zero + timedelta(seconds=30),
+                        ends_at=zero + timedelta(minutes=minutes, seconds=-30),
                     )
                     for number in range(1_000)
                 ]
             )
-        await system.wait_for_finished(_SCHEDULES)
-        await note_lateness(lab, system, "Timeball", zero)
+        for minute in range(minutes):
+            await note_bare_lateness(lab, _SCHEDULES)
+            await system.wait_for_finished(_SCHEDULES * (minute + 1))
+            await note_lateness(lab, system, "Timeball", zero + timedelta(minutes=minute))

@@ -6,7 +6,8 @@ and `verify` holds over them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -42,10 +43,12 @@ async def add_waiting(system: System, first: int, last: int, at: datetime) -> No
         JobSpec(handler="bench.noop", scheduled_at=at), ['{"number": 1}']
     )
     shard = _SHARD.format(shards=system.parts.store.shards)
-    for start in range(first, last + 1, _PORTION):
-        span = (start, min(start + _PORTION - 1, last))
-        await _multiply(system, "job", {"id": _ID, "shard": shard}, _NUMBERS, model, *span)
-        await _multiply(system, "due", {"id": _ID, "job_id": _ID, "shard": shard}, _NUMBERS, model, *span)
+    tables = {"job": {"id": _ID, "shard": shard}, "due": {"id": _ID, "job_id": _ID, "shard": shard}}
+    await in_two_lines(
+        _multiply(system, table, own, _NUMBERS, model, *span)
+        for span in portions(first, last, _PORTION)
+        for table, own in tables.items()
+    )
 
 
 async def add_history(system: System, first: int, last: int, now: datetime) -> None:
@@ -60,8 +63,26 @@ async def add_history(system: System, first: int, last: int, now: datetime) -> N
         pass
     own = {"id": _ID_AT, "claim_id": _ID_AT, "scheduled_for": _AT, "queued_at": _AT}
     own |= {"started_at": f"{_AT} + interval '2 ms'", "finished_at": f"{_AT} + interval '30 ms'"}
-    for start in range(first, last + 1, _PORTION):
-        await _multiply(system, "finished", own, _NUMBERS, model, start, min(start + _PORTION - 1, last), now)
+    await in_two_lines(
+        _multiply(system, "finished", own, _NUMBERS, model, *span, now) for span in portions(first, last, _PORTION)
+    )
+
+
+def portions(first: int, last: int, size: int) -> Iterator[tuple[int, int]]:
+    """From *first* to *last* in portions: where each begins and ends."""
+    for start in range(first, last + 1, size):
+        yield start, min(start + size - 1, last)
+
+
+async def in_two_lines(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Two at a time: the server takes a core for each."""
+    line = asyncio.Semaphore(2)
+
+    async def in_line(work: Coroutine[Any, Any, None]) -> None:
+        async with line:
+            await work
+
+    await asyncio.gather(*map(in_line, works))
 
 
 async def _finished_one(system: System) -> UUID:
@@ -84,8 +105,8 @@ async def add_schedules(system: System, first: int, last: int, seconds: int, at:
         [JobSpec(name=f"like-{first}", handler="bench.noop", interval_seconds=seconds, scheduled_at=at)]
     )
     anchor = await system.value("SELECT scheduled_at FROM timeball.job WHERE id = $1", model.job_id)
-    for start in range(first, last + 1, _SCHEDULES_PORTION):
-        numbers = list(range(start, min(start + _SCHEDULES_PORTION, last + 1)))
+    for start, end in portions(first, last, _SCHEDULES_PORTION):
+        numbers = list(range(start, end + 1))
         jobs = [JobId(UUID(int=_BASE | number)) for number in numbers]
         # The id of an occurrence is a hash that the server cannot compute.
         given = (jobs, [occurrence_id(job, anchor) for job in jobs], numbers)
@@ -96,24 +117,14 @@ async def _multiply_schedule(system: System, model: UUID, given: tuple[Any, ...]
     shard = _SHARD.format(shards=system.parts.store.shards)
     name = "'schedule-' || made.n"
     facts = f"jsonb_build_object('id', made.job_id, 'name', {name}, 'shard', {shard})"
-    await _multiply(system, "job", {"id": "made.job_id", "name": name, "shard": shard}, _GIVEN, model, *given)
-    await _multiply(
-        system,
-        "job_version",
-        {"job_id": "made.job_id", "definition": f"model.definition || {facts}"},
-        _GIVEN,
-        model,
-        *given,
-        key="job_id",
-    )
-    await _multiply(
-        system,
-        "due",
-        {"id": "made.execution_id", "job_id": "made.job_id", "shard": shard},
-        _GIVEN,
-        model,
-        *given,
-        key="job_id",
+    version = {"job_id": "made.job_id", "definition": f"model.definition || {facts}"}
+    due = {"id": "made.execution_id", "job_id": "made.job_id", "shard": shard}
+    await in_two_lines(
+        [
+            _multiply(system, "job", {"id": "made.job_id", "name": name, "shard": shard}, _GIVEN, model, *given),
+            _multiply(system, "job_version", version, _GIVEN, model, *given, key="job_id"),
+            _multiply(system, "due", due, _GIVEN, model, *given, key="job_id"),
+        ]
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -10,8 +11,16 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 def cpu_seconds(pid: int) -> float:
     """CPU time of a process and of the children it has waited for."""
-    fields = _stat(pid)
-    return sum(int(field) for field in fields[11:15]) / _TICKS
+    waited_for = _stat(pid)[13:15]
+    return time.clock_gettime(_clock_of(pid)) + sum(int(field) for field in waited_for) / _TICKS
+
+
+def _clock_of(pid: int) -> int:
+    """The clock of a process's CPU time, as `clock_getcpuclockid` has it: to the nanosecond, where `stat` has hundredths of a second.
+
+    What an idle node uses in ten seconds is one or two of these.
+    """
+    return (~pid << 3) | 2
 
 
 def family_cpu_seconds(pid: int) -> float:

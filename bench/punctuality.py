@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
+from statistics import quantiles
 
 from bench.lab import Lab
 from bench.load import raw_lateness
@@ -10,7 +12,8 @@ from bench.notebook import MILLISECONDS, NUMBER
 from bench.system import System
 
 BARE_STATEMENTS = "bare statements"
-_NAMES = {0.5: "p50 late", 0.99: "p99 late", 1.0: "worst"}
+_P50, _P99, _WORST = "p50 late", "p99 late", "worst"
+_NAMES = {0.5: _P50, 0.99: _P99, 1.0: _WORST}
 _FIGURES = """
 SELECT count(*) AS number,
        percentile_cont(ARRAY[0.5, 0.99, 1.0]) WITHIN GROUP (ORDER BY extract(epoch FROM started_at - scheduled_for) * 1000) AS late,
@@ -27,6 +30,12 @@ async def note_lateness(lab: Lab, system: System, subject: str, since: datetime)
         lab.note(subject, name, value, MILLISECONDS)
     lab.note(subject, "started", figures["number"], NUMBER)
     lab.note(subject, "early", figures["early"], NUMBER)
+
+
+def percentiles(milliseconds: Sequence[float]) -> dict[str, float]:
+    """The same figures of what was measured here."""
+    cuts = quantiles(milliseconds, n=100, method="inclusive")
+    return {_P50: cuts[49], _P99: cuts[98], _WORST: max(milliseconds)}
 
 
 async def note_bare_lateness(lab: Lab, number: int) -> None:

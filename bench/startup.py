@@ -6,28 +6,30 @@ import subprocess
 import sys
 import time
 from functools import partial
+from typing import Any
+
+import typer
 
 from bench.lab import Lab
 from bench.notebook import MILLISECONDS
 from bench.system import ROOT
+from timeball.cli.main import app
 
-TITLE = "start-up of commands"
+TITLE = "start-up of each command"
 LIMIT = "an empty Python program"
 TARGETS = {("timeball --help", "time"): "below 150 ms"}
-_COMMANDS = (
-    ("--help",),
-    ("next", "0 6 * * *", "--tz", "Europe/Berlin"),
-    ("worker", "--help"),
-    ("up", "--help"),
-)
+_COMPUTED = ("next", "0 6 * * *", "--tz", "Europe/Berlin")
+_ROUNDS = 3
 
 
 async def ask(lab: Lab) -> None:
-    """Each one five times, in turn."""
+    """The help of each command and noun, for which all of it is imported, and one that computes something; all in turn."""
+    root: Any = typer.main.get_command(app)
+    commands = [("--help",), _COMPUTED, *((name, "--help") for name in root.commands)]
     variants = {LIMIT: partial(_run, "-c", "pass")}
-    for command in _COMMANDS:
+    for command in commands:
         variants[f"timeball {' '.join(command)}"] = partial(_run, "-m", "timeball", *command)
-    await lab.interleave(variants, "time", rounds=5, unit=MILLISECONDS)
+    await lab.interleave(variants, "time", _ROUNDS, MILLISECONDS)
 
 
 async def _run(*arguments: str) -> float:

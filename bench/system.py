@@ -75,6 +75,11 @@ class System:
         async with self.parts.store.database.connection() as connection:
             return await connection.fetchrow(query, *values)
 
+    async def rows(self, query: str, *values: Any) -> list[Any]:
+        """All rows of a query."""
+        async with self.parts.store.database.connection() as connection:
+            return list(await connection.fetch(query, *values))
+
     async def wait_for_finished(self, number: int) -> None:
         """Wait until so many executions have ended; counted seldom, because counting costs what is measured."""
         while await self.value("SELECT count(*) FROM timeball.finished") < number:
