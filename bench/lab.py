@@ -49,6 +49,8 @@ class Lab:
         try:
             async with opened(load_settings(database_url=dsn)) as parts:
                 made = System(parts, dsn, folder, self.server_pid, self.log)
+                # A copy has its template's mark: who folds would go through all transactions of the server since.
+                await made.value("UPDATE timeball.fold SET seen = pg_current_snapshot()")
                 try:
                     yield made
                 finally:

@@ -7,10 +7,14 @@ import gc
 import sys
 import tracemalloc
 from collections import Counter
+from collections.abc import Callable
 from datetime import timedelta
+from types import FrameType
+from typing import Any
 
 import pytest
 
+from tests.conftest import FreshDatabase
 from tests.engine.conftest import make_life
 from tests.engine.support import PATIENCE_SECONDS, Heard, until
 from tests.engine.test_executor import claim
@@ -39,6 +43,7 @@ from timeball.testing.clock import START
 
 MANY = 3_000
 LANE: Lane = ("default", 50)
+TraceFunction = Callable[[FrameType, str, Any], Any]
 
 
 async def finished(store: Store) -> int:
@@ -64,6 +69,31 @@ async def test_a_thousand_executions_take_a_few_statements(
     assert asked["claim"] / thousands <= 25
     assert asked["finish_succeeded"] / thousands <= 25
     assert asked["record_transitions"] == asked["standings"] == 0, "nothing was given back"
+
+
+async def test_an_execution_takes_a_few_hundredths_of_a_commit(
+    fresh_database: FreshDatabase, store: Store, env: Env, worker_life: WorkerLife
+) -> None:
+    """Enqueued, claimed, finished: every commit that the server has counted, whoever made it and why."""
+    await Commands(store, env).enqueue_many(JobSpec(handler=HANDLER), ["{}"] * MANY)
+
+    await worker_life.start()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while await finished(store) < MANY:
+            # Seldom, because this is a commit, too.
+            await asyncio.sleep(0.5)
+    await worker_life.drop("all is done")
+    await store.close()
+
+    assert commits_in(fresh_database) / MANY <= 0.08
+
+
+def commits_in(database: FreshDatabase) -> int:
+    """All commits that were ever made in a database that everybody has left: whoever leaves has told the server's counters all."""
+    ((commits,),) = database.server.execute(
+        f"SELECT xact_commit FROM pg_stat_database WHERE datname = '{database.name}'"
+    )
+    return int(commits)
 
 
 @pytest.fixture
@@ -221,6 +251,30 @@ async def test_an_execution_takes_a_few_calls(store: Store, env: Env, heard: Hea
 
     assert made["call"] / 1_000 <= 50
     assert made["c_call"] / 1_000 <= 32
+
+
+async def test_an_execution_takes_a_few_hundred_instructions(store: Store, env: Env, heard: Heard) -> None:
+    """The same way, instruction by instruction of the interpreter: a loop or a condition more is no call."""
+    _, executor = quick_executor(store, env, heard)
+    claims = [claim(START, number, handler="quick", timeout_ms=60_000) for number in range(2_000)]
+    await run(executor, claims[:1_000])
+    number = 0
+
+    def count(frame: FrameType, event: str, _argument: object) -> TraceFunction:
+        nonlocal number
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        number += event == "opcode"
+        return count
+
+    sys.settrace(count)
+    try:
+        await run(executor, claims[1_000:])
+    finally:
+        sys.settrace(None)
+        executor.abandon()
+
+    # 815 with Python 3.11, every time.
+    assert 400 <= number / 1_000 <= 900
 
 
 async def run(executor: Executor, claims: list[Claimed]) -> None:
