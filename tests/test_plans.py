@@ -259,6 +259,7 @@ HOT: dict[str, tuple[dict[str, Any], int]] = {
     # Every limit lets in as many as it has places, most urgent first.
     "promote": ({"keys": ["limit 3", "limit 4"]}, 2 * 3 * BATCH),
     "blocked_keys": ({"behind": "", "limit": 500}, 2 * LIMITS),
+    "request_stop_of_superseded": ({"keys": ["limit 3", "limit 4"], "reason": "test"}, 10),
     # What every change of a job does.
     "take_occurrence": (_JOB_COLUMNS, 5),
     "hoisted_until": (_JOB_COLUMNS | {"first_ahead": id_(_FINISHED)}, 10),
