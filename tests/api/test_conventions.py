@@ -76,6 +76,35 @@ async def test_a_problem_points_at_the_fields(client: httpx.AsyncClient) -> None
     assert {error["pointer"] for error in problem["errors"]} == {"/priority", "/tags/1"}
 
 
+@pytest.mark.parametrize(
+    ("body", "pointer", "detail"),
+    [
+        ({"interval_seconds": 0}, "/interval_seconds", "interval_seconds is 0, expected 1 or more"),
+        (
+            {"interval_seconds": "60"},
+            "/interval_seconds",
+            'interval_seconds is "60", expected a whole number or a number',
+        ),
+        ({"misfire": "now"}, "/misfire", "misfire is \"now\", expected 'latest', 'skip' or 'all'"),
+        ({"shedule": "@daily"}, "/shedule", "shedule is unknown: did you mean schedule?"),
+        ({"handler": None}, "/handler", "handler is null, expected text"),
+    ],
+)
+async def test_a_problem_says_what_was_found_and_what_was_expected(
+    client: httpx.AsyncClient, body: dict[str, Any], pointer: str, detail: str
+) -> None:
+    problem = check_problem(await client.post("/jobs", json={"handler": "h", **body}), 422, "invalid_input")
+
+    assert problem["errors"] == [{"pointer": pointer, "detail": detail}]
+    assert problem["detail"] == detail
+
+
+async def test_a_problem_names_the_parameter(client: httpx.AsyncClient) -> None:
+    problem = check_problem(await client.get("/jobs?limit=0"), 422, "invalid_input")
+
+    assert problem["errors"] == [{"pointer": "query:limit", "detail": 'limit is "0", expected 1 or more'}]
+
+
 async def test_security_3_unknown_fields_are_refused(client: httpx.AsyncClient, store: Store) -> None:
     bodies = {
         "/jobs": {"handler": "h", "name": "a", "comand": "x"},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from timeball.domain.instants import shown
 from timeball.errors import Conflict, InvalidInput, NotAllowed, NotFound, StoreUnavailable, TimeballError
+from timeball.misfits import Misfit, read_misfits
 
 MEDIA_TYPE = "application/problem+json"
 _log = logging.getLogger("timeball.api")
@@ -62,7 +63,7 @@ def problem_for(error: Exception, request: Request) -> Response:
                 request, error.status, error.code, str(error), error.hint, headers=error.headers, facts=error.facts
             )
         case RequestValidationError():
-            return _invalid(request, error.errors())
+            return _invalid(request, error)
         case InvalidInput():
             where = [{name: shown(text, 500) for name, text in one.items()} for one in error.errors[:50]]
             return _problem(request, 422, error.code, str(error), error.hint, where)
@@ -108,19 +109,41 @@ def _of_framework(request: Request, error: HTTPException) -> Response:
     return _problem(request, error.status_code, code, detail, "GET /docs lists all routes", headers=error.headers)
 
 
-def _invalid(request: Request, found: Sequence[Any]) -> Response:
-    errors = [{"pointer": _pointer(item["loc"]), "detail": shown(str(item["msg"]), 300)} for item in found[:50]]
-    unknown = any(item["type"] == "extra_forbidden" for item in found)
-    detail = "; ".join(f"{error['pointer']}: {error['detail']}" for error in errors[:3])
+def _invalid(request: Request, error: RequestValidationError) -> Response:
+    found = [one for place, problems in _by_place(error) for one in _misfits_at(place, problems, error, request)][:50]
+    errors = [{"pointer": pointer, "detail": misfit.words} for pointer, misfit in found]
+    detail = "; ".join(misfit.words for _, misfit in found[:3])
+    unknown = any(misfit.is_unknown for _, misfit in found)
     hint = "unknown fields are refused; check their spelling" if unknown else "see errors for each field"
     return _problem(request, 422, "invalid_input", detail, hint, errors)
 
 
-def _pointer(location: Sequence[Any]) -> str:
-    """Where it is: a JSON pointer into the body, or the name of a parameter behind its place."""
-    place, *path = location
-    steps = "".join("/" + shown(str(step), 100).replace("~", "~0").replace("/", "~1") for step in path)
-    return steps or "/" if place == "body" else f"{place}:{steps.removeprefix('/')}"
+def _by_place(error: RequestValidationError) -> list[tuple[str, list[Any]]]:
+    """What does not fit in the body, the query, the path, the headers."""
+    places: dict[str, list[Any]] = {}
+    for problem in error.errors():
+        place, *steps = problem["loc"]
+        places.setdefault(str(place), []).append({**problem, "loc": steps})
+    return list(places.items())
+
+
+def _misfits_at(
+    place: str, problems: Sequence[Any], error: RequestValidationError, request: Request
+) -> list[tuple[str, Misfit]]:
+    """Each with where it is: a JSON pointer into the body, or the name of a parameter behind its place."""
+    if place == "body":
+        found = read_misfits(problems, error.body, "the body", known=_fields_of_body(request))
+        return [(misfit.pointer or "/", misfit) for misfit in found]
+    # Parameters stand side by side, and their names are the first step.
+    given = {problem["loc"][0]: problem["input"] for problem in problems if problem["loc"]}
+    return [(f"{place}:{'/'.join(misfit.path)}", misfit) for misfit in read_misfits(problems, given, place)]
+
+
+def _fields_of_body(request: Request) -> Iterable[str]:
+    """What the body of this route may have."""
+    field = getattr(request.scope.get("route"), "body_field", None)
+    model = getattr(getattr(field, "field_info", None), "annotation", None)
+    return getattr(model, "model_fields", ())
 
 
 def _problem(

@@ -12,6 +12,7 @@ from timeball.domain.handler import Handler, HandlerOptions, PayloadMismatch
 from timeball.domain.json_values import encode_object
 from timeball.errors import InvalidInput, TimeballError
 from timeball.handlers.registry import style_of
+from timeball.misfits import read_misfits
 
 _MOST_PROBLEMS = 5
 
@@ -54,7 +55,7 @@ class ModelBinder(Generic[P]):
         try:
             return self.model.model_validate_json(payload)
         except ValidationError as error:
-            raise _mismatch(self.name, payload, error) from None
+            raise _mismatch(self.name, payload, self.model, error) from None
 
     def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """The payload for these fields."""
@@ -87,12 +88,12 @@ def typed_handler(
     )
 
 
-def _mismatch(name: str, payload: str, error: ValidationError) -> PayloadMismatch:
+def _mismatch(name: str, payload: str, model: type[Payload], error: ValidationError) -> PayloadMismatch:
     # What was found is not repeated: it may be a password that somebody put where it does not belong.
-    problems = error.errors(include_url=False, include_context=False, include_input=False)
-    found = [(_path(payload, problem["loc"], problem["type"] == "missing"), problem["msg"]) for problem in problems]
-    said = "; ".join(f"{'.'.join(path) or 'payload'}: {words}" for path, words in found[:_MOST_PROBLEMS])
-    errors = [{"pointer": _pointer(path), "detail": words} for path, words in found]
+    problems = error.errors(include_url=False, include_input=False)
+    found = read_misfits(problems, _decoded(payload), "the payload", known=model.model_fields, tells_found=False)
+    said = "; ".join(misfit.words for misfit in found[:_MOST_PROBLEMS])
+    errors = [{"pointer": f"/payload{misfit.pointer}", "detail": misfit.words} for misfit in found]
     return PayloadMismatch(
         f"the payload does not fit {name}: {said}",
         field=errors[0]["pointer"][1:],
@@ -101,21 +102,8 @@ def _mismatch(name: str, payload: str, error: ValidationError) -> PayloadMismatc
     )
 
 
-def _path(payload: str, steps: tuple[int | str, ...], is_missing: bool) -> list[str]:
-    """The steps that people know: Pydantic also names the member of a union it tried, and what of a pair it looked at."""
+def _decoded(payload: str) -> Any:
     try:
-        value: Any = orjson.loads(payload)
+        return orjson.loads(payload)
     except orjson.JSONDecodeError:
-        return []
-    path: list[str] = []
-    for number, step in enumerate(steps, start=1):
-        leads_on = step in value if isinstance(value, dict) else isinstance(value, list) and isinstance(step, int)
-        if leads_on or (is_missing and number == len(steps)):
-            path.append(str(step))
-        if leads_on:
-            value = value[step]
-    return path
-
-
-def _pointer(path: Sequence[str]) -> str:
-    return "/".join(["", "payload", *(step.replace("~", "~0").replace("/", "~1") for step in path)])
+        return None

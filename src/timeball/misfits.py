@@ -1,0 +1,137 @@
+"""What a schema refuses, in our own words: what was found, what was expected, and what somebody may have meant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import orjson
+
+from timeball.domain.instants import shown
+from timeball.domain.redaction import redacted
+from timeball.setting_names import did_you_mean, nearest
+
+Problem = Mapping[str, Any]
+"""One of those that Pydantic lists: `type`, `loc`, `msg`, and mostly `ctx` and `input`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Misfit:
+    """A value that does not fit: where it stands, and why."""
+
+    path: tuple[str, ...]
+    words: str
+    is_unknown: bool = False
+
+    @property
+    def pointer(self) -> str:
+        """The place as a JSON pointer."""
+        return "".join("/" + step.replace("~", "~0").replace("/", "~1") for step in self.path)
+
+
+def read_misfits(
+    problems: Iterable[Problem], value: Any, whole: str, *, known: Iterable[str] = (), tells_found: bool = True
+) -> list[Misfit]:
+    """One for each place in *value* (all of it is called *whole*); *known* are the fields that it may have.
+
+    What was found is told only if *tells_found*, and never under a name that sounds like a secret.
+    """
+    by_place: dict[tuple[str, ...], list[Problem]] = {}
+    for problem in problems:
+        place = path_in(value, problem["loc"], is_missing=problem["type"] == "missing")
+        by_place.setdefault(place, []).append(problem)
+    return [_misfit(place, found, whole, known, tells_found) for place, found in by_place.items()]
+
+
+def path_in(value: Any, steps: Sequence[int | str], *, is_missing: bool) -> tuple[str, ...]:
+    """The steps that people know: Pydantic also names the member of a union it tried, and what of a pair it looked at."""
+    path: list[str] = []
+    for number, step in enumerate(steps, start=1):
+        leads_on = step in value if isinstance(value, dict) else isinstance(value, list) and isinstance(step, int)
+        if leads_on or (is_missing and number == len(steps)):
+            path.append(shown(str(step), 100))
+        if leads_on:
+            value = value[step]
+    return tuple(path)
+
+
+def _misfit(
+    path: tuple[str, ...], problems: Sequence[Problem], whole: str, known: Iterable[str], tells_found: bool
+) -> Misfit:
+    name = ".".join(path) or whole
+    first = problems[0]
+    match first["type"]:
+        case "missing":
+            words = f"{name} is missing"
+        case "extra_forbidden":
+            question = did_you_mean(nearest(name, known))
+            return Misfit(path=path, words=f"{name} is unknown{question and ': '}{question}", is_unknown=True)
+        case "value_error":
+            words = f"{name}: {first['msg'].removeprefix('Value error, ')}"
+        case _:
+            words = _disappointed(name, path, problems, tells_found)
+    return Misfit(path=path, words=shown(words, 300))
+
+
+def _disappointed(name: str, path: tuple[str, ...], problems: Sequence[Problem], tells_found: bool) -> str:
+    expected = [_expected(problem) for problem in problems]
+    found = f" {_found(path, problems[0]['input'])}" if tells_found else ""
+    if None in expected:
+        return f"{name}{found}: {problems[0]['msg']}"
+    separator = "," if found else ":"
+    return f"{name}{found}{separator} expected {' or '.join(dict.fromkeys(filter(None, expected)))}"
+
+
+def _found(path: tuple[str, ...], value: Any) -> str:
+    key = path[-1] if path else ""
+    match redacted({key: value})[key]:
+        case dict():
+            return "is an object"
+        case list() | tuple():
+            return f"is a list of {len(value)}"
+        case str() as text if len(text) > 60:
+            return f"has {len(text)} characters"
+        case None | bool() | int() | float() | str() as plain:
+            return f"is {shown(orjson.dumps(plain, default=str).decode())}"
+        case other:
+            return f"is {shown(repr(other))}"
+
+
+def _expected(problem: Problem) -> str | None:
+    words = _EXPECTED.get(problem["type"])
+    return words(problem.get("ctx", {})) if words else _KINDS.get(problem["type"].rpartition("_")[0])
+
+
+_EXPECTED: Mapping[str, Callable[[Mapping[str, Any]], str]] = MappingProxyType(
+    {
+        "greater_than_equal": lambda limit: f"{limit['ge']} or more",
+        "greater_than": lambda limit: f"more than {limit['gt']}",
+        "less_than_equal": lambda limit: f"{limit['le']} or less",
+        "less_than": lambda limit: f"less than {limit['lt']}",
+        "literal_error": lambda choice: str(choice["expected"]),
+        "enum": lambda choice: str(choice["expected"]),
+        "string_too_short": lambda limit: f"at least {_counted(limit['min_length'])}",
+        "string_too_long": lambda limit: f"at most {_counted(limit['max_length'])}",
+        "too_short": lambda limit: f"at least {limit['min_length']}",
+        "too_long": lambda limit: f"at most {limit['max_length']}",
+        "int_from_float": lambda _: "a whole number",
+        "model_attributes_type": lambda _: "an object",
+    }
+)
+_KINDS: Mapping[str, str] = MappingProxyType(
+    {
+        "int": "a whole number",
+        "float": "a number",
+        "string": "text",
+        "bool": "true or false",
+        "list": "a list",
+        "dict": "an object",
+        "model": "an object",
+    }
+)
+
+
+def _counted(characters: int) -> str:
+    return "1 character" if characters == 1 else f"{characters} characters"
