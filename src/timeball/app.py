@@ -29,7 +29,7 @@ from timeball.domain.job import JobSpec
 from timeball.domain.json_values import encode_object
 from timeball.domain.spans import Span, parse_span
 from timeball.domain.text import to_json
-from timeball.errors import InvalidInput
+from timeball.errors import InvalidInput, TimeballError
 from timeball.handlers.registry import Registry, default_name, make_handler
 from timeball.handles import (
     AsyncHandlerHandle,
@@ -143,11 +143,22 @@ class Timeball:
         check_options(options, ScheduleOptions, where)
 
         def decorate(function: Function) -> Any:
-            handle = self._handle_of(function) or self._declare(function, {})
-            self._schedules.add(handle, rhythm, options)
+            known = self._handle_of(function)
+            handle = known or self._declare(function, {})
+            try:
+                self._schedules.add(handle, rhythm, options)
+            except TimeballError:
+                # Whoever corrects it in the same session is not to be told that it is declared twice.
+                if known is None:
+                    self._forget(handle)
+                raise
             return handle
 
         return decorate
+
+    def _forget(self, handle: HandlerHandle[..., Any]) -> None:
+        self._registry = Registry([handler for handler in self._registry if handler.name != handle.name])
+        del self._handles[handle.name]
 
     def _declare(self, function: Function, options: HandlerDeclaration) -> HandlerHandle[..., Any]:
         _check_function(function)

@@ -37,10 +37,21 @@ class TimeballError(Exception):
     """
 
     code = "error"
-    hint: str | None = None
     status: int | None = None
     errors: Sequence[Mapping[str, str]] = ()
     request_id: str | None = None
+    _hint: str | None = None
+
+    @property
+    def hint(self) -> str | None:
+        """What to do about it; a traceback shows it below the message."""
+        return self._hint
+
+    @hint.setter
+    def hint(self, hint: str | None) -> None:
+        self._hint = hint
+        if hint is not None and hint not in str(self):
+            self.add_note(hint)
 
     @classmethod
     def told(cls, message: str, **facts: Any) -> Self:

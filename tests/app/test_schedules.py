@@ -237,6 +237,19 @@ def test_a_schedule_that_cannot_be_is_refused_where_it_is_written(
         make(tb)(work)
 
 
+def test_a_refused_schedule_leaves_no_handler_behind(tb: Timeball) -> None:
+    def work() -> None: ...
+
+    with pytest.raises(InvalidInput, match="hour is 25"):
+        tb.cron("0 25 * * *")(work)
+    corrected = tb.cron("0 23 * * *")(work)
+
+    assert tb.schedules[corrected.name].schedule == "0 23 * * *"
+    with pytest.raises(InvalidInput, match="hour is 25"):
+        tb.cron("0 25 * * *", name="late")(corrected)
+    assert tb.registry.get(corrected.name) is corrected.handler
+
+
 def test_two_schedules_of_one_name_are_refused(tb: Timeball) -> None:
     def work() -> None: ...
 
