@@ -64,7 +64,11 @@ def misfits_of(value: Any, *, tells_found: bool = True) -> list[Misfit]:
         ),
         ({"even": 3}, "/even", "even: 3 is odd, expected an even number"),
         ({"colur": "red"}, "/colur", "colur is unknown: did you mean colour?"),
-        ({"a/b~": 1}, "/a~1b~0", "a/b~ is unknown"),
+        (
+            {"a/b~": 1},
+            "/a~1b~0",
+            "a/b~ is unknown, expected number, weight, colour, token, is_paid, tags, place, even",
+        ),
         ({"place": {"town": 1}}, "/place/town", "place.town is unknown"),
     ],
 )

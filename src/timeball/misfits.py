@@ -15,6 +15,7 @@ from timeball.setting_names import did_you_mean, nearest
 
 Problem = Mapping[str, Any]
 """One of those that Pydantic lists: `type`, `loc`, `msg`, and mostly `ctx` and `input`."""
+_SOON_SAID = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,13 +67,21 @@ def _misfit(
         case "missing":
             words = f"{name} is missing"
         case "extra_forbidden":
-            question = did_you_mean(nearest(name, known))
-            return Misfit(path=path, words=f"{name} is unknown{question and ': '}{question}", is_unknown=True)
+            # What is known is known of the uppermost fields only.
+            instead = _instead(name, tuple(known)) if len(path) == 1 else ""
+            return Misfit(path=path, words=f"{name} is unknown{instead}", is_unknown=True)
         case "value_error":
             words = f"{name}: {first['msg'].removeprefix('Value error, ')}"
         case _:
             words = _disappointed(name, path, problems, tells_found)
     return Misfit(path=path, words=shown(words, 300))
+
+
+def _instead(name: str, known: Sequence[str]) -> str:
+    """What was meant, or else all there is, if that is soon said."""
+    if question := did_you_mean(nearest(name, known)):
+        return f": {question}"
+    return f", expected {', '.join(known)}" if 0 < len(known) <= _SOON_SAID else ""
 
 
 def _disappointed(name: str, path: tuple[str, ...], problems: Sequence[Problem], tells_found: bool) -> str:

@@ -114,7 +114,8 @@ def _invalid(request: Request, error: RequestValidationError) -> Response:
     errors = [{"pointer": pointer, "detail": misfit.words} for pointer, misfit in found]
     detail = "; ".join(misfit.words for _, misfit in found[:3])
     unknown = any(misfit.is_unknown for _, misfit in found)
-    hint = "unknown fields are refused; check their spelling" if unknown else "see errors for each field"
+    several = "see errors for each field" if len(found) > 1 else None
+    hint = "unknown fields are refused; check their spelling" if unknown else several
     return _problem(request, 422, "invalid_input", detail, hint, errors)
 
 
