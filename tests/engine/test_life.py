@@ -376,8 +376,6 @@ async def test_a_lost_life_drops_everything_and_writes_nothing(
 ) -> None:
     runner = ManualRunner()
     life = nodes.worker(runner, slots=1)
-    # Or the renewal that follows a change among the nodes might be under way while the hour passes, and be refused.
-    life.heartbeat.renew_soon = lambda: None
     task = nodes.begin(life)
     running, held = await enqueue(store), await enqueue(store, after=0.4)
     await until(lambda: runner.started and life.executor.held == 1)
@@ -386,7 +384,10 @@ async def test_a_lost_life_drops_everything_and_writes_nothing(
     clock.advance("1h")
     assert await asyncio.wait_for(task, PATIENCE_SECONDS) is True
 
-    assert heard.of(NodeLost) == [NodeLost(life.node.incarnation, "worker", "no renewal was accepted in time")]
+    # By its own deadline; or by a renewal that was under way while the hour passed, for another service or on a new connection.
+    (lost,) = heard.of(NodeLost)
+    assert lost.incarnation == life.node.incarnation
+    assert lost.reason in ("no renewal was accepted in time", "the lease had run out, or the node was buried")
     assert runner.started[0].halted is Halt.SHUTDOWN
     assert [await table(store, room) for room in ("ready", "running", "finished", "attempt")] == before
     assert {await only(rooms_of(store, id_)) for id_ in (running, held)} == {"running"}
