@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from timeball.domain.events import Hoisted, LoopBlocked, NodeStarted, SettingUnknown, ShardsChanged
+from timeball.domain.events import Hoisted, LoopBlocked, NodeStarted, ServiceFailed, SettingUnknown, ShardsChanged
 from timeball.domain.ids import Incarnation
 from timeball.telemetry.logs import logging_emit
 
@@ -73,6 +73,17 @@ def test_what_is_below_the_level_is_not_written() -> None:
     emit(ShardsChanged(1, 0, 1))
 
     assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["shards.changed"]
+
+
+def test_what_fails_for_long_is_told_seldom() -> None:
+    stream = io.StringIO()
+    emit = logging_emit("json", stream=stream)
+
+    for failures in range(1, 3_600):
+        emit(ServiceFailed("claimer", "no", timedelta(seconds=1), failures=failures))
+
+    told = [json.loads(line)["failures"] for line in stream.getvalue().splitlines()]
+    assert told == [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048]
 
 
 def test_lines_of_several_threads_do_not_mix() -> None:

@@ -135,12 +135,13 @@ class StraysTakenIn:
 
 @dataclass(frozen=True, slots=True)
 class ServiceFailed:
-    """A loop met an error; it goes on after a pause."""
+    """A loop met an error, so many times in a row by now; it goes on after a pause."""
 
     service: str
     error: str
     pause: timedelta
     traceback: str | None = None
+    failures: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ class Service:
         pause = timedelta(seconds=longest * (0.5 + self.env.random.random() / 2))
         # An unreachable database is bad enough news without a stack.
         trace = None if isinstance(error, StoreUnavailable) else traceback.format_exc()
-        self.emit(ServiceFailed(self.name, f"{type(error).__name__}: {error}", pause, trace))
+        self.emit(ServiceFailed(self.name, f"{type(error).__name__}: {error}", pause, trace, self._failures))
         return pause
 
     async def _rest(self, rest: timedelta) -> None:

@@ -76,17 +76,19 @@ class _Node:
 
     async def run(self) -> None:
         """Begin a new life whenever one was lost, until stopped or asked to drain."""
-        pause = _FIRST_PAUSE
+        failures = 0
         while not self._stopping.is_set():
             try:
                 self._life = self._make_life()
                 was_lost = await self._life.run()
             except StoreError as error:
-                self._emit(ServiceFailed("node", f"{type(error).__name__}: {error}", timedelta(seconds=pause)))
+                pause = min(_FIRST_PAUSE * 2 ** min(failures, 10), _LONGEST_PAUSE)
+                failures += 1
+                message = f"{type(error).__name__}: {error}"
+                self._emit(ServiceFailed("node", message, timedelta(seconds=pause), failures=failures))
                 await self._wait(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
                 continue
-            pause = _FIRST_PAUSE
+            failures = 0
             if not was_lost:
                 return
 

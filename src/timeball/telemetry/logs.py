@@ -93,10 +93,15 @@ def logging_emit(log_format: str = "auto", level: str = "info", stream: TextIO |
 
     def emit(event: Event) -> None:
         number, name = _LEVELS[type(event)]
-        if number >= least:
+        if number >= least and not _is_repetition(event):
             logger.log(number, name, **_fields(event))
 
     return emit
+
+
+def _is_repetition(event: Event) -> bool:
+    """Of failures in a row the first is told, the second, the fourth, the eighth...: a night without a database is a page, not a book."""
+    return isinstance(event, ServiceFailed) and event.failures.bit_count() > 1
 
 
 def _processors(*, is_text: bool, colors: bool) -> list[Any]:
