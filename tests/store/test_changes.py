@@ -14,13 +14,17 @@ from tests.factories import (
     SOMEBODY,
     claim_all,
     due_row,
+    due_rows,
     enqueue,
     found,
+    hoist,
     hoist_due,
     make_job,
+    make_node,
     make_owner,
     make_recurring,
     only_row,
+    plan_row,
     read_job,
     record,
     rooms_of,
@@ -486,3 +490,64 @@ async def test_a_change_that_cannot_be_audited_does_not_happen(store: Store) -> 
 
     assert not (await read_job(store, job.id)).is_paused
     assert (await due_row(store, job.id)).kind == "occurrence"
+
+
+# limits
+
+
+async def test_what_is_unfinished_when_its_job_is_limited_counts_for_the_limit(
+    store: Store, clock: VirtualClock
+) -> None:
+    job = await make_recurring(store, 60, overlap="allow")
+    commands, worker = Commands(store, store.env), await make_node(store)
+    ids = [await commands.trigger(job.id) for _ in range(4)]
+    running = await claim_all(store, slots=2, worker=worker)
+    before = {row["id"]: row for row in await table(store, "ready")}
+
+    await edit(store, job, max_running=2)
+    assert await claim_all(store, worker=worker) == [], "two of them run, and no more"
+    blocked = {row["id"]: row for row in await table(store, "blocked")}
+    assert blocked == {id_: before[id_] | {"limit_key": f"job:{job.id}"} for id_ in before}
+
+    await record(store, [found(running[0])])
+    (third,) = await claim_all(store, worker=worker)
+    await record(store, [found(running[1], Failed(FAILURE)), found(third)])
+    (fourth,) = await claim_all(store, worker=worker)
+    assert {each.id for each in (*running, third, fourth)} == set(ids)
+    clock.advance("1h")
+    assert (await due_row_of(store, running[1].id))["limit_key"] == f"job:{job.id}", "a retry needs a place, too"
+
+
+async def test_a_lower_limit_takes_back_what_has_not_begun(store: Store) -> None:
+    job = await make_job(store, max_running=4)
+    commands, worker = Commands(store, store.env), await make_node(store)
+    for _ in range(4):
+        await commands.trigger(job.id)
+    await claim_all(store, slots=1, worker=worker)
+    assert len(await table(store, "ready")) == 3
+
+    await edit(store, job, max_running=2)
+
+    await claim_all(store, worker=worker)
+    assert [len(await table(store, room)) for room in ("running", "ready", "blocked")] == [2, 0, 2]
+
+
+async def due_row_of(store: Store, execution_id: ExecutionId) -> dict[str, Any]:
+    (row,) = [row for row in await table(store, "due") if row["id"] == execution_id]
+    return row
+
+
+async def test_what_a_scheduler_has_read_before_the_limit_waits_for_a_place(store: Store, clock: VirtualClock) -> None:
+    """Its row is as it was read, but for the limit: where it goes is the row's to say."""
+    job = await make_recurring(store, 3600, overlap="allow", max_retries=3)
+    execution_id = await Commands(store, store.env).trigger(job.id)
+    owner, (claimed,) = await make_owner(store), await claim_all(store)
+    await record(store, [found(claimed, Failed(FAILURE))])
+    clock.advance("30m")
+    (row,) = [row for row in await due_rows(store) if row.id == execution_id]
+    plan = await plan_row(store, row)
+
+    await edit(store, job, max_running=1)
+    await hoist(store, [plan], owner)
+
+    assert await rooms_of(store, execution_id) == ["blocked"]

@@ -458,6 +458,34 @@ async def test_two_claims_at_the_limit_of_a_queue(race: Race, store: Store, *, c
     assert len(await table(store, "running")) == 1
 
 
+@both_endings
+async def test_a_limit_that_comes_after_a_claim_of_its_job(race: Race, store: Store, *, commits: bool) -> None:
+    job, worker = await make_job(store, overlap="allow"), await make_node(store)
+    for _ in range(2):
+        await Commands(store, store.env).trigger(job.id)
+
+    first = claim_all(race.ahead, slots=1, worker=worker)
+    await race.run(first, edit(race.behind, job, max_running=1), commits=commits)
+
+    running = await table(store, "running")
+    assert [row["limit_key"] for row in running] == ([f"job:{job.id}"] if commits else [])
+    await claim_all(store, worker=worker)
+    assert len(await table(store, "running")) == 1
+    assert [len(await table(store, room)) for room in ("ready", "blocked")] == [0, 1]
+
+
+@both_endings
+async def test_a_claim_that_comes_after_a_limit_of_its_job(race: Race, store: Store, *, commits: bool) -> None:
+    job, worker = await make_job(store, overlap="allow"), await make_node(store)
+    for _ in range(2):
+        await Commands(store, store.env).trigger(job.id)
+
+    await race.run(edit(race.ahead, job, max_running=1), claim_all(race.behind, worker=worker), commits=commits)
+    await claim_all(store, worker=worker)
+
+    assert len(await table(store, "running")) == (1 if commits else 2)
+
+
 @pytest.mark.parametrize("is_known", [True, False])
 @pytest.mark.parametrize("pause_first", [True, False])
 @both_endings

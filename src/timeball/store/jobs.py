@@ -167,6 +167,8 @@ class Jobs(NewJobs, Queues):
             raise name_taken(error, [job]) from error
         if job.limit_key is not None and job.effective_limit is not None:
             await run("set_limit", connection, key=job.limit_key, max_running=job.effective_limit)
+            if _is_narrowed(snapshot.job, job):
+                await self._put_under_limit(connection, job)
         if change.effective_from is not None and not job.is_enqueued:
             await run("open_version", connection, job_id=job.id, effective_from=change.effective_from)
         if change.closes_at is not None:
@@ -184,6 +186,14 @@ class Jobs(NewJobs, Queues):
         if change.unpark:
             await run("unpark", connection, job_id=job.id, parked_at=PARKED_AT)
         return await self._touch_executions(connection, job, change)
+
+    async def _put_under_limit(self, connection: Connection, job: Job) -> None:
+        """What was there before the limit counts for it; what has another limit stays under that."""
+        # Again and again: what was claimed, ended or hoisted meanwhile is seen only by the next look.
+        is_unlimited = True
+        while is_unlimited:
+            await self._database.fetch("put_under_limit", connection, job_id=job.id, limit_key=job.limit_key)
+            is_unlimited = await self._database.fetch_value("is_unlimited", connection, job_id=job.id)
 
     async def _touch_executions(self, connection: Connection, job: Job, change: JobChange) -> list[Any]:
         run = self._database.fetch
@@ -355,6 +365,12 @@ def _request_columns(request: Request) -> dict[str, Any]:
         "payload": None if request.payload is None else orjson.Fragment(request.payload),
         "retry_of": request.retry_of,
     }
+
+
+def _is_narrowed(old: Job, new: Job) -> bool:
+    """Whether what has been let in may be more than the limit allows by now."""
+    is_lower = (new.effective_limit or 0) < (old.effective_limit or 0)
+    return new.limit_key != old.limit_key or is_lower
 
 
 def _differences(old: Job, new: Job) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -54,6 +54,7 @@ WHERE EXISTS (SELECT 1 FROM timeball.ready WHERE ready.job_id = asked.job_id AND
 -- again after a lock wait. What is locked is then deleted by ctid: not before, because servers of 2025 and older do not look again by ctid.
 -- `given` hides from the planner how many there are: it would plan the statement anew for every number, which takes two milliseconds.
 -- It takes them for few, so `judged` looks into a set and the rows are deleted by ctid: joined, each would be compared with each.
+-- What was given a limit since it was read goes to blocked, whatever the scheduler meant.
 -- The occurrence that waited cites the time-zone data it was computed by; what lies behind it was computed by those of the scheduler.
 WITH given AS MATERIALIZED (
     SELECT :ids::uuid[] AS ids, :run_ats::timestamptz[] AS run_ats, :versions::integer[] AS versions, :next_ids::uuid[] AS next_ids,
@@ -150,7 +151,7 @@ held_up AS (
            attempts, lost, fence, run_tzdata, limit_key, unique_key, payload, retry_of
     FROM judged
     WHERE is_allowed
-      AND target = 'blocked'
+      AND (target = 'blocked' OR (target = 'ready' AND limit_key IS NOT NULL))
 ),
 hoisted AS (
     INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
@@ -160,6 +161,7 @@ hoisted AS (
     FROM judged
     WHERE is_allowed
       AND target = 'ready'
+      AND limit_key IS NULL
 ),
 unkeyed AS (
     DELETE FROM timeball.live_key

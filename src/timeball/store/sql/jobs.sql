@@ -356,6 +356,46 @@ INSERT INTO timeball.running_limit (key, max_running)
 VALUES (:key, :max_running)
 ON CONFLICT (key) DO UPDATE SET max_running = excluded.max_running;
 
+-- name: is_unlimited
+-- Whether anything of a job that is unfinished, but for its pending occurrence, stands under no limit.
+SELECT EXISTS (SELECT 1 FROM timeball.ready WHERE ((job_id = :job_id AND job_id <> id) OR id = :job_id) AND limit_key IS NULL)
+    OR EXISTS (SELECT 1 FROM timeball.running WHERE ((job_id = :job_id AND job_id <> id) OR id = :job_id) AND limit_key IS NULL)
+    OR EXISTS (
+        SELECT 1
+        FROM timeball.due
+        WHERE ((job_id = :job_id AND job_id <> id) OR id = :job_id)
+          AND kind IN ('retry', 'snooze', 'later')
+          AND limit_key IS NULL
+    );
+
+-- name: put_under_limit
+-- Let what stands under no limit count for the one that its job was given: what runs goes on, and what is ready, of the job or of others that share
+-- the limit, waits for a place again.
+WITH running AS (
+    UPDATE timeball.running
+    SET limit_key = :limit_key
+    WHERE ((job_id = :job_id AND job_id <> id) OR id = :job_id)
+      AND limit_key IS NULL
+),
+waiting AS (
+    UPDATE timeball.due
+    SET limit_key = :limit_key
+    WHERE ((job_id = :job_id AND job_id <> id) OR id = :job_id)
+      AND kind IN ('retry', 'snooze', 'later')
+      AND limit_key IS NULL
+),
+taken AS (
+    DELETE FROM timeball.ready
+    WHERE (((job_id = :job_id AND job_id <> id) OR id = :job_id) AND limit_key IS NULL)
+       OR limit_key = :limit_key
+    RETURNING *
+)
+INSERT INTO timeball.blocked (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
+                              attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of)
+SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
+       attempts, lost, fence, tzdata, :limit_key, unique_key, payload, retry_of
+FROM taken;
+
 -- name: record_skip_range
 INSERT INTO timeball.skip_range (id, job_id, version, tzdata, first_at, last_at, occurrences, reason, recorded_at)
 VALUES (:id, :job_id, :version, :tzdata, :first_at, :last_at, :occurrences, :reason, coalesce(:now, now()));
