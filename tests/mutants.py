@@ -319,7 +319,8 @@ MUTANTS = (
         "domain/lifecycle.py",
         "    if lost >= standing.retry.max_lost:\n",
         "    if lost > standing.retry.max_lost:\n",
-        f"{_LIFECYCLE}::test_what_keeps_failing_or_being_lost_ends_dead",
+        f"{_LIFECYCLE}::test_no_sequence_of_outcomes_exceeds_the_budgets",
+        f"{_REAPER}::test_what_kills_its_worker_again_and_again_ends_dead",
     ),
     _one(
         "tried once too often",
@@ -462,10 +463,10 @@ MUTANTS = (
     ),
     # words
     _one(
-        "truncated before it is redacted",
+        "the beginning of a secret where reading stopped",
         "handlers/http_webhook.py",
-        "        keep = MAX_BODY_BYTES + disclosure.longest\n",
-        "        keep = MAX_BODY_BYTES\n",
+        "    return text[: -disclosure.longest]\n",
+        "    return text\n",
         "tests/handlers/builtin/test_http_webhook.py::test_redaction_runs_before_truncation",
     ),
 )
