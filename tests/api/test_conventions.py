@@ -99,6 +99,17 @@ async def test_a_problem_says_what_was_found_and_what_was_expected(
     assert problem["detail"] == detail
 
 
+async def test_a_problem_points_into_many_jobs(client: httpx.AsyncClient) -> None:
+    body = {"jobs": [{"handler": "h"}, {"handler": "h", "priorty": 1, "max_lost": 0}]}
+
+    problem = check_problem(await client.post("/jobs/bulk", json=body), 422, "invalid_input")
+
+    assert problem["errors"] == [
+        {"pointer": "/jobs/1/max_lost", "detail": "jobs.1.max_lost is 0, expected 1 or more"},
+        {"pointer": "/jobs/1/priorty", "detail": "jobs.1.priorty is unknown"},
+    ]
+
+
 async def test_a_problem_names_the_parameter(client: httpx.AsyncClient) -> None:
     problem = check_problem(await client.get("/jobs?limit=0"), 422, "invalid_input")
 

@@ -144,7 +144,7 @@ def _read(document: Any) -> BulkJobs:
         return BulkJobs.model_validate(document)
     except ValidationError as error:
         found = [{**item, "loc": ("body", *item["loc"])} for item in error.errors(include_url=False)]
-        raise RequestValidationError(found) from error
+        raise RequestValidationError(found, body=document) from error
 
 
 def _at(number: int, work: Callable[[], Any]) -> Any:
