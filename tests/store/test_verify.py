@@ -815,7 +815,9 @@ async def test_more_than_a_limit_allows_is_named(history: History) -> None:
 
 
 async def test_a_limit_that_was_lowered_meanwhile_is_a_warning(history: History) -> None:
+    """Of what runs: what is only ready waits for a place again."""
     await edit(history.store, history.limited, max_running=2)
+    await claim_all(history.store)
     history.clock.advance("1s")
 
     await edit(history.store, history.limited, max_running=1)
