@@ -94,12 +94,13 @@ def _disappointed(name: str, path: tuple[str, ...], problems: Sequence[Problem],
 
 
 def _found(path: tuple[str, ...], value: Any) -> str:
+    # Not looked into: it may be nested more deeply than we could follow.
+    if isinstance(value, dict):
+        return "is an object"
+    if isinstance(value, list | tuple):
+        return f"is a list of {len(value)}"
     key = path[-1] if path else ""
     match redacted({key: value})[key]:
-        case dict():
-            return "is an object"
-        case list() | tuple():
-            return f"is a list of {len(value)}"
         case str() as text if len(text) > 60:
             return f"has {len(text)} characters"
         case None | bool() | int() | float() | str() as plain:
