@@ -138,7 +138,7 @@ MUTANTS = (
         f"{_SQL}/moves.sql",
         "WHERE key = ANY (:keys::text[])\nORDER BY key\nFOR UPDATE;",
         "WHERE key = ANY (:keys::text[])\nORDER BY key;",
-        f"{_RACES}::test_two_who_let_in_at_the_limit_of_a_job",
+        f"{_RACES}::test_who_lets_in_something_more_urgent_counts_what_another_is_letting_in",
     ),
     # hoists
     _one(

@@ -35,6 +35,7 @@ from tests.factories import (
     only_row,
     opening_of,
     plan_row,
+    put_row,
     read_job,
     record,
     rooms_of,
@@ -603,6 +604,28 @@ async def test_two_who_let_in_at_the_limit_of_a_job(race: Race, store: Store, *,
     assert result.second_waited
     assert (len(await table(store, "ready")), len(await table(store, "blocked"))) == (1, 2)
     await check_rooms(store)
+
+
+@both_endings
+async def test_who_lets_in_something_more_urgent_counts_what_another_is_letting_in(
+    race: Race, store: Store, *, commits: bool
+) -> None:
+    """Without the lock each would take another row, and neither would see the other's."""
+    first = await enqueue(store, max_running=1, limit_key="l")
+    await enqueue(store, max_running=1, limit_key="l")
+    await store.database.fetch("cancel_waiting", ids=[first], reason="frees its place, and nobody hands it on")
+    urgent = await only_row(store, "blocked") | {"id": store.env.new_id(), "priority": 99}
+
+    async def come_and_let_in() -> None:
+        await put_row(race.behind, "blocked", **urgent)
+        await race.behind.rooms.promote(["l"])
+
+    result = await race.run(race.ahead.rooms.promote(["l"]), come_and_let_in(), commits=commits)
+
+    assert result.second_waited
+    (ready,) = await table(store, "ready")
+    assert ready["priority"] == (50 if commits else 99)
+    assert len(await table(store, "blocked")) == 1
 
 
 @both_endings
