@@ -211,9 +211,9 @@ def _kind_of(
         if key in wanted:
             return wanted[key]
         if key in others:
-            raise ConnectionUnknown(f"connection is a {found}, and {why_not}", field="connection")
+            raise ConnectionUnknown(f"connection is of type {found}, and {why_not}", field="connection")
     raise ConnectionUnknown(
-        f"connection is a {found}, expected a connection of asyncpg, psycopg or Django, "
+        f"connection is of type {found}, expected a connection of asyncpg, psycopg or Django, "
         "or a connection or session of SQLAlchemy",
         field="connection",
         hint="a pool or an engine has no transaction of its own: give the connection you took from it",

@@ -360,13 +360,13 @@ async def test_what_was_enqueued_in_a_transaction_is_run_and_not_before_its_comm
 
 async def test_what_is_no_connection_is_refused_with_what_is(tb: Timeball, dsn: str) -> None:
     async with asyncpg.create_pool(dsn, min_size=1) as pool:
-        with pytest.raises(ConnectionUnknown, match=r"connection is a asyncpg\.pool\.Pool, expected") as caught:
+        with pytest.raises(ConnectionUnknown, match=r"connection is of type asyncpg\.pool\.Pool, expected") as caught:
             await tb.aenqueue("elsewhere", connection=pool)
     assert caught.value.hint is not None
     assert "a pool or an engine has no transaction" in caught.value.hint
     with engine_of(dsn) as engine, pytest.raises(ConnectionUnknown, match=r"sqlalchemy.*Engine"):
         tb.enqueue("elsewhere", connection=engine)
-    with pytest.raises(ConnectionUnknown, match=r"connection is a builtins\.str"):
+    with pytest.raises(ConnectionUnknown, match=r"connection is of type builtins\.str"):
         tb.enqueue("elsewhere", connection=dsn)
 
 

@@ -107,6 +107,8 @@ class _FieldReader:
 
     def _term(self, term: str) -> str:
         base, slash, step = term.partition("/")
+        if self.kind.is_day and term.upper().startswith("L") and term.upper() not in ("L", "LW"):
+            raise self._error(term, "L or LW by itself, or 1-31")
         if slash:
             return self._stepped(base, self._step(step))
         if base == "*" or (self.kind.is_day and base.upper() in ("L", "LW")):
