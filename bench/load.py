@@ -88,17 +88,16 @@ async def bare_claims(system: System, number: int, pause_seconds: float = 0.0) -
     """How long each of so many claims takes that brings one execution, in milliseconds: nobody can start it sooner after it was written."""
     rooms, env, spec = system.parts.store.rooms, system.parts.env, JobSpec(handler="bench.noop")
     wish = ClaimWish(Incarnation(env.new_id()), ["bench.noop"], 1, 0, has_rivals=False)
-    mark = Mark(datetime(2020, 1, 1, tzinfo=UTC))
     took: list[float] = []
     claims: list[Claimed] = []
     for _ in range(_REHEARSED + number):
-        await system.parts.commands.create(spec)
+        created = await system.parts.commands.create(spec)
+        assert created.execution_id is not None
         await asyncio.sleep(pause_seconds)
         begun = time.perf_counter()
-        (claimed,) = (await rooms.claim(wish, {("default", 50): mark}, ClaimId(env.new_id()))).executions
+        (claimed,) = await rooms.claim_named(wish, created.execution_id, None, ClaimId(env.new_id()))
         took.append((time.perf_counter() - begun) * 1000)
         claims.append(claimed)
-        mark = Mark(claimed.run_at, claimed.id)
     now = env.clock.now()
     await rooms.finish_succeeded(
         [Finding(one, Succeeded(), max(now, one.run_at), max(now, one.run_at)) for one in claims]
