@@ -18,6 +18,7 @@ from pathlib import Path
 import psycopg
 
 from timeball import Timeball, current
+from timeball.current import OutsideRun
 
 tb = Timeball()
 
@@ -105,6 +106,40 @@ async def poison() -> None:
     """Kill the worker that runs it."""
     note("begin")
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _fork() -> list[int]:
+    """One copy uses what only the attempt may use, another comes back as if it were the attempt: how each of them ended."""
+    ends = []
+    for uses_it in (True, False):
+        copy = os.fork()
+        if copy == 0 and uses_it:
+            try:
+                current.log("from the copy")
+            except OutsideRun as error:
+                os._exit(42 if "forked" in str(error) else 1)
+        if copy == 0:
+            return []
+        ends.append(os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1]))
+    return ends
+
+
+@tb.handler(name="fork_on_the_loop")
+async def fork_on_the_loop() -> list[int]:
+    with noted():
+        return _fork()
+
+
+@tb.handler(name="fork_in_a_thread")
+def fork_in_a_thread() -> list[int]:
+    with noted():
+        return _fork()
+
+
+@tb.handler(name="fork_isolated", isolate=True)
+def fork_isolated() -> list[int]:
+    with noted():
+        return _fork()
 
 
 @tb.handler(name="hold_tables")

@@ -50,3 +50,21 @@ async def test_statements_that_all_wait_do_not_cost_the_lease(cluster: Cluster, 
     assert not worker.events("node.lost")
     assert not scheduler.events("node.lost")
     cluster.check_books()
+
+
+async def test_a_handler_that_forks_harms_nobody(cluster: Cluster, commands: Commands) -> None:
+    """Fault 12."""
+    (worker,) = await cluster.nodes(0, 1)
+
+    forked = [await enqueue(commands, f"fork_{where}") for where in ("on_the_loop", "in_a_thread", "isolated")]
+    ends = [await cluster.ends(execution) for execution in forked]
+    after = await cluster.ends(await enqueue(commands, "work", {"label": "after"}))
+
+    assert [(ended["state"], ended["attempts"]) for ended in ends] == [("succeeded", 1)] * 3
+    results = cluster.sql("SELECT result FROM timeball.finished WHERE id = ANY (%s)", forked)
+    assert results == [([42, 70],)] * 3, "the one was told, the other ended"
+    assert after["state"] == "succeeded"
+    assert len(worker.events("node.started")) == 1
+    assert not worker.events("outcome.refused")
+    assert not cluster.sql("SELECT message FROM timeball.log_line WHERE message = 'from the copy'")
+    cluster.check_books()
