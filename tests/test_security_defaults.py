@@ -188,6 +188,7 @@ MAY_IMPORT_BY_NAME = {
     "contrib/django/program.py": "the modules of tasks that the settings of a Django project name",
     "loading.py": "the program that somebody names on the command line",
     "runners/child.py": "the program of the worker that started this child",
+    "store/interface.py": "its own parts, from a list of its own",
 }
 
 

@@ -943,7 +943,8 @@ async def test_two_who_wait_for_each_other_both_come_through(race: Race, store: 
     async with asyncio.timeout(PATIENCE_SECONDS):
         await asyncio.gather(take(race.ahead, ids), take(race.behind, ids[::-1]))
 
-    assert len(tries) == 3
+    # Or more: who begins again may meet the other once more.
+    assert len(tries) >= 3
     assert [row["lost"] for row in await table(store, "ready")] == [2, 2]
 
 
