@@ -16,10 +16,7 @@ from timeball.domain.job import Job, JobSpec, define
 from timeball.domain.occurrences import first_occurrence
 from timeball.domain.schedule import Once
 from timeball.errors import InvalidInput, StoreUnavailable
-from timeball.store.interface import AuditEntry, Created, Opening, Pattern, pattern_of
-
-# A write whose reply was lost is looked up and made again so often: for about a second and a half in all.
-_TRIES_AGAIN = 3
+from timeball.store.interface import AuditEntry, Created, Opening, Pattern, pattern_of, write_again
 
 
 class Creating(Base):
@@ -51,25 +48,15 @@ class Creating(Base):
     async def _write_again(
         self, jobs: Sequence[Job], openings: Sequence[Opening], audit: AuditEntry | None = None
     ) -> list[Created]:
-        """Write what may have been written: looked up before it is made again, for as long as there is hope."""
-        for attempt in range(_TRIES_AGAIN):
-            await self._env.clock.sleep(0.2 * 2**attempt)
-            done = await self._created_before(jobs, openings)
-            if done is not None:
-                return done
-            try:
-                return await self._store.jobs.create(jobs, openings, audit=audit)
-            except StoreUnavailable:
-                if attempt == _TRIES_AGAIN - 1:
-                    raise
-        raise AssertionError("unreachable")
+        return await write_again(
+            self._env.clock,
+            lambda: self._created_before(jobs, openings),
+            lambda: self._store.jobs.create(jobs, openings, audit=audit),
+        )
 
     async def _created_before(self, jobs: Sequence[Job], openings: Sequence[Opening]) -> list[Created] | None:
         """Whether a create whose reply was lost has been committed: the ids were ours, so they tell."""
-        try:
-            found = await self._store.jobs.find([job.id for job in jobs])
-        except StoreUnavailable:
-            return None
+        found = await self._store.jobs.find([job.id for job in jobs])
         if not found:
             return None
         executions = {opening.job_id: opening.id for opening in openings}

@@ -12,12 +12,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cache
 from typing import Any, TypeVar
+from uuid import UUID
 
 import asyncpg
 
 from timeball.env import Env
 from timeball.errors import StoreError, StoreUnavailable
 from timeball.store.connections import AT_HAND, Connection, Connections, confirm_first
+from timeball.store.lost_replies import write_again
 from timeball.store.statements import all_statements
 
 Record = Any
@@ -225,6 +227,38 @@ class Database:
                     raise
                 await self.env.clock.sleep(self.env.random.uniform(0, 0.005 * (attempt + 1)))
         raise AssertionError("unreachable")
+
+    async def once(
+        self,
+        work: Callable[[Connection], Awaitable[Result]],
+        key: UUID,
+        *,
+        found_by: str = "find_note",
+        on: tuple[type[Exception], ...] = (),
+    ) -> Result:
+        """As `repeat`, and done once though the reply to its commit be lost: it is looked up by its *key*, then repeated.
+
+        *work* writes a row of this id, the one that the statement *found_by* finds: mostly its note in the audit.
+        """
+        done: list[Result] = []
+
+        async def kept(connection: Connection) -> Result:
+            result = await work(connection)
+            done[:] = [result]
+            return result
+
+        async def find() -> list[Result] | None:
+            return None if await self.fetch_row(found_by, id=key) is None else done
+
+        async def write() -> list[Result]:
+            return [await self.repeat(kept, on=on)]
+
+        try:
+            return (await write())[0]
+        except StoreUnavailable:
+            if not done:  # it did not come to a commit
+                raise
+        return (await write_again(self.env.clock, find, write))[0]
 
     async def notify(self, payload: str) -> None:
         """Send a hint to every listening node; losing it costs time, never work."""

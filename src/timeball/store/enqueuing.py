@@ -5,7 +5,8 @@ What they have in common is checked once and encoded once, so that a single one 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import chain, islice
@@ -14,7 +15,9 @@ from uuid import UUID
 
 from timeball.domain.hints import Hints
 from timeball.domain.job import Job
+from timeball.errors import StoreUnavailable
 from timeball.store.connections import Connection
+from timeball.store.lost_replies import write_again
 from timeball.store.placing import AuditEntry, Placing
 from timeball.store.rows import job_columns, json_text
 
@@ -92,14 +95,48 @@ class Enqueuing(Placing):
             return await self._create_many_at(template, rows, run_at, audit)
         first = list(islice(rows, _BULK_SLICE + 1))
         if audit is None and len(first) <= _BULK_SLICE:
-            await self.enqueue(pattern, first)
+            await self._enqueue_whole(pattern, first)
             return [id_ for id_, _, _ in first]
         return await self._enqueue_slices(pattern, chain(first, rows), audit)
+
+    async def _enqueue_whole(self, pattern: Pattern, rows: Sequence[Own]) -> None:
+        async def write() -> bool:
+            await self.enqueue(pattern, rows)
+            return True
+
+        try:
+            await write()
+        except StoreUnavailable:
+            await write_again(self._database.env.clock, lambda: self._is_written(rows[0][0]), write)
+
+    async def _is_written(self, first: UUID) -> bool | None:
+        return bool(await self._database.fetch("find_jobs", ids=[first])) or None
+
+    @asynccontextmanager
+    async def _whole(self, slices: _Slices) -> AsyncIterator[Connection]:
+        """A transaction that is looked up if the reply to its commit is lost.
+
+        It is not repeated: what it wrote was taken as it was made, and has gone.
+        """
+        is_whole = False
+        try:
+            async with self._database.transaction() as connection:
+                yield connection
+                is_whole = True
+        except StoreUnavailable as error:
+            if not is_whole:
+                raise
+            unknown = error
+
+            async def refuse() -> bool:
+                raise unknown
+
+            await write_again(self._database.env.clock, lambda: self._is_written(slices.ids[0]), refuse)
 
     async def _enqueue_slices(self, pattern: Pattern, rows: Iterator[Own], audit: AuditEntry | None) -> list[UUID]:
         moment, slices = self._database.env.clock.now() - HINT_MARGIN, _Slices(rows)
         given = {**pattern.columns, "hint": None}
-        async with self._database.transaction() as connection:
+        async with self._whole(slices) as connection:
             await self._database.run_in_turn(connection, (("enqueue_alike", given | own) for own in slices))
             await self._note_bulk(connection, pattern.job, len(slices.ids), audit)
         self._hint_bulk(pattern.job, (), moment, is_ready=True)
@@ -114,7 +151,7 @@ class Enqueuing(Placing):
         names = "enqueue_jobs", "enqueue_ready" if is_ready else "enqueue_due"
         at = {"scheduled_at": starts_at, "created_at": moment, "updated_at": moment}
         given = {"template": json_text([job_columns(template) | at])}
-        async with self._database.transaction() as connection:
+        async with self._whole(slices) as connection:
             await self._database.run_in_turn(connection, ((name, given | own) for own in slices for name in names))
             await self._note_bulk(connection, template, len(slices.ids), audit)
         self._hint_bulk(template, slices.shards, starts_at, is_ready=is_ready)
@@ -123,7 +160,7 @@ class Enqueuing(Placing):
     async def _note_bulk(self, connection: Connection, template: Job, count: int, audit: AuditEntry | None) -> None:
         if audit is not None:
             facts = {"count": count, "handler": template.handler, "queue": template.queue}
-            await self.audit(connection, audit, "job.create", f"{count} jobs", None, facts)
+            await self.audit(connection, self._database.env.new_id(), audit, "job.create", f"{count} jobs", None, facts)
 
     def _hint_bulk(self, template: Job, shards: Iterable[int], starts_at: datetime, *, is_ready: bool) -> None:
         hints = Hints()

@@ -14,6 +14,7 @@ from timeball.store.history import History as HistoryStore
 from timeball.store.history import LogLine
 from timeball.store.jobs import Jobs as JobStore
 from timeball.store.jobs import Request
+from timeball.store.lost_replies import write_again
 from timeball.store.new_jobs import Created, Opening
 from timeball.store.nodes import Nodes as NodeStore
 from timeball.store.nodes import Renewal, ShardRow
@@ -58,6 +59,7 @@ __all__ = [
     "TicketStore",
     "is_plain",
     "pattern_of",
+    "write_again",
 ]
 
 # What an idle worker never asks for is imported when somebody does.

@@ -48,8 +48,10 @@ class Jobs(NewJobs, Queues):
         """Add executions to jobs that are there, audited in the same transaction: all or none.
 
         NotFound if one of the jobs is not there, Conflict if an unfinished execution holds the unique key of one.
-        Without *audit* they are part of something that has been audited as a whole.
+        Without *audit* they are part of something that has been audited as a whole. Under the same ids it is done once.
         """
+        # Their note bears the id of the first: the rooms would let it in again once it has moved on, the audit never does.
+        key = requests[0].id
 
         async def work(connection: Connection) -> list[Any]:
             rows = await self._database.fetch(
@@ -68,10 +70,10 @@ class Jobs(NewJobs, Queues):
             )
             facts = {"executions": [str(request.id) for request in requests[:100]], "count": len(requests)}
             if audit is not None:
-                await self.audit(connection, audit, action, subject, None, facts)
+                await self.audit(connection, key, audit, action, subject, None, facts)
             return rows
 
-        rows = await self._database.repeat(work, on=(_KeyFreedError,))
+        rows = await self._database.once(work, key, found_by="find_execution", on=(_KeyFreedError,))
         await self._after_placing(rows, is_hinted=False)
         return [ExecutionId(row["execution_id"]) for row in rows]
 
@@ -124,16 +126,17 @@ class Jobs(NewJobs, Queues):
 
         When a scheduler was quicker, all of it is done again on what is there then. NotFound if the job is gone.
         """
+        note = self._database.env.new_id()
 
         async def work(connection: Connection) -> tuple[JobChange, list[Any]]:
             snapshot = await self._snapshot(connection, job_id)
             change = decide(snapshot)
             holders = await self._write(connection, snapshot, change)
             before, after = _differences(snapshot.job, change.job)
-            await self.audit(connection, audit, change.action, f"job:{job_id}", before, after)
+            await self.audit(connection, note, audit, change.action, f"job:{job_id}", before, after)
             return change, holders
 
-        change, holders = await self._database.repeat(work, on=(_OccurrenceRaceError,))
+        change, holders = await self._database.once(work, note, on=(_OccurrenceRaceError,))
         await self._after_change(change, holders)
         return change
 
@@ -304,24 +307,26 @@ class Jobs(NewJobs, Queues):
         hints.add_holders(row["holder"] for row in holders)
         self._hinter.tell(hints)
         if change.job.limit_key is not None:
-            await self._rooms.promote([change.job.limit_key])
+            await self._let_in([change.job.limit_key])
 
     async def drain_node(self, incarnation: Incarnation, audit: AuditEntry) -> bool:
         """Ask a node to leave, and note who did; False if there is no such node."""
+        note = self._database.env.new_id()
 
         async def work(connection: Connection) -> bool:
             if not await self._database.fetch("drain_node", connection, incarnation=incarnation):
                 return False
-            await self.audit(connection, audit, "node.drain", f"node:{incarnation}", None, {"draining": True})
+            await self.audit(connection, note, audit, "node.drain", f"node:{incarnation}", None, {"draining": True})
             return True
 
-        return bool(await self._database.repeat(work))
+        return bool(await self._database.once(work, note))
 
     async def cancel(self, ids: Sequence[ExecutionId], reason: str, audit: AuditEntry | None) -> set[ExecutionId]:
         """Cancel what waits, at once, and ask the holders of what runs to stop; returns what this reached.
 
         A pending occurrence of a recurring job is not reached: skip it by changing the job.
         """
+        note = self._database.env.new_id()
 
         async def work(connection: Connection) -> tuple[list[Any], list[Any]]:
             gone: list[Any] = []
@@ -334,16 +339,14 @@ class Jobs(NewJobs, Queues):
             if audit is not None and (gone or asked):
                 subject = f"execution:{ids[0]}" if len(ids) == 1 else f"{len(ids)} executions"
                 facts = {"cancelled": len(gone), "asked_to_stop": len(asked)}
-                await self.audit(connection, audit, "execution.cancel", subject, None, facts)
+                await self.audit(connection, note, audit, "execution.cancel", subject, None, facts)
             return gone, asked
 
-        gone, asked = await self._database.repeat(work)
+        gone, asked = await self._database.once(work, note)
         hints = Hints()
         hints.add_holders(row["holder"] for row in asked)
         self._hinter.tell(hints)
-        freed = sorted({row["limit_key"] for row in gone if row["limit_key"] is not None})
-        if freed:
-            await self._rooms.promote(freed)
+        await self._let_in(sorted({row["limit_key"] for row in gone if row["limit_key"] is not None}))
         return {ExecutionId(row["id"]) for row in (*gone, *asked)}
 
 

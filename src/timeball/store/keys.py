@@ -50,6 +50,7 @@ class Keys:
             raise InvalidInput(f"role is {role!r}, expected one of {', '.join(ROLES)}", field="role")
         check_label(name, "name")
         key_id, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
+        note = self._database.env.new_id()
 
         async def work(connection: Any) -> ApiKey:
             row = await self._database.fetch_row(
@@ -61,10 +62,11 @@ class Keys:
                 token_hash=_hash(secret),
                 expires_in=expires_in,
             )
-            await self._jobs.audit(connection, audit, "key.create", f"key:{key_id}", None, {"name": name, "role": role})
+            facts = {"name": name, "role": role}
+            await self._jobs.audit(connection, note, audit, "key.create", f"key:{key_id}", None, facts)
             return key_from(row)
 
-        return await self._database.repeat(work), f"{_PREFIX}_{key_id}_{secret}"
+        return await self._database.once(work, note), f"{_PREFIX}_{key_id}_{secret}"
 
     async def recognise(self, token: str) -> ApiKey | None:
         """The key a token belongs to, if it may be used now."""
@@ -86,15 +88,16 @@ class Keys:
 
     async def revoke(self, key_id: str, audit: AuditEntry) -> ApiKey:
         """Let a key open nothing from now on."""
+        note = self._database.env.new_id()
 
         async def work(connection: Any) -> ApiKey:
             row = await self._database.fetch_row("revoke_api_key", connection, id=key_id)
             if row is None:
                 raise NotFound("key", key_id)
-            await self._jobs.audit(connection, audit, "key.revoke", f"key:{key_id}", None, {"revoked": True})
+            await self._jobs.audit(connection, note, audit, "key.revoke", f"key:{key_id}", None, {"revoked": True})
             return key_from(row)
 
-        found: ApiKey = await self._database.repeat(work)
+        found: ApiKey = await self._database.once(work, note)
         return found
 
     async def any_made(self) -> bool:

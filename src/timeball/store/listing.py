@@ -128,15 +128,18 @@ class Listing:
 
     async def settle(self, ids: Sequence[ExecutionId], how: str, audit: AuditEntry) -> set[ExecutionId]:
         """Take dead executions off the dead-letter list; returns those that were on it."""
+        note = self._database.env.new_id()
 
         async def work(connection: Any) -> set[ExecutionId]:
             rows = await self._database.fetch("settle", connection, ids=list(ids), how=how)
             if rows:
                 facts = {"executions": [str(row["execution_id"]) for row in rows[:100]], "count": len(rows)}
-                await self._jobs.audit(connection, audit, f"dead_letter.{how}", f"{len(rows)} executions", None, facts)
+                await self._jobs.audit(
+                    connection, note, audit, f"dead_letter.{how}", f"{len(rows)} executions", None, facts
+                )
             return {ExecutionId(row["execution_id"]) for row in rows}
 
-        settled: set[ExecutionId] = await self._database.repeat(work)
+        settled: set[ExecutionId] = await self._database.once(work, note)
         return settled
 
     # overviews

@@ -88,16 +88,20 @@ class NewJobs(Enqueuing):
         hint: str | None,
         audit: AuditEntry | None,
     ) -> list[Any]:
-        async def work(within: Connection | None) -> list[Any]:
+        if audit is None:
+            return await self._write_new(jobs, openings, connection, hint)
+        note = self._database.env.new_id()
+
+        async def work(within: Connection) -> list[Any]:
             rows = await self._write_new(jobs, openings, within, hint)
-            if audit is not None and rows:
+            if rows:
                 made = {row["job_id"] for row in rows}
-                await self._note_created(within, audit, [job for job in jobs if job.id in made])
+                await self._note_created(within, note, audit, [job for job in jobs if job.id in made])
             return rows
 
-        if audit is None or connection is not None:
+        if connection is not None:
             return await work(connection)
-        found: list[Any] = await self._database.repeat(work)
+        found: list[Any] = await self._database.once(work, note)
         return found
 
     async def _write_new(
@@ -115,14 +119,14 @@ class NewJobs(Enqueuing):
             hint=hint,
         )
 
-    async def _note_created(self, connection: Connection, audit: AuditEntry, jobs: Sequence[Job]) -> None:
+    async def _note_created(self, connection: Connection, note: UUID, audit: AuditEntry, jobs: Sequence[Job]) -> None:
         if len(jobs) == 1:
             facts = {name: value for name, value in job_columns(jobs[0]).items() if value is not None}
             facts["payload"] = orjson.loads(jobs[0].payload)
-            await self.audit(connection, audit, "job.create", f"job:{jobs[0].id}", None, facts)
+            await self.audit(connection, note, audit, "job.create", f"job:{jobs[0].id}", None, facts)
             return
         facts = {"count": len(jobs), "jobs": [job.name or str(job.id) for job in jobs[:100]]}
-        await self.audit(connection, audit, "job.create", f"{len(jobs)} jobs", None, facts)
+        await self.audit(connection, note, audit, "job.create", f"{len(jobs)} jobs", None, facts)
 
     async def _created_before(
         self, refused: Sequence[Job], openings: Sequence[Opening], connection: Connection | None

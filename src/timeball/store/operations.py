@@ -89,11 +89,11 @@ class Operations:
                     "operation": str(operation_id),
                 }
                 touched = f"{subject}:{ids[0]}" if len(ids) == 1 else f"{len(ids)} {subject}s"
-                await self._auditor.audit(connection, audit, _AUDITED_AS[action], touched, None, facts)
+                await self._auditor.audit(connection, env.new_id(), audit, _AUDITED_AS[action], touched, None, facts)
             return _operation_from(row)
 
         await self._database.fetch("forget_operations", keep=KEEP)
-        begun: Operation = await self._database.repeat(work)
+        begun: Operation = await self._database.once(work, operation_id, found_by="find_operation")
         return begun
 
     async def find(self, operation_id: OperationId) -> Operation | None:
@@ -122,15 +122,17 @@ class Operations:
 
     async def request_cancel(self, operation_id: OperationId, audit: AuditEntry) -> Operation | None:
         """Ask for an operation to stop where it is; None if it is over."""
+        note = self._database.env.new_id()
 
         async def work(connection: Connection) -> Operation | None:
             row = await self._database.fetch_row("cancel_operation", connection, id=operation_id)
             if row is None:
                 return None
-            await self._auditor.audit(connection, audit, "operation.cancel", f"operation:{operation_id}", None, None)
+            subject = f"operation:{operation_id}"
+            await self._auditor.audit(connection, note, audit, "operation.cancel", subject, None, None)
             return _operation_from(row)
 
-        asked: Operation | None = await self._database.repeat(work)
+        asked: Operation | None = await self._database.once(work, note)
         return asked
 
     # working off

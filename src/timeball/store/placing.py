@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
+from uuid import UUID
 
 import orjson
 
 from timeball.domain.hints import Hints
 from timeball.domain.redaction import redacted
+from timeball.errors import StoreUnavailable
 from timeball.store.connections import Connection
 from timeball.store.database import Database
 from timeball.store.hinter import Hinter
@@ -56,8 +59,14 @@ class Placing:
                 hints.add_shard(row["shard"], row["run_at"])
         self._hinter.tell(hints)
         limits = sorted({row["limit_key"] for row in rows if row["room"] == "blocked"})
+        await self._let_in(limits)
+
+    async def _let_in(self, limits: Sequence[str]) -> None:
+        """Let in what waits for these limits, now that something else is committed: to fail here must not look as if that had failed."""
         if limits:
-            await self._rooms.promote(limits)
+            # The reaper looks, every few seconds, for what was left waiting.
+            with suppress(StoreUnavailable):
+                await self._rooms.promote(limits)
 
     async def moment(self) -> datetime:
         """The database's time."""
@@ -67,17 +76,21 @@ class Placing:
     async def audit(
         self,
         connection: Connection,
+        note: UUID,
         entry: AuditEntry,
         action: str,
         subject: str,
         before: Mapping[str, Any] | None,
         after: Mapping[str, Any] | None,
     ) -> None:
-        """Write who did what, in the transaction of the deed; what looks like a secret is not written."""
+        """Write who did what, in the transaction of the deed; what looks like a secret is not written.
+
+        By the id of the *note* it can be found out whether it was done: see `Database.once`.
+        """
         await self._database.fetch(
             "write_audit",
             connection,
-            id=self._database.env.new_id(),
+            id=note,
             actor=entry.actor,
             place=entry.place,
             action=action,

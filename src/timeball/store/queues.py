@@ -31,6 +31,7 @@ class Queues(Placing):
         What is not given stays as it is, whoever else is changing it at the same moment; *reason* goes with the pause.
         """
         limits = not isinstance(max_running, EllipsisType)
+        note = self._database.env.new_id()
 
         async def work(connection: Connection) -> None:
             if limits and max_running is not None:
@@ -46,15 +47,16 @@ class Queues(Placing):
                 max_running=max_running if limits else None,
             )
             old = None if before is None else _facts(before)
-            await self.audit(connection, audit, action, f"queue:{name}", old, _facts(after))
+            await self.audit(connection, note, audit, action, f"queue:{name}", old, _facts(after))
             await self._rooms.mark_queue_limited(connection)
 
-        await self._database.repeat(work)
+        await self._database.once(work, note)
         hints = Hints(look_everywhere=True)
         self._hinter.tell(hints)
 
     async def purge(self, name: str, reason: str, audit: AuditEntry) -> int:
         """Cancel everything that is queued in a queue and has not been claimed, all or nothing; returns how much that was."""
+        note = self._database.env.new_id()
 
         async def work(connection: Connection) -> tuple[int, set[str]]:
             cancelled, freed = 0, set[str]()
@@ -65,12 +67,11 @@ class Queues(Placing):
                     break
                 cancelled += len(gone)
                 freed |= {row["limit_key"] for row in gone if row["limit_key"] is not None}
-            await self.audit(connection, audit, "queue.purge", f"queue:{name}", None, {"cancelled": cancelled})
+            await self.audit(connection, note, audit, "queue.purge", f"queue:{name}", None, {"cancelled": cancelled})
             return cancelled, freed
 
-        cancelled, freed = await self._database.repeat(work)
-        if freed:
-            await self._rooms.promote(sorted(freed))
+        cancelled, freed = await self._database.once(work, note)
+        await self._let_in(sorted(freed))
         return int(cancelled)
 
     async def queue(self, name: str) -> Mapping[str, Any] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import orjson
@@ -43,22 +44,23 @@ class Templates:
 
     async def add(self, name: str, description: str | None, job: dict[str, Any], audit: AuditEntry) -> Template:
         """Keep a new template; Conflict if its name is taken."""
-        template_id = self._database.env.new_id()
+        template_id, note = self._database.env.new_id(), self._database.env.new_id()
 
         async def work(connection: Connection) -> Template:
             row = await self._database.fetch_row(
                 "add_template", connection, id=template_id, name=name, description=description, job=_json(job)
             )
             made = _existing(row, template_id)
-            await self._note(connection, audit, "template.create", None, made)
+            await self._note(connection, note, audit, "template.create", None, made)
             return made
 
-        return await self._named(work, name)
+        return await self._named(work, note, name)
 
     async def change(
         self, template_id: TemplateId, decide: Callable[[Template], Template], audit: AuditEntry
     ) -> Template:
         """Replace a template by what *decide* makes of it; its version goes up by one."""
+        note = self._database.env.new_id()
 
         async def work(connection: Connection) -> Template:
             before = _existing(await self._database.fetch_row("lock_template", connection, id=template_id), template_id)
@@ -72,25 +74,26 @@ class Templates:
                 job=_json(wanted.job),
             )
             after = _existing(row, template_id)
-            await self._note(connection, audit, "template.update", before, after)
+            await self._note(connection, note, audit, "template.update", before, after)
             return after
 
-        return await self._named(work, "")
+        return await self._named(work, note, "")
 
     async def delete(self, template_id: TemplateId, check: Callable[[Template], None], audit: AuditEntry) -> None:
         """Forget a template, unless *check* refuses; the jobs that were made of it stay."""
+        note = self._database.env.new_id()
 
         async def work(connection: Connection) -> None:
             before = _existing(await self._database.fetch_row("lock_template", connection, id=template_id), template_id)
             check(before)
             await self._database.fetch("delete_template", connection, id=template_id)
-            await self._note(connection, audit, "template.delete", before, None)
+            await self._note(connection, note, audit, "template.delete", before, None)
 
-        await self._database.repeat(work)
+        await self._database.once(work, note)
 
-    async def _named(self, work: Callable[[Connection], Any], name: str) -> Template:
+    async def _named(self, work: Callable[[Connection], Any], note: UUID, name: str) -> Template:
         try:
-            done: Template = await self._database.repeat(work)
+            done: Template = await self._database.once(work, note)
         except asyncpg.UniqueViolationError as error:
             which = f" named {name!r}" if name else " of that name"
             raise Conflict(
@@ -99,12 +102,18 @@ class Templates:
         return done
 
     async def _note(
-        self, connection: Connection, audit: AuditEntry, action: str, before: Template | None, after: Template | None
+        self,
+        connection: Connection,
+        note: UUID,
+        audit: AuditEntry,
+        action: str,
+        before: Template | None,
+        after: Template | None,
     ) -> None:
         known = after or before
         assert known is not None
         subject = f"template:{known.id}"
-        await self._auditor.audit(connection, audit, action, subject, _facts(before), _facts(after))
+        await self._auditor.audit(connection, note, audit, action, subject, _facts(before), _facts(after))
 
 
 def _facts(template: Template | None) -> dict[str, Any] | None:

@@ -642,6 +642,12 @@ WHERE name = :name;
 INSERT INTO timeball.audit (id, at, actor, action, subject, reason, before, after, place)
 VALUES (:id, coalesce(:now, now()), :actor, :action, :subject, :reason, :before::jsonb, :after::jsonb, :place);
 
+-- name: find_note
+-- Whether something was done: what is noted about it is written in the same transaction.
+SELECT id
+FROM timeball.audit
+WHERE id = :id;
+
 -- name: waiting_in_queue
 -- What is queued and has not been claimed, some of it.
 (
