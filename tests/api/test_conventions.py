@@ -7,6 +7,7 @@ import gzip
 from datetime import timedelta
 from hashlib import sha256
 from typing import Any
+from uuid import UUID
 
 import httpx
 import orjson
@@ -14,10 +15,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.factories import table
+from tests.factories import claim_all, enqueue, found, record, table
 from timeball.api.app import make_api
 from timeball.api.export import cell
+from timeball.commands import Commands
+from timeball.domain.ids import show_execution
 from timeball.domain.redaction import REDACTED
+from timeball.errors import StoreUnavailable
 from timeball.store.postgres import Store
 from timeball.testing import VirtualClock
 from timeball.wiring import FrontParts
@@ -227,6 +231,62 @@ async def test_a_key_whose_request_failed_may_be_used_again(client: httpx.AsyncC
     accepted = await client.post("/jobs", json={"handler": "h"}, headers=headers)
 
     assert (refused.status_code, accepted.status_code) == (422, 201)
+
+
+UNANSWERED = {
+    "trigger": ("/jobs/minutely/trigger", {}),
+    "retry": ("/jobs/enqueued/retry", {}),
+    "backfill": ("/jobs/minutely/backfill", {"start": "2026-03-02T12:00:00Z", "end": "2099-01-01T00:00:00Z"}),
+    "create": ("/jobs", {"handler": "h"}),
+    "create_all": ("/jobs/bulk", {"jobs": [{"handler": "h"}, {"handler": "g"}]}),
+    "enqueue_many": ("/jobs/bulk", {"jobs": [{"handler": "h"}, {"handler": "h"}]}),
+    "use_template": ("/templates/t/use", {}),
+}
+
+
+@pytest.mark.parametrize("command", UNANSWERED)
+async def test_what_was_done_though_the_answer_is_a_failure_is_not_done_again_under_its_key(
+    client: httpx.AsyncClient, store: Store, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    await client.post("/jobs", json={"handler": "h", "name": "minutely", "interval_seconds": 60})
+    await client.post("/templates", json={"name": "t", "job": {"handler": "h"}})
+    path, body = UNANSWERED[command]
+    if command == "retry":
+        ended = await enqueue(store)
+        await record(store, [found(claimed) for claimed in await claim_all(store)])
+        path = f"/executions/{ended}/retry"
+    clock.advance("5m")
+    done = getattr(Commands, command)
+    failures = [StoreUnavailable("gone")]
+
+    async def fails_once(*given: Any, **named: Any) -> Any:
+        result = await done(*given, **named)
+        if failures:
+            raise failures.pop()
+        return result
+
+    monkeypatch.setattr(Commands, command, fails_once)
+
+    async def ask(key: str) -> httpx.Response:
+        return await client.post(path, json=body, headers={"Idempotency-Key": key})
+
+    first = await ask("k")
+    made = await executions(store)
+    clock.advance("2m")
+    again = await ask("k")
+
+    check_problem(first, 503, "store_unavailable")
+    assert again.is_success
+    assert made == await executions(store)
+    assert all(show_execution(one) in again.text for one in made)
+    assert (await ask("k")).headers["idempotent-replayed"] == "true"
+    assert (await ask("another")).is_success
+    assert len(await executions(store)) >= 2 * len(made) > 0
+
+
+async def executions(store: Store) -> list[UUID]:
+    rows = [*await table(store, "ready"), *await table(store, "due")]
+    return sorted(row["id"] for row in rows if row["origin"] != "schedule")
 
 
 async def test_a_key_is_kept_for_a_day(client: httpx.AsyncClient, clock: VirtualClock, store: Store) -> None:

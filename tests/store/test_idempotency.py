@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from tests.factories import table
+from timeball.domain.deed import Deed
 from timeball.store.idempotency import KEEP, PATIENCE, Remembered, Requests
 from timeball.store.postgres import Store
 from timeball.testing import VirtualClock
@@ -15,13 +18,17 @@ IN_FLIGHT = Remembered(b"first", None, {}, b"")
 ANSWERED = Remembered(b"first", 201, {"a": "b"}, b"made")
 
 
+def is_fresh(begun: object) -> bool:
+    return isinstance(begun, Deed) and not begun.is_repeated
+
+
 @pytest.fixture
 async def requests(store: Store) -> Requests:
     """One request is in flight, another of the same caller, and another caller's with the same key."""
     made = Requests(store.database)
-    assert await made.begin("ann", "k", b"first") is None
-    assert await made.begin("ann", "l", b"next") is None
-    assert await made.begin("bob", "k", b"other") is None
+    assert is_fresh(await made.begin("ann", "k", b"first"))
+    assert is_fresh(await made.begin("ann", "l", b"next"))
+    assert is_fresh(await made.begin("bob", "k", b"other"))
     return made
 
 
@@ -34,7 +41,7 @@ async def test_a_request_in_flight_keeps_its_key_until_patience_ends(requests: R
     assert await requests.begin("ann", "k", b"again") == IN_FLIGHT
 
     clock.advance("1s")
-    assert await requests.begin("ann", "k", b"again") is None
+    assert is_fresh(await requests.begin("ann", "k", b"again"))
     assert await requests.begin("ann", "k", b"third") == Remembered(b"again", None, {}, b""), "its time begins anew"
 
 
@@ -44,7 +51,7 @@ async def test_an_answer_is_kept_for_a_day(requests: Requests, clock: VirtualClo
     assert await requests.begin("ann", "k", b"again") == ANSWERED
 
     clock.advance("1s")
-    assert await requests.begin("ann", "k", b"again") is None
+    assert is_fresh(await requests.begin("ann", "k", b"again"))
     assert await requests.begin("ann", "k", b"third") == Remembered(b"again", None, {}, b""), (
         "nothing of the old answer"
     )
@@ -52,7 +59,7 @@ async def test_an_answer_is_kept_for_a_day(requests: Requests, clock: VirtualClo
 
 async def test_keys_belong_to_their_callers(requests: Requests) -> None:
     await requests.forget("bob", "k")
-    assert await requests.begin("bob", "k", b"again") is None
+    assert is_fresh(await requests.begin("bob", "k", b"again"))
     assert await requests.begin("ann", "k", b"again") == IN_FLIGHT
 
     await answer(requests)
@@ -87,3 +94,41 @@ async def test_a_new_server_forgets_what_is_old_and_nothing_else(
     await Requests(store.database).begin("eve", "k", b"young")
 
     assert [row["caller"] for row in await table(store, "idempotency_key")] == ["eve"]
+
+
+async def test_a_request_that_nobody_answered_is_the_same_deed_when_it_comes_again(
+    requests: Requests, clock: VirtualClock
+) -> None:
+    first = await requests.begin("zoe", "k", b"wish")
+    assert isinstance(first, Deed)
+
+    await requests.leave_open("zoe", "k")
+    at_once = await requests.begin("zoe", "k", b"wish")
+    clock.advance(PATIENCE + timedelta(seconds=1))
+    later = await requests.begin("zoe", "k", b"wish")
+
+    assert at_once == later == Deed(first.seed, is_repeated=True)
+
+
+async def test_another_request_is_another_deed(requests: Requests, clock: VirtualClock) -> None:
+    await requests.leave_open("ann", "k")
+    assert is_fresh(await requests.begin("ann", "k", b"another"))
+
+    await requests.leave_open("ann", "k")
+    clock.advance(KEEP)
+    assert is_fresh(await requests.begin("ann", "k", b"another")), "the same, but as old as an answer that is not kept"
+
+
+async def test_what_was_answered_is_not_left_open(requests: Requests) -> None:
+    await answer(requests)
+
+    await requests.leave_open("ann", "k")
+
+    assert await requests.begin("ann", "k", b"first") == ANSWERED
+
+
+async def test_what_was_left_open_is_nothing_to_other_keys(requests: Requests) -> None:
+    await requests.leave_open("ann", "k")
+
+    assert await requests.begin("ann", "l", b"next") == Remembered(b"next", None, {}, b"")
+    assert await requests.begin("bob", "k", b"other") == Remembered(b"other", None, {}, b"")

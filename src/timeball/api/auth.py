@@ -20,6 +20,7 @@ from starlette.datastructures import Headers
 
 from timeball.api.problems import Refusal
 from timeball.commands import Actor
+from timeball.domain.deed import Deed
 from timeball.errors import InvalidInput
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -67,6 +68,8 @@ class Caller:
     name: str
     role: Role
     place: str | None = None
+    # What the request is for the caller, if it bears an Idempotency-Key.
+    deed: Deed | None = None
 
     def needs(self, role: Role, what: str) -> None:
         """Refuse, unless the caller's role is at least this one."""

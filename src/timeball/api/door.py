@@ -135,9 +135,7 @@ class FrontDoor:
         if method != "POST" or key is None or caller is None:
             await self._app(scope, replayed.receive, send)
             return
-        await answer_once(
-            self._memory, self._app, scope, replayed.receive, send, caller=caller.name, key=key, body=body
-        )
+        await answer_once(self._memory, self._app, scope, replayed.receive, send, caller=caller, key=key, body=body)
 
     async def _read_body(self, path: str, headers: Headers, receive: Receive) -> bytes:
         settings = self._settings

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from hashlib import sha256
 from typing import Protocol
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from timeball.api.auth import Caller
 from timeball.api.problems import Refusal
+from timeball.domain.deed import Deed
 from timeball.errors import StoreUnavailable
 
 HEADER = "idempotency-key"
@@ -34,35 +37,40 @@ class Answer(Protocol):
 class Memory(Protocol):
     """Where requests and their answers are remembered."""
 
-    async def begin(self, caller: str, key: str, request_hash: bytes) -> Answer | None: ...
+    async def begin(self, caller: str, key: str, request_hash: bytes) -> Answer | Deed: ...
     async def finish(self, caller: str, key: str, status: int, headers: Mapping[str, str], body: bytes) -> None: ...
     async def forget(self, caller: str, key: str) -> None: ...
+    async def leave_open(self, caller: str, key: str) -> None: ...
 
 
 async def answer_once(
-    memory: Memory, app: ASGIApp, scope: Scope, receive: Receive, send: Send, *, caller: str, key: str, body: bytes
+    memory: Memory, app: ASGIApp, scope: Scope, receive: Receive, send: Send, *, caller: Caller, key: str, body: bytes
 ) -> None:
     """Let the app answer, unless it has answered this very request before."""
     if not 1 <= len(key) <= _LONGEST or not key.isascii() or not key.isprintable():
         raise Refusal(422, "invalid_idempotency_key", f"Idempotency-Key is not 1 to {_LONGEST} printable characters")
     request_hash = sha256(b"\0".join((scope["path"].encode(), scope["query_string"], body))).digest()
-    known = await memory.begin(caller, key, request_hash)
-    if known is not None:
+    known = await memory.begin(caller.name, key, request_hash)
+    if not isinstance(known, Deed):
         await _replay(known, request_hash, send)
         return
+    scope["state"]["caller"] = replace(caller, deed=known)
     recorder = _Recorder(send)
     try:
         await app(scope, receive, recorder.send)
     except Exception:
-        await memory.forget(caller, key)
+        await memory.leave_open(caller.name, key)
         raise
     # A request that is cut off may have been done: its key stays in flight, and sending it again does not do it twice.
     try:
         if 200 <= recorder.status < 300:
-            await memory.finish(caller, key, recorder.status, recorder.headers, bytes(recorder.body))
+            await memory.finish(caller.name, key, recorder.status, recorder.headers, bytes(recorder.body))
+        elif recorder.status < 500:
+            # Refused, so nothing was done, and the key may be used again.
+            await memory.forget(caller.name, key)
         else:
-            # Refused, so nothing was done, and the key may be used again. After a 5xx nobody knows; trying again is the caller's choice.
-            await memory.forget(caller, key)
+            # Nobody knows. It may be sent again at once, and what was made is found by its ids.
+            await memory.leave_open(caller.name, key)
     except StoreUnavailable:
         # The caller has the answer already. Until its patience ends, the memory takes the request for one in flight.
         _log.warning("the answer to a request could not be kept: %s", scope["path"])

@@ -5,7 +5,7 @@ decides how, with blocking sockets or in an event loop; so there is one set of r
 
 Sent again is only what cannot be done twice:
 - questions, and POSTs, which bear an Idempotency-Key: after no answer, 429, 502, 503, 504, or while the first is in flight;
-- but not a POST whose server lost its database: it has forgotten the key, and cannot tell what it did;
+- but not a POST whose server lost its database: it cannot tell what it did, and one of an older release has forgotten the key;
 - everything else only if the server cannot have seen it, or said by 429 that it did nothing.
 """
 

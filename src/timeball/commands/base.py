@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from uuid import UUID
+
 from timeball.commands.actor import Actor
+from timeball.domain.deed import Deed
 from timeball.domain.execution import Execution
 from timeball.domain.handler import OWNED_BY_ADMINISTRATORS, AnyPayload, PayloadRules
 from timeball.domain.ids import ExecutionId, JobId
@@ -37,6 +41,11 @@ class Base:
 
     def _new_job_id(self) -> JobId:
         return JobId(self._env.new_id())
+
+    def _new_ids(self, number: int, deed: Deed | None) -> Iterator[UUID]:
+        if deed is not None:
+            return deed.ids(number)
+        return iter([self._env.new_id()]) if number == 1 else self._env.new_ids(number)
 
     async def _existing(self, job_id: JobId) -> Job:
         job = (await self._store.jobs.find([job_id])).get(job_id)

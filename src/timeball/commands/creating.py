@@ -10,6 +10,7 @@ from uuid import UUID
 
 from timeball.commands.actor import LOCAL, Actor
 from timeball.commands.base import Base
+from timeball.domain.deed import Deed
 from timeball.domain.execution import Origin
 from timeball.domain.ids import ExecutionId, JobId, shard_of
 from timeball.domain.job import Job, JobSpec, define
@@ -22,14 +23,22 @@ from timeball.store.interface import AuditEntry, Created, Opening, Pattern, patt
 class Creating(Base):
     """Make jobs."""
 
-    async def create(self, spec: JobSpec, connection: Any = None, actor: Actor = LOCAL) -> Created:
+    async def create(
+        self, spec: JobSpec, connection: Any = None, actor: Actor = LOCAL, deed: Deed | None = None
+    ) -> Created:
         """Create one job; inside the caller's own asyncpg *connection*, if one is given."""
-        return (await self.create_all([spec], connection, actor))[0]
+        return (await self.create_all([spec], connection, actor, deed))[0]
 
-    async def create_all(self, specs: Sequence[JobSpec], connection: Any = None, actor: Actor = LOCAL) -> list[Created]:
+    async def create_all(
+        self, specs: Sequence[JobSpec], connection: Any = None, actor: Actor = LOCAL, deed: Deed | None = None
+    ) -> list[Created]:
         """Create jobs, all or none. A one-off whose `unique_key` is alive gives the execution that holds the key."""
-        prepared = self.prepare(specs, actor)
+        prepared = self.prepare(specs, actor, deed)
         jobs, openings = [job for job, _ in prepared], [opening for _, opening in prepared if opening is not None]
+        if deed is not None and deed.is_repeated:
+            done = await self._created_before(jobs, openings)
+            if done is not None:
+                return [await self._as_it_is(created) for created in done]
         return await self._write_new(jobs, openings, connection, actor)
 
     async def _write_new(
@@ -68,19 +77,25 @@ class Creating(Base):
             done |= {created.job_id: created for created in again}
         return [done[job.id] for job in jobs]
 
-    def prepare(self, specs: Sequence[JobSpec], actor: Actor = LOCAL) -> list[tuple[Job, Opening | None]]:
+    async def _as_it_is(self, created: Created) -> Created:
+        """What was opened for a recurring job that was created earlier, we do not know: it is named what it has now."""
+        current = await self._store.history.current_of(created.job_id)
+        return created if current is None else replace(created, execution_id=current)
+
+    def prepare(
+        self, specs: Sequence[JobSpec], actor: Actor = LOCAL, deed: Deed | None = None
+    ) -> list[tuple[Job, Opening | None]]:
         """Check wishes and make them jobs with their first executions, ready to be written."""
         now = self._env.clock.now()
-        prepared = [self._prepare_one(spec, now) for spec in specs]
+        ids = map(JobId, deed.ids(len(specs))) if deed is not None else (self._new_job_id() for _ in specs)
+        prepared = [self._prepare_one(spec, now, id_) for spec, id_ in zip(specs, ids, strict=True)]
         for job, _ in prepared:
             self._check_payload(job.handler, job.payload, actor)
         return prepared
 
-    def _prepare_one(self, spec: JobSpec, now: datetime) -> tuple[Job, Opening | None]:
+    def _prepare_one(self, spec: JobSpec, now: datetime, job_id: JobId) -> tuple[Job, Opening | None]:
         is_immediate = _is_immediate(spec)
-        job = define(
-            replace(spec, scheduled_at=now) if is_immediate else spec, self._new_job_id(), now, self._store.shards
-        )
+        job = define(replace(spec, scheduled_at=now) if is_immediate else spec, job_id, now, self._store.shards)
         if is_immediate:
             return job, _opening_now(job)
         first = first_occurrence(job, now)
@@ -116,12 +131,14 @@ class Creating(Base):
             return await self._write_again(jobs, [_opening_now(job) for job in jobs])
         return [Created(JobId(id_), ExecutionId(id_), is_new=True) for id_, _, _ in rows]
 
-    def _rows_for(self, payloads: Sequence[str]) -> Iterator[tuple[UUID, int, str]]:
+    def _rows_for(self, payloads: Sequence[str], deed: Deed | None = None) -> Iterator[tuple[UUID, int, str]]:
         shards = self._store.shards
-        ids = [self._env.new_id()] if len(payloads) == 1 else self._env.new_ids(len(payloads))
+        ids = self._new_ids(len(payloads), deed)
         return ((id_, shard_of(id_, shards), payload) for id_, payload in zip(ids, payloads, strict=True))
 
-    async def enqueue_many(self, spec: JobSpec, payloads: Sequence[str], actor: Actor = LOCAL) -> list[ExecutionId]:
+    async def enqueue_many(
+        self, spec: JobSpec, payloads: Sequence[str], actor: Actor = LOCAL, deed: Deed | None = None
+    ) -> list[ExecutionId]:
         """Create many one-offs that differ only in their payloads (JSON texts): all or none.
 
         One that its handler could never take is refused under its number. Audited in one row, unless it is local work.
@@ -140,7 +157,11 @@ class Creating(Base):
         if not payloads:
             return []
         run_at, audit = template.rule.scheduled_at if due_at else None, None if actor is LOCAL else actor.entry
-        made = await self._store.jobs.create_many(template, self._rows_for(payloads), run_at, audit)
+        if deed is not None and deed.is_repeated:
+            ids = list(deed.ids(len(payloads)))
+            if await self._store.jobs.find([JobId(ids[0])]):
+                return [ExecutionId(id_) for id_ in ids]
+        made = await self._store.jobs.create_many(template, self._rows_for(payloads, deed), run_at, audit)
         return [ExecutionId(id_) for id_ in made]
 
     def _check_payloads(self, handler: str, payloads: Sequence[str], actor: Actor) -> None:

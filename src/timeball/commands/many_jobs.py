@@ -36,10 +36,6 @@ class ManyJobs(Running):
                 raise AssertionError("only executions are discarded")
         return item
 
-    async def _is_made(self, execution_id: ExecutionId | None) -> bool:
-        """Whoever did this before us may have died before it was written down: then the execution is there already."""
-        return execution_id is not None and await self._store.history.find(execution_id) is not None
-
     async def _last_ended(self, job_id: JobId) -> ExecutionId:
         await self._existing(job_id)
         found = await self._store.history.last_ended_of(job_id)

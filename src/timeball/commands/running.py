@@ -8,6 +8,7 @@ from typing import Any
 
 from timeball.commands.actor import LOCAL, Actor
 from timeball.commands.changing import Changing
+from timeball.domain.deed import Deed
 from timeball.domain.execution import Origin
 from timeball.domain.ids import ExecutionId, JobId
 from timeball.domain.schedule import Manual, Once
@@ -22,9 +23,21 @@ _BACKFILL_INTERVAL = timedelta(milliseconds=100)
 class Running(Changing):
     """Trigger, retry, cancel, backfill."""
 
-    async def trigger(self, job_id: JobId, payload: Any = None, actor: Actor = LOCAL) -> ExecutionId:
+    async def trigger(
+        self, job_id: JobId, payload: Any = None, actor: Actor = LOCAL, deed: Deed | None = None
+    ) -> ExecutionId:
         """Run a job now, beside its schedule; with another payload, if one is given."""
-        return await self._trigger(job_id, payload, actor, ExecutionId(self._env.new_id()))
+        new_id = ExecutionId(next(self._new_ids(1, deed)))
+        if await self._is_done(deed, new_id):
+            return new_id
+        return await self._trigger(job_id, payload, actor, new_id)
+
+    async def _is_done(self, deed: Deed | None, first: ExecutionId) -> bool:
+        return deed is not None and deed.is_repeated and await self._is_made(first)
+
+    async def _is_made(self, execution_id: ExecutionId | None) -> bool:
+        """Whoever did this before us may have died before it was written down: then the execution is there already."""
+        return execution_id is not None and await self._store.history.find(execution_id) is not None
 
     async def _trigger(self, job_id: JobId, payload: Any, actor: Actor, new_id: ExecutionId) -> ExecutionId:
         job = await self._existing(job_id)
@@ -36,9 +49,14 @@ class Running(Changing):
         )
         return (await self._store.jobs.request([request], actor.entry, "job.trigger"))[0]
 
-    async def retry(self, execution_id: ExecutionId, payload: Any = None, actor: Actor = LOCAL) -> ExecutionId:
+    async def retry(
+        self, execution_id: ExecutionId, payload: Any = None, actor: Actor = LOCAL, deed: Deed | None = None
+    ) -> ExecutionId:
         """Run an ended execution again: a new one, linked to the old, which stays as it is."""
-        return await self._retry(execution_id, payload, actor, ExecutionId(self._env.new_id()), actor.entry)
+        new_id = ExecutionId(next(self._new_ids(1, deed)))
+        if await self._is_done(deed, new_id):
+            return new_id
+        return await self._retry(execution_id, payload, actor, new_id, actor.entry)
 
     async def _retry(
         self,
@@ -95,7 +113,9 @@ class Running(Changing):
             return False
         return True
 
-    async def backfill(self, job_id: JobId, start: datetime, end: datetime, actor: Actor = LOCAL) -> list[ExecutionId]:
+    async def backfill(
+        self, job_id: JobId, start: datetime, end: datetime, actor: Actor = LOCAL, deed: Deed | None = None
+    ) -> list[ExecutionId]:
         """Run a job once for every occurrence its present schedule names in (start, end], at ten a second."""
         job = await self._existing(job_id)
         if isinstance(job.rule, Manual | Once):
@@ -107,7 +127,8 @@ class Running(Changing):
             )
         now = self._env.clock.now()
         instants: list[datetime] = []
-        for occurrence in job.rule.occurrences(start, min(end, now)):
+        # What has become due since it was first asked for was not meant then, and has no id of its own.
+        for occurrence in job.rule.occurrences(start, min(end, now if deed is None else deed.begun_at)):
             if len(instants) == _MOST_BACKFILLED:
                 raise InvalidInput(
                     f"more than {_MOST_BACKFILLED} occurrences; fill them in by smaller spans", field="end"
@@ -115,14 +136,17 @@ class Running(Changing):
             instants.append(occurrence.at)
         if not instants:
             return []
+        ids = [ExecutionId(id_) for id_ in self._new_ids(len(instants), deed)]
+        if await self._is_done(deed, ids[0]):
+            return ids
         requests = [
             Request(
-                id=ExecutionId(self._env.new_id()),
+                id=id_,
                 job_id=job.id,
                 origin=Origin.BACKFILL,
                 run_at=now + number * _BACKFILL_INTERVAL,
                 scheduled_for=instant,
             )
-            for number, instant in enumerate(instants)
+            for number, (id_, instant) in enumerate(zip(ids, instants, strict=True))
         ]
         return await self._store.jobs.request(requests, actor.entry, "job.backfill")

@@ -8,6 +8,7 @@ from typing import Any
 
 from timeball.commands.actor import LOCAL, Actor
 from timeball.commands.creating import Creating
+from timeball.domain.deed import Deed
 from timeball.domain.template import Template, TemplateId, Variable, placeholders, wish_of
 from timeball.domain.text import check_description, check_label
 from timeball.errors import Conflict, InvalidInput
@@ -55,16 +56,17 @@ class Templating(Creating):
         overrides: Mapping[str, Any],
         variables: Mapping[str, Variable] | None = None,
         actor: Actor = LOCAL,
+        deed: Deed | None = None,
     ) -> Created:
         """Make a job of a template, with other values for some fields and its variables filled in."""
-        return await self.create(wish_of(template.job, overrides, variables), actor=actor)
+        return await self.create(wish_of(template.job, overrides, variables), actor=actor, deed=deed)
 
     def _check_template(self, name: str, description: str | None, job: Mapping[str, Any], actor: Actor) -> None:
         check_label(name, "name")
         if description is not None:
             check_description(description, "description")
         try:
-            made, _ = self._prepare_one(wish_of(job, {}), self._env.clock.now())
+            made, _ = self._prepare_one(wish_of(job, {}), self._env.clock.now(), self._new_job_id())
             self._check_owner(made.handler, actor)
             # What is left open can only be judged when it is filled in.
             if not any(placeholders(job.get("payload"))):

@@ -74,14 +74,14 @@ async def create_jobs(
     document = request.state.document
     payloads = _alike(document)
     if payloads is not None:
-        return await _copy(desk, caller.acting(), document["jobs"][0], payloads)
+        return await _copy(desk, caller, document["jobs"][0], payloads)
     wishes = _read(document)
     if wishes.mode == "per_item":
         actor = caller.acting()
         return _created([await _create_one(desk, actor, number, job) for number, job in enumerate(wishes.jobs)])
     specs = [_at(number, partial(spec_from, job)) for number, job in enumerate(wishes.jobs)]
     try:
-        made = await desk.commands.create_all(specs, actor=caller.acting())
+        made = await desk.commands.create_all(specs, actor=caller.acting(), deed=caller.deed)
     except InvalidInput:
         for number, spec in enumerate(specs):
             _at(number, partial(desk.commands.prepare, [spec], caller.acting()))
@@ -116,11 +116,11 @@ def _are_equal(jobs: list[dict[str, Any]]) -> bool:
         return False
 
 
-async def _copy(desk: Desk, actor: Actor, first: dict[str, Any], payloads: list[Any]) -> Response:
+async def _copy(desk: Desk, caller: Caller, first: dict[str, Any], payloads: list[Any]) -> Response:
     wish = _read({"jobs": [first | {"payload": {}}]}).jobs[0]
     texts = [_at(number, partial(_payload_text, payload)) for number, payload in enumerate(payloads)]
     try:
-        ids = await desk.commands.enqueue_many(spec_from(wish), texts, actor)
+        ids = await desk.commands.enqueue_many(spec_from(wish), texts, caller.acting(), caller.deed)
     except InvalidInput as error:
         raise error.below("jobs") from error
     return _created([_copied(number, show_execution(one)) for number, one in enumerate(ids)])

@@ -119,7 +119,7 @@ async def create_job(body: JobIn, desk: TheDesk, caller: TheCaller, idempotency_
 
 async def created_job(desk: Desk, caller: Caller, spec: JobSpec) -> Response:
     """Create a job, and show it."""
-    return await shown_creation(desk, await desk.commands.create(spec, actor=caller.acting()))
+    return await shown_creation(desk, await desk.commands.create(spec, actor=caller.acting(), deed=caller.deed))
 
 
 async def shown_creation(desk: Desk, created: Created) -> Response:
@@ -289,7 +289,7 @@ async def trigger_job(
     """
     body = checked_run(body, caller)
     found = await desk.insights.find_job(job)
-    execution_id = await desk.commands.trigger(found.id, body.payload, caller.acting(body.reason))
+    execution_id = await desk.commands.trigger(found.id, body.payload, caller.acting(body.reason), caller.deed)
     return await awaited_execution(desk, execution_id, wait)
 
 
@@ -325,7 +325,7 @@ async def retry_job(
     last = await desk.insights.last_ended(found.id)
     if last is None:
         raise Conflict("no execution of this job has ended", hint="trigger it instead")
-    execution_id = await desk.commands.retry(last.id, body.payload, caller.acting(body.reason))
+    execution_id = await desk.commands.retry(last.id, body.payload, caller.acting(body.reason), caller.deed)
     return await awaited_execution(desk, execution_id, wait)
 
 
@@ -370,7 +370,7 @@ async def backfill_job(
     start, end = (moment_from(getattr(body, side), side, found.timezone) for side in ("start", "end"))
     assert start is not None
     assert end is not None
-    ids = await desk.commands.backfill(found.id, start, end, caller.acting(body.reason))
+    ids = await desk.commands.backfill(found.id, start, end, caller.acting(body.reason), caller.deed)
     return answer({"count": len(ids), "execution_ids": [show_execution(one) for one in ids]}, 202)
 
 

@@ -147,7 +147,7 @@ async def use_template(
     found = await desk.insights.find_template(template)
     overrides = {} if body is None else fields_of(body)
     variables = overrides.pop("variables", None)
-    created = await desk.commands.use_template(found, overrides, variables, caller.acting())
+    created = await desk.commands.use_template(found, overrides, variables, caller.acting(), caller.deed)
     return await shown_creation(desk, created)
 
 

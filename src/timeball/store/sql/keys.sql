@@ -45,17 +45,22 @@ SELECT EXISTS (
 
 -- name: begin_request
 -- Reserve a key. No row when it is taken: by an answer not older than :keep, or by a request in flight that is younger than :patience.
-INSERT INTO timeball.idempotency_key AS known (caller, key, request_hash, created_at)
-VALUES (:caller, :key, :request_hash, coalesce(:now, now()))
+-- Until it is answered, its headers hold the seed of its ids. It stays for the same request: that may have been done.
+INSERT INTO timeball.idempotency_key AS known (caller, key, request_hash, created_at, headers)
+VALUES (:caller, :key, :request_hash, coalesce(:now, now()), jsonb_build_object('seed', :seed::text))
 ON CONFLICT (caller, key) DO UPDATE
 SET request_hash = excluded.request_hash,
     created_at = excluded.created_at,
     status = NULL,
-    headers = NULL,
+    headers = CASE WHEN known.status IS NULL
+                    AND known.headers IS NOT NULL
+                    AND known.request_hash = excluded.request_hash
+                    AND known.created_at >= coalesce(:now, now()) - :keep::interval THEN known.headers
+                   ELSE excluded.headers END,
     body = NULL
 WHERE known.created_at < coalesce(:now, now()) - :keep::interval
    OR (known.status IS NULL AND known.created_at < coalesce(:now, now()) - :patience::interval)
-RETURNING key;
+RETURNING headers->>'seed' AS seed;
 
 -- name: find_request
 SELECT request_hash, status, headers::text AS headers, body
@@ -73,6 +78,14 @@ WHERE caller = :caller
 
 -- name: forget_request
 DELETE FROM timeball.idempotency_key
+WHERE caller = :caller
+  AND key = :key
+  AND status IS NULL;
+
+-- name: leave_request_open
+-- As if the patience with it had ended.
+UPDATE timeball.idempotency_key
+SET created_at = coalesce(:now, now()) - :patience::interval - interval '1 second'
 WHERE caller = :caller
   AND key = :key
   AND status IS NULL;
