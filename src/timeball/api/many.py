@@ -14,6 +14,7 @@ from timeball.api.desk import Desk
 from timeball.api.schemas.operations import OperationOut
 from timeball.api.views import Document, answer
 from timeball.commands import Actor
+from timeball.domain.deed import Deed
 from timeball.domain.ids import ExecutionId, JobId, show, show_execution, show_job
 from timeball.domain.operation import MOST_ITEMS, Operation, OperationAction, OperationItem, OperationSubject
 from timeball.domain.search import LARGEST_PAGE, ExecutionFilter, JobFilter, JobOrder, Page, PageRequest
@@ -94,18 +95,28 @@ async def done_to_many(
     settles: bool = False,
     dry_run: bool = False,
     expected_count: int | None = None,
+    deed: Deed | None = None,
 ) -> Response:
     """Do it, and tell what came of each (200); or begin to, and tell where to ask (202)."""
+    begun = await desk.commands.begun_operation(deed)
+    if begun is not None:
+        return going_on(begun)
     ids = list(dict.fromkeys(ids))
     check_count(len(ids), expected_count, subject)
     if dry_run:
         return answer(summed_up([_would(one, subject) for one in ids[:MOST_AT_ONCE]], total=len(ids)))
     if len(ids) > MOST_AT_ONCE:
-        operation = await desk.commands.start_operation(action, ids, actor, subject=subject, settles=settles)
-        where = {"Location": f"/api/v1/operations/{show('op', operation.id)}"}
-        return answer(operation_document(operation), 202, where)
-    items = await each_of(desk, actor, action, ids, subject=subject, settles=settles)
+        return going_on(
+            await desk.commands.start_operation(action, ids, actor, subject=subject, settles=settles, deed=deed)
+        )
+    items = await each_of(desk, actor, action, ids, subject=subject, settles=settles, deed=deed)
     return answer(summed_up([item_document(item) for item in items]))
+
+
+def going_on(operation: Operation) -> Response:
+    """Where to ask about an operation that is begun: by this request, or by the same one before it, whose holder goes on."""
+    where = {"Location": f"/api/v1/operations/{show('op', operation.id)}"}
+    return answer(operation_document(operation), 202, where)
 
 
 def check_count(found: int, expected: int | None, subject: OperationSubject) -> None:
@@ -122,12 +133,13 @@ async def each_of(
     *,
     subject: OperationSubject,
     settles: bool = False,
+    deed: Deed | None = None,
 ) -> list[OperationItem]:
     """Do it to a few, now; what came of each. Nothing is done to nothing, and nothing is noted."""
     if not ids:
         return []
     begun = await desk.commands.start_operation(
-        action, ids, actor, subject=subject, settles=settles, holder=desk.holder
+        action, ids, actor, subject=subject, settles=settles, holder=desk.holder, deed=deed
     )
     await desk.commands.work_off(begun, desk.holder)
     return await desk.insights.operation_items(begun.id, None, 0, MOST_AT_ONCE)

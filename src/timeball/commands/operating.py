@@ -8,6 +8,7 @@ from uuid import UUID
 
 from timeball.commands.actor import LOCAL, Actor
 from timeball.commands.many_jobs import ManyJobs
+from timeball.domain.deed import Deed
 from timeball.domain.ids import ExecutionId
 from timeball.domain.instants import shown
 from timeball.domain.operation import (
@@ -36,14 +37,30 @@ class Operating(ManyJobs):
         subject: OperationSubject = OperationSubject.EXECUTION,
         settles: bool = False,
         holder: UUID | None = None,
+        deed: Deed | None = None,
     ) -> Operation:
         """Write an operation down; whoever runs `work_off` does it. With a *holder*, that one is to begin at once."""
         if len(ids) > MOST_ITEMS:
             raise InvalidInput(f"{len(ids)} {subject}s are more than {MOST_ITEMS}", hint="do it in smaller parts")
         unique = list(dict.fromkeys(ids))
         return await self._store.operations.begin(
-            action, unique, actor.entry, subject=subject, settles=settles, holder=holder
+            self._operation_id(deed),
+            action,
+            unique,
+            actor.entry,
+            subject=subject,
+            settles=settles,
+            holder=holder,
         )
+
+    async def begun_operation(self, deed: Deed | None) -> Operation | None:
+        """The operation that was written down when this was asked for before, if it was."""
+        if deed is None or not deed.is_repeated:
+            return None
+        return await self._store.operations.find(self._operation_id(deed))
+
+    def _operation_id(self, deed: Deed | None) -> OperationId:
+        return OperationId(next(self._new_ids(1, deed)))
 
     async def cancel_operation(self, operation_id: OperationId, actor: Actor = LOCAL) -> Operation:
         """Stop an operation where it is; what it has done stays done."""

@@ -24,6 +24,10 @@ class Deed:
         """When it was first asked for."""
         return made_at(self.seed)
 
+    def parts(self, number: int) -> list[Deed]:
+        """So many deeds that it consists of."""
+        return [Deed(seed, self.is_repeated) for seed in self.ids(number)]
+
     def ids(self, number: int) -> Iterator[UUID]:
         """So many ids, in their order; the same, whoever asks."""
         bits = shake_128(self.seed.bytes).digest(16 + 4 * number)

@@ -47,6 +47,7 @@ class Operations:
 
     async def begin(
         self,
+        operation_id: OperationId,
         action: OperationAction,
         ids: Sequence[UUID],
         audit: AuditEntry,
@@ -57,7 +58,6 @@ class Operations:
     ) -> Operation:
         """Write an operation down, audited in one row; *holder* works it off at once, else somebody will."""
         env = self._database.env
-        operation_id = env.new_id()
 
         async def work(connection: Connection) -> Operation:
             row = await self._database.fetch_row(

@@ -22,6 +22,7 @@ from timeball.api.many import (
     described_many,
     done_to_many,
     each_of,
+    going_on,
     item_document,
     summed_up,
 )
@@ -32,6 +33,7 @@ from timeball.api.schemas.jobs import JobIn
 from timeball.api.views import Document, answer
 from timeball.api.wishes import check_search, job_filter, spec_from
 from timeball.commands import Actor
+from timeball.domain.deed import Deed
 from timeball.domain.ids import JobId, show_execution, show_job
 from timeball.domain.instants import shown
 from timeball.domain.operation import OperationAction, OperationSubject
@@ -77,8 +79,9 @@ async def create_jobs(
         return await _copy(desk, caller, document["jobs"][0], payloads)
     wishes = _read(document)
     if wishes.mode == "per_item":
-        actor = caller.acting()
-        return _created([await _create_one(desk, actor, number, job) for number, job in enumerate(wishes.jobs)])
+        deeds = [None] * len(wishes.jobs) if caller.deed is None else caller.deed.parts(len(wishes.jobs))
+        each = enumerate(zip(wishes.jobs, deeds, strict=True))
+        return _created([await _create_one(desk, caller.acting(), number, job, deed) for number, (job, deed) in each])
     specs = [_at(number, partial(spec_from, job)) for number, job in enumerate(wishes.jobs)]
     try:
         made = await desk.commands.create_all(specs, actor=caller.acting(), deed=caller.deed)
@@ -155,9 +158,9 @@ def _at(number: int, work: Callable[[], Any]) -> Any:
         raise error.below(f"jobs/{number}") from error
 
 
-async def _create_one(desk: Desk, actor: Actor, number: int, job: JobIn) -> Document:
+async def _create_one(desk: Desk, actor: Actor, number: int, job: JobIn, deed: Deed | None) -> Document:
     try:
-        made = await desk.commands.create(spec_from(job), actor=actor)
+        made = await desk.commands.create(spec_from(job), actor=actor, deed=deed)
     except (InvalidInput, Conflict, NotAllowed) as error:
         return {"index": number, "status": "failed", "job_id": None, "execution_id": None, "error": str(error)}
     return _item(number, made.job_id, made.execution_id, is_new=made.is_new)
@@ -217,7 +220,7 @@ async def _change(action: OperationAction, body: JobBulkIn, desk: Desk, caller: 
         raise Refusal(422, "invalid_input", "give either ids or a filter", hint="a filter may be empty: {}")
     actor = caller.acting(body.reason)
     if body.ids is not None and not body.dry_run:
-        return await _each(desk, actor, action, body.ids, body.expected_count)
+        return await _each(desk, actor, action, body.ids, body.expected_count, caller.deed)
     return await done_to_many(
         desk,
         actor,
@@ -226,6 +229,7 @@ async def _change(action: OperationAction, body: JobBulkIn, desk: Desk, caller: 
         subject=OperationSubject.JOB,
         dry_run=body.dry_run,
         expected_count=body.expected_count,
+        deed=caller.deed,
     )
 
 
@@ -239,16 +243,24 @@ async def _chosen(desk: Desk, caller: Caller, body: JobBulkIn) -> list[JobId]:
 
 
 async def _each(
-    desk: Desk, actor: Actor, action: OperationAction, references: list[str], expected_count: int | None
+    desk: Desk,
+    actor: Actor,
+    action: OperationAction,
+    references: list[str],
+    expected_count: int | None,
+    deed: Deed | None,
 ) -> Response:
     """Tells of each job under the name it was given by; one that is not there does not hold back the others."""
+    begun = await desk.commands.begun_operation(deed)
+    if begun is not None:
+        return going_on(begun)
     meant: dict[str, JobId] = {}
     for reference in references:
         with suppress(NotFound):
             meant[reference] = (await desk.insights.find_job(reference)).id
     ids = list(dict.fromkeys(meant.values()))
     check_count(len(ids), expected_count, OperationSubject.JOB)
-    items = await each_of(desk, actor, action, ids, subject=OperationSubject.JOB)
+    items = await each_of(desk, actor, action, ids, subject=OperationSubject.JOB, deed=deed)
     done = {item.job_id: item_document(item) for item in items}
     return answer(summed_up([done.get(meant.get(one), _missing(one)) | {"id": one} for one in references]))
 

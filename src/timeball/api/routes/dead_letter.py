@@ -82,7 +82,9 @@ async def retry_dead(
     Up to 500 are done at once; more become an operation (202).
     """
     ids = await _chosen(desk, body)
-    return await done_to_many(desk, caller.acting(body.reason), OperationAction.RETRY, ids, settles=True)
+    return await done_to_many(
+        desk, caller.acting(body.reason), OperationAction.RETRY, ids, settles=True, deed=caller.deed
+    )
 
 
 @router.post("/discard", response_model=BulkOut, **described_many({"ids": [EXECUTION_ID], "reason": "known"}))
@@ -94,7 +96,7 @@ async def discard_dead(
     Up to 500 are done at once; more become an operation (202).
     """
     ids = await _chosen(desk, body)
-    return await done_to_many(desk, caller.acting(body.reason), OperationAction.DISCARD, ids)
+    return await done_to_many(desk, caller.acting(body.reason), OperationAction.DISCARD, ids, deed=caller.deed)
 
 
 async def _chosen(desk: Desk, body: DeadChoice) -> list[ExecutionId]:

@@ -191,6 +191,7 @@ async def change_executions(
         await _chosen(desk, caller, body),
         dry_run=body.dry_run,
         expected_count=body.expected_count,
+        deed=caller.deed,
     )
 
 
