@@ -112,6 +112,7 @@ Make = Callable[[Front], Awaitable[list[ExecutionId]]]
 async def test_what_was_committed_is_not_made_twice(
     front: Front, proxy: Proxy, store: Store, make: Make, notes: int
 ) -> None:
+    """Fault 15."""
     cut = proxy.lose_reply("COMMIT;")
 
     made = await make(front)
@@ -255,6 +256,7 @@ CHANGES: dict[str, Callable[[Front, Store], Awaitable[Any]]] = {
 async def test_a_change_that_was_committed_is_told_as_done_and_noted_once(
     front: Front, proxy: Proxy, store: Store, action: str
 ) -> None:
+    """Fault 15."""
     cut = proxy.lose_reply("COMMIT;")
 
     await CHANGES[action](front, store)
