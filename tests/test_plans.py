@@ -256,6 +256,9 @@ HOT: dict[str, tuple[dict[str, Any], int]] = {
     "standings": ({"ids": _HELD, "fences": [1] * BATCH, "claim_ids": _HELD}, 2 * BATCH),
     "already_recorded": ({"ids": _HELD, "claim_ids": _HELD}, 3 * BATCH),
     "find_execution": ({"id": id_(_FINISHED + 77)}, 10),
+    # What a page of jobs says of each of them, and the answer to every POST of one: rooms are asked eight times, and the history twice.
+    "standing_of_jobs": ({"ids": [id_(number) for number in (*odd(_DUE), *odd(_READY))]}, 12 * 2 * BATCH),
+    "recent_runs_of_jobs": ({"ids": [job(number) for number in odd(_DUE)], "count": 20}, 21 * BATCH),
     # Every limit lets in as many as it has places, most urgent first.
     "promote": ({"keys": ["limit 3", "limit 4"]}, 2 * 3 * BATCH),
     "blocked_keys": ({"behind": "", "limit": 500}, 2 * LIMITS),
