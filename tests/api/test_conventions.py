@@ -234,6 +234,20 @@ async def test_a_key_whose_request_failed_may_be_used_again(client: httpx.AsyncC
     assert (refused.status_code, accepted.status_code) == (422, 201)
 
 
+def lose_first_answer(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    """Let a command be done, and its caller be told that the database has gone; the first time."""
+    done = getattr(Commands, command)
+    failures = [StoreUnavailable("gone")]
+
+    async def fails_once(*given: Any, **named: Any) -> Any:
+        result = await done(*given, **named)
+        if failures:
+            raise failures.pop()
+        return result
+
+    monkeypatch.setattr(Commands, command, fails_once)
+
+
 UNANSWERED = {
     "trigger": ("/jobs/minutely/trigger", {}),
     "retry": ("/jobs/enqueued/retry", {}),
@@ -258,16 +272,7 @@ async def test_what_was_done_though_the_answer_is_a_failure_is_not_done_again_un
         await record(store, [found(claimed) for claimed in await claim_all(store)])
         path = f"/executions/{ended}/retry"
     clock.advance("5m")
-    done = getattr(Commands, command)
-    failures = [StoreUnavailable("gone")]
-
-    async def fails_once(*given: Any, **named: Any) -> Any:
-        result = await done(*given, **named)
-        if failures:
-            raise failures.pop()
-        return result
-
-    monkeypatch.setattr(Commands, command, fails_once)
+    lose_first_answer(monkeypatch, command)
 
     async def ask(key: str) -> httpx.Response:
         return await client.post(path, json=body, headers={"Idempotency-Key": key})
@@ -314,16 +319,7 @@ async def test_an_operation_that_was_begun_though_the_answer_is_a_failure_is_not
     if body.get("ids") == ["ended"]:
         body = body | {"ids": [show_execution(ended)]}
     monkeypatch.setattr("timeball.api.many.MOST_AT_ONCE", most_at_once)
-    done = getattr(Commands, failing)
-    failures = [StoreUnavailable("gone")]
-
-    async def fails_once(*given: Any, **named: Any) -> Any:
-        result = await done(*given, **named)
-        if failures:
-            raise failures.pop()
-        return result
-
-    monkeypatch.setattr(Commands, failing, fails_once)
+    lose_first_answer(monkeypatch, failing)
 
     async def ask() -> httpx.Response:
         return await client.post(path, json=body, headers={"Idempotency-Key": "k"})
