@@ -18,6 +18,7 @@ from timeball.domain.ids import show_execution, show_job
 from timeball.errors import StoreUnavailable
 from timeball.live import MOST_WAITING, Listener, Live, News, TopicListener
 from timeball.live.listeners import EVERYTHING, MOST_TOPICS
+from timeball.store.changes import ChangeStream
 from timeball.store.history import LogLine
 from timeball.store.postgres import Store
 
@@ -38,20 +39,12 @@ async def heard(listener: Listener, is_enough: Callable[[list[Happening]], bool]
     return told
 
 
-async def pump_is_turning(live: Live, store: Store) -> None:
-    """Until the pump has taken its first look, nothing is news."""
-    async with asyncio.timeout(30):
-        while live._nodes is None:
-            await asyncio.sleep(0.01)
-
-
 # through the database
 
 
 @on_a_database
 async def test_starts_and_ends_are_told(store: Store, live: Live) -> None:
     async with live.listen() as listener:
-        await pump_is_turning(live, store)
         execution_id = await enqueue(store, queue="mail")
         (claimed,) = await claim_all(store)
         starts = await heard(listener, lambda told: any(one.type == "execution.started" for one in told))
@@ -66,9 +59,51 @@ async def test_starts_and_ends_are_told(store: Store, live: Live) -> None:
 
 
 @on_a_database
+async def test_whoever_listens_hears_of_all_from_then_on(
+    store: Store, live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the pump is slow to begin, and two begin at once."""
+    position = ChangeStream.position
+
+    async def slowly(changes: ChangeStream) -> str:
+        await asyncio.sleep(0.3)
+        return await position(changes)
+
+    monkeypatch.setattr(ChangeStream, "position", slowly)
+
+    async def hear(queue: str) -> list[Happening]:
+        async with live.listen(Interest(types=("execution.succeeded",), queue=queue)) as listener:
+            await enqueue(store, queue=queue)
+            await record(store, [found(claimed) for claimed in await claim_all(store)])
+            return await heard(listener, bool)
+
+    told = await asyncio.gather(hear("a"), hear("b"))
+
+    assert [[one.queue for one in some] for some in told] == [["a"], ["b"]]
+
+
+@on_a_database
+async def test_nobody_is_let_listen_while_the_database_is_away(store: Store, live: Live) -> None:
+    """He would believe that he hears of everything; another one hears as soon as it is back."""
+
+    def cut(point: str) -> None:
+        raise StoreUnavailable("away")
+
+    store.env.fault = cut
+    with pytest.raises(StoreUnavailable):
+        async with live.listen():
+            raise AssertionError("let in")
+    store.env.fault = lambda _: None
+
+    async with live.listen(Interest(types=("execution.succeeded",))) as listener:
+        await enqueue(store)
+        await record(store, [found(claimed) for claimed in await claim_all(store)])
+        assert len(await heard(listener, bool)) == 1
+
+
+@on_a_database
 async def test_a_start_that_nobody_saw_is_told_with_its_end(store: Store, live: Live) -> None:
     async with live.listen(Interest(types=("execution.*", "attempt.*"))) as listener:
-        await pump_is_turning(live, store)
         await enqueue(store, max_retries=0)
         await record(store, [found(claimed, Failed(FAILURE)) for claimed in await claim_all(store)])
         told = await heard(listener, lambda told: len(told) >= 3)
@@ -82,7 +117,6 @@ async def test_a_start_that_nobody_saw_is_told_with_its_end(store: Store, live: 
 async def test_what_operators_do_and_workers_coming_and_going_are_told(store: Store, live: Live) -> None:
     job = await make_recurring(store)
     async with live.listen() as listener:
-        await pump_is_turning(live, store)
         await Commands(store, store.env).pause(job.id, actor=Actor("somebody", "a test"))
         incarnation = await make_node(store)
         told = await heard(listener, lambda told: {"job.pause", "worker.started"} <= {one.type for one in told})
@@ -138,7 +172,6 @@ async def test_a_database_that_is_away_for_a_while_costs_nothing(store: Store, l
             raise StoreUnavailable("away")
 
     async with live.listen(Interest(types=("execution.succeeded",))) as listener:
-        await pump_is_turning(live, store)
         store.env.fault = cut
         await enqueue(store)
         await record(store, [found(claimed) for claimed in await claim_all(store)])
@@ -152,7 +185,7 @@ async def test_a_database_that_is_away_for_a_while_costs_nothing(store: Store, l
 @on_a_database
 async def test_nobody_listens_and_nothing_is_read(store: Store, live: Live) -> None:
     async with live.listen():
-        await pump_is_turning(live, store)
+        await asyncio.sleep(0.1)
 
     asked: list[str] = []
     store.env.fault = asked.append

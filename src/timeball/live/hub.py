@@ -37,10 +37,11 @@ class Live:
         self._env = env
         self._store = store
         self._listeners: set[Listener | TopicListener] = set()
+        self._beginning = asyncio.Lock()
         self._pump: asyncio.Task[None] | None = None
         self._is_closed = False
         self._told: OrderedDict[UUID, None] = OrderedDict()
-        self._nodes: dict[UUID, NodeStatus] | None = None
+        self._nodes: dict[UUID, NodeStatus] = {}
 
     @asynccontextmanager
     async def listen(self, interest: Interest = Interest()) -> AsyncIterator[Listener]:
@@ -99,16 +100,22 @@ class Live:
     @asynccontextmanager
     async def _attached(self, listener: L) -> AsyncIterator[L]:
         self._listeners.add(listener)
-        if self._is_closed:
-            listener.end()
-        elif self._pump is None:
-            self._pump = asyncio.create_task(self._run())
         try:
+            if self._is_closed:
+                listener.end()
+            else:
+                await self._begin()
             yield listener
         finally:
             self._listeners.discard(listener)
             if not self._listeners:
                 await self._rest()
+
+    async def _begin(self) -> None:
+        """Whoever listens hears of all that happens from then on: so the pump must know by then where it goes on from."""
+        async with self._beginning:
+            if self._pump is None:
+                self._pump = asyncio.create_task(self._run(await self._first_look()))
 
     async def _rest(self) -> None:
         pump, self._pump = self._pump, None
@@ -117,25 +124,25 @@ class Live:
             with suppress(asyncio.CancelledError):
                 await pump
 
-    async def _run(self) -> None:
+    async def _run(self, position: str) -> None:
         """Look twice a second. What could not be read now is read later: the position waits."""
-        position: str | None = None
         failures = 0
         while True:
+            await asyncio.sleep(min(_POLL_SECONDS * 2 ** min(failures, 8), _LONGEST_PAUSE))
             try:
                 position = await self._look(position)
                 failures = 0
             except StoreError:
                 failures += 1
-            await asyncio.sleep(min(_POLL_SECONDS * 2 ** min(failures, 8), _LONGEST_PAUSE))
 
-    async def _look(self, position: str | None) -> str:
-        if position is None:
-            # What runs already, and who is there already, is no news.
-            position = await self._store.changes.position()
-            self._fresh(await self._store.changes.dropped(MOST_AT_ONCE))
-            self._nodes = {node.incarnation: node for node in await self._store.nodes.list()}
-            return position
+    async def _first_look(self) -> str:
+        """What runs already, and who is there already, is no news."""
+        position = await self._store.changes.position()
+        self._fresh(await self._store.changes.dropped(MOST_AT_ONCE))
+        self._nodes = {node.incarnation: node for node in await self._store.nodes.list()}
+        return position
+
+    async def _look(self, position: str) -> str:
         running = await self._store.changes.dropped(MOST_AT_ONCE)
         found = await self._store.changes.since(position, MOST_AT_ONCE)
         news = [*self._fresh([*running, *found.happenings]), *await self._comings_and_goings()]
@@ -157,7 +164,7 @@ class Live:
         return not is_known
 
     async def _comings_and_goings(self) -> list[Happening]:
-        known, now = self._nodes or {}, self._env.clock.now()
+        known, now = self._nodes, self._env.clock.now()
         self._nodes = {node.incarnation: node for node in await self._store.nodes.list()}
         came = [_about(node, "started", node.started_at) for key, node in self._nodes.items() if key not in known]
         went = [_about(node, "gone", now) for key, node in known.items() if key not in self._nodes]

@@ -92,9 +92,11 @@ def _wants_stream(request: Request) -> bool:
 
 async def _poll(live: Live, interest: Interest, since: str | None, seconds: float) -> Changes:
     """What happened since then; if nothing did, what happens first."""
+    if not seconds:
+        return await live.since(since, interest)
     async with live.listen(interest) as listener:
         found = await live.since(since, interest)
-        if found.happenings or not found.is_whole or not seconds:
+        if found.happenings or not found.is_whole:
             return found
         await listener.next(seconds)
     return await live.since(found.position, interest)
