@@ -14,14 +14,15 @@ import orjson
 from timeball.batcher import Batcher, Slip
 from timeball.domain.ids import ExecutionId, JobId, parse_id
 from timeball.domain.job import Job, JobSpec
-from timeball.errors import NotFound
+from timeball.errors import NotFound, StoreError
 from timeball.portal import Portal
+from timeball.shortcut import Shortcut
 
 if TYPE_CHECKING:
     from timeball.commands import Actor, Commands
     from timeball.env import Env
     from timeball.settings import Settings
-    from timeball.store.interface import Created, Pattern
+    from timeball.store.interface import Connection, Created, Own, Pattern
     from timeball.transactions import Batch
     from timeball.wiring import Parts
 
@@ -43,11 +44,12 @@ class Wish:
 
 
 class Desk:
-    """What the portal keeps open: the parts of this process, used in its loop alone."""
+    """What the portal keeps open: the parts of this process, used in its loop alone, and the way past it."""
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
         self.enqueues: Batcher[tuple[Wish, str], Created] = Batcher(self._create)
+        self.shortcut: Shortcut[Connection] = Shortcut(parts.store.database.connect, parts.env.clock.monotonic)
         self._compared_at = parts.env.clock.monotonic()
         self._patterns: dict[int, tuple[Wish, Pattern | None]] = {}
 
@@ -73,13 +75,13 @@ class Desk:
     async def _create(self, wishes: Sequence[tuple[Wish, str]]) -> list[Created]:
         first = wishes[0][0]
         is_alike = len(wishes) == 1 or all(wish is first for wish, _ in wishes)
-        if is_alike and (pattern := self._pattern(first)) is not None:
+        if is_alike and (pattern := self.pattern(first)) is not None:
             return await self.commands.enqueue(pattern, [payload for _, payload in wishes])
         specs = [with_payload(await self._spec(wish), payload) for wish, payload in wishes]
         return [await self.known(made) for made in await self.commands.create_all(specs)]
 
-    def _pattern(self, wish: Wish) -> Pattern | None:
-        """What can be checked and encoded once for all jobs of this wish."""
+    def pattern(self, wish: Wish) -> Pattern | None:
+        """What can be checked and encoded once for all jobs of this wish, from any thread; None if each is something of its own."""
         known = self._patterns.get(id(wish))
         if known is None:
             if len(self._patterns) >= _MOST_PATTERNS:
@@ -166,12 +168,35 @@ class Office:
             return self._write(wish, [payload])[0]
         slip: Slip[Created] | None = None
         while slip is None:
-            slip = self._desk().enqueues.submit((wish, payload))
+            desk = self._desk()
+            made = self._send_by_hand(desk, wish, payload)
+            if made is not None:
+                return made
+            slip = desk.enqueues.submit((wish, payload))
         try:
             return slip.result()
         except BaseException:
             slip.cancel()
             raise
+
+    def _send_by_hand(self, desk: Desk, wish: Wish, payload: str) -> Created | None:
+        """Enqueue one job without waking another thread; None, and nothing is done, if that is not possible now."""
+        pattern = desk.pattern(wish)
+        if pattern is None:
+            return None
+        own: list[Own] = []
+
+        def write(line: Connection) -> Coroutine[Any, Any, Created]:
+            own.append(desk.commands.prepare_alone(pattern, payload))
+            return desk.commands.enqueue_alone(pattern, own[0], line)
+
+        try:
+            return desk.shortcut.run(write)
+        except StoreError:
+            if desk.shortcut.is_closed:
+                raise
+            # Whether it was written is not known. There is time now for another thread, which looks.
+            return self.portal.call(lambda desk: desk.commands.make_sure(pattern, own))[0]
 
     async def asend(self, wish: Wish, payload: str) -> Created:
         if wish.connection is not None:
@@ -235,3 +260,4 @@ async def _open_desk(settings: Settings, env: Env | None) -> AsyncIterator[Desk]
             yield desk
         finally:
             desk.enqueues.close()
+            await asyncio.to_thread(desk.shortcut.close)

@@ -212,7 +212,10 @@ class Settings(HandlerSettings, BaseSettings):
         description="A broker that carries due work: redis:// or rediss://, amqp:// or amqps://; none means PostgreSQL.",
     )
     database_pool: int = Field(
-        default=8, ge=2, le=200, description="The most connections a process opens, besides three of its own."
+        default=8,
+        ge=2,
+        le=200,
+        description="The most connections a process opens, besides three of its own, and one for threads that enqueue one after the other.",
     )
     behind_pgbouncer: bool = Field(
         default=False, description="Whether the database is reached through PgBouncer in transaction mode."

@@ -97,6 +97,20 @@ async def test_what_comes_close_together_goes_out_together(store: Store, clock: 
     assert set((await ear.next()).shards) == set(range(50))
 
 
+async def test_what_threads_tell_is_sent_by_the_stores_own_loop(store: Store, ear: Ear) -> None:
+    """Some of them drive a loop of their own, which ends with their statement."""
+
+    async def tell(first: int) -> None:
+        for shard in range(first, first + 25):
+            hints = Hints()
+            hints.add_shard(shard, store.env.clock.now())
+            store.hinter.tell(hints)
+
+    await asyncio.gather(*(asyncio.to_thread(asyncio.run, tell(first)) for first in (0, 25)))
+
+    assert set((await ear.all(store)).shards) == set(range(50))
+
+
 async def test_a_statement_may_carry_hints_along_and_then_no_more_for_a_while(
     store: Store, clock: VirtualClock
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 from tests.servers import PgBouncer
 from tests.system.cluster import LEASE_SECONDS, LONG_LEASES, SHORT_LEASES, Cluster, DurableServer, enqueue, eventually
 from tests.system.proxy import Proxy, proxy_to
+from timeball import Timeball
 from timeball.commands import Commands
 from timeball.domain.job import JobSpec
 from timeball.errors import StoreUnavailable
@@ -88,6 +89,23 @@ async def test_an_enqueue_whose_reply_is_lost_enqueues_once(cluster: Cluster, pr
     assert cluster.sql("SELECT id FROM timeball.ready") == [(execution,)]
     assert cluster.sql("SELECT id FROM timeball.job WHERE name = 'named'") == [(named.job_id,)]
     assert cluster.sql("SELECT id FROM timeball.due") == [(named.execution_id,)]
+
+
+def test_an_enqueue_of_a_thread_whose_reply_is_lost_enqueues_once(cluster: Cluster, proxy: Proxy) -> None:
+    """A thread that sends one after the other does so by itself; what it cannot know, the portal looks up."""
+    with Timeball(database_url=through(proxy, cluster)["TIMEBALL_DATABASE_URL"]) as tb:
+
+        @tb.handler(name="work")
+        def work(n: int) -> None: ...
+
+        for number in range(20):
+            work.enqueue(number)
+        cut = proxy.lose_reply(text_of("enqueue_one"))
+        runs = [work.enqueue(number) for number in range(20, 40)]
+
+    assert cut.happened.is_set()
+    assert len({run.id for run in runs}) == 20
+    assert cluster.sql("SELECT (payload ->> 'n')::int FROM timeball.job ORDER BY 1") == [(n,) for n in range(40)]
 
 
 @pytest.mark.parametrize("rows_at_once", [100, 30])

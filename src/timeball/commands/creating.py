@@ -17,7 +17,7 @@ from timeball.domain.job import Job, JobSpec, define
 from timeball.domain.occurrences import first_occurrence
 from timeball.domain.schedule import Once
 from timeball.errors import InvalidInput, StoreUnavailable
-from timeball.store.interface import AuditEntry, Created, Opening, Pattern, pattern_of, write_again
+from timeball.store.interface import AuditEntry, Created, Opening, Own, Pattern, pattern_of, write_again
 
 
 class Creating(Base):
@@ -127,11 +127,26 @@ class Creating(Base):
         try:
             await self._store.jobs.enqueue(pattern, rows)
         except StoreUnavailable:
-            jobs = [replace(pattern.job, id=JobId(id_), shard=shard, payload=payload) for id_, shard, payload in rows]
-            return await self._write_again(jobs, [_opening_now(job) for job in jobs])
-        return [Created(JobId(id_), ExecutionId(id_), is_new=True) for id_, _, _ in rows]
+            return await self.make_sure(pattern, rows)
+        return [_created(id_) for id_, _, _ in rows]
 
-    def _rows_for(self, payloads: Sequence[str], deed: Deed | None = None) -> Iterator[tuple[UUID, int, str]]:
+    def prepare_alone(self, pattern: Pattern, payload: str) -> Own:
+        """Check a one-off of a pattern and give it its id: `enqueue_alone` writes it."""
+        self._check_payload(pattern.job.handler, payload, LOCAL)
+        id_ = self._env.new_id()
+        return id_, shard_of(id_, self._store.shards), payload
+
+    async def enqueue_alone(self, pattern: Pattern, own: Own, line: Any) -> Created:
+        """Create a one-off that was prepared, due now, on a connection outside the pool; `make_sure` of it if that fails."""
+        await self._store.jobs.enqueue_alone(pattern, own, line)
+        return _created(own[0])
+
+    async def make_sure(self, pattern: Pattern, rows: Sequence[Own]) -> list[Created]:
+        """Have one-offs of a pattern written that may have been written before: the reply is not known."""
+        jobs = [replace(pattern.job, id=JobId(id_), shard=shard, payload=payload) for id_, shard, payload in rows]
+        return await self._write_again(jobs, [_opening_now(job) for job in jobs])
+
+    def _rows_for(self, payloads: Sequence[str], deed: Deed | None = None) -> Iterator[Own]:
         shards = self._store.shards
         ids = self._new_ids(len(payloads), deed)
         return ((id_, shard_of(id_, shards), payload) for id_, payload in zip(ids, payloads, strict=True))
@@ -174,6 +189,10 @@ class Creating(Base):
                 check(payload)
             except InvalidInput as error:
                 raise error.below(str(number)) from None
+
+
+def _created(id_: UUID) -> Created:
+    return Created(JobId(id_), ExecutionId(id_), is_new=True)
 
 
 def _is_immediate(spec: JobSpec) -> bool:

@@ -17,6 +17,7 @@ from timeball.domain.hints import Hints
 from timeball.domain.job import Job
 from timeball.errors import StoreUnavailable
 from timeball.store.connections import Connection
+from timeball.store.database import translated
 from timeball.store.lost_replies import write_again
 from timeball.store.placing import AuditEntry, Placing
 from timeball.store.rows import job_columns, json_text
@@ -61,12 +62,23 @@ class Enqueuing(Placing):
 
     async def enqueue(self, pattern: Pattern, rows: Sequence[Own], connection: Connection | None = None) -> None:
         """Write plain one-offs that are due now, in one statement; inside a caller's own *connection* no hint is sent."""
+        if connection is None:
+            await self._write_hinted(pattern, rows, None)
+        else:
+            await self._write_alike(pattern, rows, connection, None)
+
+    async def enqueue_alone(self, pattern: Pattern, own: Own, line: Connection) -> None:
+        """Write one of them on a connection outside the pool, whichever loop it belongs to."""
+        with translated(self._database.dsn):
+            await self._write_hinted(pattern, [own], line)
+
+    async def _write_hinted(self, pattern: Pattern, rows: Sequence[Own], line: Connection | None) -> None:
         moment = self._database.env.clock.now() - HINT_MARGIN
         alone = rows[0][0] if len(rows) == 1 else None
         hints = Hints({(pattern.job.queue, pattern.job.priority): moment}, executions=len(rows), named=alone)
-        carried = None if connection is not None else self._hinter.take_along(hints)
-        await self._carrying(carried, lambda hint: self._write_alike(pattern, rows, connection, hint))
-        if connection is None and carried is None:
+        carried = self._hinter.take_along(hints)
+        await self._carrying(carried, lambda hint: self._write_alike(pattern, rows, line, hint))
+        if carried is None:
             self._hinter.tell(hints)
 
     async def _write_alike(

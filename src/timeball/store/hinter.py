@@ -1,14 +1,17 @@
 """Sends hints: the first one at once, those right behind it together.
 
-One NOTIFY per insert would halve the rate of commits, because each takes a lock that all commits share.
+One NOTIFY per insert would halve the rate of commits, because each takes a lock that all commits share. Hints come from the store's
+own loop, and from threads that write by themselves.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 
 from timeball.domain.hints import Hints
 from timeball.errors import StoreError
+from timeball.loops import running_loop
 from timeball.store.database import Database
 
 _QUIET_SECONDS = 0.005
@@ -21,17 +24,27 @@ class Hinter:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._loop = asyncio.get_running_loop()
+        self._mutex = threading.Lock()
         self._waiting = Hints()
-        self._sender: asyncio.Task[None] | None = None
         self._last_sent = float("-inf")
+        self._has_sender = False
+        # In the loop alone.
+        self._sender: asyncio.Task[None] | None = None
 
     def tell(self, hints: Hints) -> None:
         """Send these soon; returns at once. A hint that cannot be sent is forgotten: polling stands behind it."""
         if not hints:
             return
-        self._waiting.merge(hints)
-        if self._sender is None or self._sender.done():
-            self._sender = asyncio.get_running_loop().create_task(self._send_all())
+        with self._mutex:
+            self._waiting.merge(hints)
+            is_awaited, self._has_sender = self._has_sender, True
+        if is_awaited:
+            return
+        if running_loop() is self._loop:
+            self._begin()
+        else:
+            self._loop.call_soon_threadsafe(self._begin)
 
     def take_along(self, hints: Hints) -> Hints | None:
         """What the next statement is to announce: these, and all that wait; None if it is too early for another message.
@@ -39,9 +52,10 @@ class Hinter:
         What was taken counts as sent: whoever does not send it tells it again.
         """
         now = self._database.env.clock.monotonic()
-        if now - self._last_sent < _QUIET_SECONDS:
-            return None
-        going = self._take_waiting(now)
+        with self._mutex:
+            if now - self._last_sent < _QUIET_SECONDS:
+                return None
+            going = self._take_waiting(now)
         going.merge(hints)
         return going
 
@@ -52,24 +66,38 @@ class Hinter:
         going.lot = int(now * 1e6)
         return going
 
+    def _begin(self) -> None:
+        self._sender = self._loop.create_task(self._send_all())
+
     async def _send_all(self) -> None:
         clock = self._database.env.clock
-        while self._waiting:
-            last_sent = self._last_sent
-            since = clock.monotonic() - last_sent
-            if since < _QUIET_SECONDS:
-                # A little longer than it must be: a statement that passes by takes the hints along, which saves a commit.
-                await asyncio.sleep(_QUIET_SECONDS + _PASSING_SECONDS - since)
-                if self._last_sent != last_sent or not self._waiting:
-                    continue
-            going = self._take_waiting(clock.monotonic())
-            try:
-                await self._database.notify(going.encode())
-            except StoreError:
-                return
+        try:
+            while self._has_more():
+                last_sent = self._last_sent
+                since = clock.monotonic() - last_sent
+                if since < _QUIET_SECONDS:
+                    # A little longer than it must be: a statement that passes by takes the hints along, which saves a commit.
+                    await asyncio.sleep(_QUIET_SECONDS + _PASSING_SECONDS - since)
+                with self._mutex:
+                    has_passed = self._last_sent != last_sent or not self._waiting
+                    going = Hints() if has_passed else self._take_waiting(clock.monotonic())
+                if going:
+                    await self._database.notify(going.encode())
+        except BaseException as error:
+            self._has_sender = False
+            if not isinstance(error, StoreError):
+                raise
+
+    def _has_more(self) -> bool:
+        """Whether something waits; if not, the next one who tells something has to begin again."""
+        with self._mutex:
+            self._has_sender = bool(self._waiting)
+            return self._has_sender
 
     async def flush(self) -> None:
         """Wait until everything told so far has been sent, but not for long: it is only hints."""
+        # What a thread has just told comes in by the next turn.
+        await asyncio.sleep(0)
         if self._sender is not None:
             # Waited for, not awaited: one that was cut off at the end of a program is done as well.
             await asyncio.wait([self._sender], timeout=_FLUSH_SECONDS)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from timeball.store.connections import Confirmation
-from timeball.store.enqueuing import Pattern, is_plain, pattern_of
+from timeball.store.connections import Confirmation, Connection
+from timeball.store.enqueuing import Own, Pattern, is_plain, pattern_of
 from timeball.store.history import History as HistoryStore
 from timeball.store.history import LogLine
 from timeball.store.jobs import Jobs as JobStore
@@ -38,6 +38,7 @@ __all__ = [
     "ClaimWish",
     "Claims",
     "Confirmation",
+    "Connection",
     "Created",
     "HistoryStore",
     "JobStore",
@@ -45,6 +46,7 @@ __all__ = [
     "NodeStore",
     "Opening",
     "Orphan",
+    "Own",
     "Ownership",
     "Pattern",
     "ReadyRow",

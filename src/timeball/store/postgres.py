@@ -36,6 +36,7 @@ class Store:
     What an idle worker never asks for is imported when somebody does.
     """
 
+    hinter: Hinter
     jobs: Jobs
     rooms: Rooms
     nodes: Nodes
@@ -54,7 +55,6 @@ class Store:
     ) -> None:
         self.env = env
         self.database = Database(dsn, env, pool_size=pool_size, behind_pgbouncer=behind_pgbouncer)
-        self.hinter = Hinter(self.database)
         self.hoist_window = hoist_window
 
     async def open(self, *, migrates: bool = True, shards: int = DEFAULT_SHARDS) -> None:
@@ -67,6 +67,7 @@ class Store:
         except BaseException:
             await self.database.close()
             raise
+        self.hinter = Hinter(self.database)
         self.rooms = Rooms(self.database, self.hinter, self.shards)
         self.jobs = Jobs(self.database, self.hinter, self.rooms, self.hoist_window)
         self.nodes = Nodes(self.database, self.hinter)

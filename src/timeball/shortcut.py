@@ -1,0 +1,211 @@
+"""The short way for a thread that waits anyway: it drives a connection's event loop by itself, and wakes nobody.
+
+On the way through the portal two threads wake each other, which takes a quarter of the time of a durable enqueue. So there is one
+connection with a loop of its own, and whoever comes while it is free drives that loop for as long as his statement takes.
+
+- One at a time: who finds it taken goes through the portal, where those that come together share a commit.
+- Not for everybody: it is opened for a program that enqueues one after the other, not for one that does so now and then.
+- A signal may raise an error at any point of what a thread does, here in the midst of a loop and a driver, where nobody can say what
+  it leaves behind. So both are thrown away then, and the error goes its way; the next one finds the shortcut closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from contextlib import suppress
+from typing import Any, Generic, Protocol, TypeVar
+
+from timeball.errors import StoreError, StoreUnavailable, TimeballError
+from timeball.loops import running_loop
+
+# A program that has sent so many, none of them long after the one before, will send more.
+_FEW = 10
+_LONG_SECONDS = 1.0
+_PATIENCE_SECONDS = 5.0
+
+_Selector: type[selectors.BaseSelector] = getattr(selectors, "PollSelector", selectors.SelectSelector)
+
+
+class Line(Protocol):
+    """A connection that belongs to one event loop."""
+
+    def is_closed(self) -> bool:
+        """Whether it has broken, or was closed."""
+
+    async def close(self, *, timeout: float | None = None) -> None:
+        """Take leave."""
+
+    def terminate(self) -> None:
+        """Hang up."""
+
+
+L = TypeVar("L", bound=Line)
+Answer = TypeVar("Answer")
+
+
+class Shortcut(Generic[L]):
+    """A connection that the threads of a program use by themselves, one at a time; opened by *connect* once it is worth it.
+
+    *monotonic* tells the seconds that pass.
+    """
+
+    def __init__(self, connect: Callable[[], Awaitable[L]], monotonic: Callable[[], float]) -> None:
+        self._connect = connect
+        self._monotonic = monotonic
+        self._seat = threading.Lock()
+        self.is_closed = False
+        # From here on, of whoever has the seat.
+        self._sent = 0
+        self._last_sent = float("-inf")
+        self._driven: _Driven[L] | None = None
+
+    def run(self, work: Callable[[L], Coroutine[Any, Any, Answer]]) -> Answer | None:
+        """Do *work* on the connection and give its answer; None, and nothing is done, if it is not to be had.
+
+        Any error but ours leaves the connection closed.
+        """
+        if running_loop() is not None or not self._seat.acquire(blocking=False):
+            return None
+        try:
+            driven = self._at_hand()
+            return None if driven is None else self._do(driven, work)
+        finally:
+            self._seat.release()
+
+    def close(self) -> None:
+        """Hang up; whoever is on the line is cut off. Nothing is opened again."""
+        self.is_closed = True
+        driven = self._driven
+        if driven is not None:
+            driven.interrupt()
+        # Without the seat there is nothing that could be done: a signal struck where it was about to be given back.
+        if not self._seat.acquire(timeout=_PATIENCE_SECONDS):
+            return
+        try:
+            if self._driven is not None:
+                self._driven.end()
+                self._driven = None
+        finally:
+            self._seat.release()
+
+    def _at_hand(self) -> _Driven[L] | None:
+        now = self._monotonic()
+        has_paused = now - self._last_sent > _LONG_SECONDS
+        self._last_sent = now
+        if self._driven is not None and (self.is_closed or not self._driven.is_sound(after_pause=has_paused)):
+            self._throw_away()
+        if self._driven is None and not self.is_closed and self._is_worth_it(has_paused):
+            self._driven = self._open()
+        return self._driven
+
+    def _is_worth_it(self, has_paused: bool) -> bool:
+        self._sent = 1 if has_paused else self._sent + 1
+        return self._sent > _FEW
+
+    def _open(self) -> _Driven[L] | None:
+        driven: _Driven[L] = _Driven()
+        try:
+            driven.line = driven.drive(self._connect())
+        except BaseException as error:
+            self._sent = 0
+            driven.end()
+            if not isinstance(error, StoreError):
+                raise
+            # The portal knows how to wait for a database, and what to say of it.
+            return None
+        return driven
+
+    def _do(self, driven: _Driven[L], work: Callable[[L], Coroutine[Any, Any, Answer]]) -> Answer:
+        assert driven.line is not None
+        try:
+            return driven.drive(work(driven.line))
+        except TimeballError:
+            raise
+        except BaseException:
+            self._throw_away()
+            raise
+
+    def _throw_away(self) -> None:
+        driven, self._driven = self._driven, None
+        if driven is not None:
+            driven.end()
+
+
+class _Driven(Generic[L]):
+    """A loop that runs only while somebody waits for something in it, and the connection that belongs to it."""
+
+    def __init__(self) -> None:
+        # Not uvloop: in the main thread it takes hold of the signals whenever it is set going, which takes a tenth of a millisecond.
+        # And not epoll: what a forked child does to its copy of that when it ends is done to the parent's.
+        self._loop = asyncio.SelectorEventLoop(_Selector())
+        self._loop.set_exception_handler(self._note)
+        self._task: asyncio.Future[Any] | None = None
+        self._stray: BaseException | None = None
+        self.line: L | None = None
+
+    def drive(self, work: Awaitable[Answer]) -> Answer:
+        """Run the loop until the work is done."""
+        task: asyncio.Future[Answer] = asyncio.ensure_future(work, loop=self._loop)
+        self._task = task
+        try:
+            return self._loop.run_until_complete(task)
+        except RuntimeError:
+            if self._stray is None:
+                raise
+            raise self._stray from None
+        except asyncio.CancelledError:
+            raise StoreUnavailable("Timeball was closed while this call was under way") from None
+
+    def is_sound(self, *, after_pause: bool) -> bool:
+        """Whether the connection is still there; after a pause the loop has a look first, for nobody drove it meanwhile."""
+        assert self.line is not None
+        if after_pause:
+            self.drive(asyncio.sleep(0))
+        return not self.line.is_closed()
+
+    def interrupt(self) -> None:
+        """Cut off what is under way, from any thread."""
+        task = self._task
+        if task is not None and not task.done():
+            with suppress(RuntimeError):  # the loop has been closed meanwhile
+                self._loop.call_soon_threadsafe(task.cancel)
+
+    def end(self) -> None:
+        """Let go of everything, in whatever state it is."""
+        if running_loop() is not None:
+            if self.line is not None:
+                self.line.terminate()
+            return
+        try:
+            # It may be broken: that is why it ends.
+            with suppress(Exception):
+                self._wind_up()
+        finally:
+            self._loop.close()
+
+    def _wind_up(self) -> None:
+        is_under_way = self._task is not None and not self._task.done()
+        if self.line is not None and is_under_way:
+            self.line.terminate()
+        left = asyncio.all_tasks(self._loop)
+        for task in left:
+            task.cancel()
+        self._loop.run_until_complete(self._part(left))
+
+    async def _part(self, left: Iterable[asyncio.Task[Any]]) -> None:
+        async with asyncio.timeout(_PATIENCE_SECONDS):
+            await asyncio.gather(*left, return_exceptions=True)
+            if self.line is not None and not self.line.is_closed():
+                await self.line.close(timeout=1.0)
+
+    def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A signal's error that struck within a callback would be logged and forgotten: it belongs to whoever drives."""
+        error = context.get("exception")
+        if error is not None and "handle" in context:
+            self._stray = error
+            loop.stop()
+        else:
+            loop.default_exception_handler(context)
