@@ -71,8 +71,15 @@ class Shortcut(Generic[L]):
             return None
         try:
             driven = self._at_hand()
-            return None if driven is None else self._do(driven, work)
+            return None if driven is None or driven.line is None else driven.drive(work(driven.line))
+        except TimeballError:
+            raise
+        except BaseException:
+            self._throw_away()
+            raise
         finally:
+            if self.is_closed:
+                self._throw_away()
             self._seat.release()
 
     def close(self) -> None:
@@ -85,9 +92,7 @@ class Shortcut(Generic[L]):
         if not self._seat.acquire(timeout=_PATIENCE_SECONDS):
             return
         try:
-            if self._driven is not None:
-                self._driven.end()
-                self._driven = None
+            self._throw_away()
         finally:
             self._seat.release()
 
@@ -98,35 +103,25 @@ class Shortcut(Generic[L]):
         if self._driven is not None and (self.is_closed or not self._driven.is_sound(after_pause=has_paused)):
             self._throw_away()
         if self._driven is None and not self.is_closed and self._is_worth_it(has_paused):
-            self._driven = self._open()
+            self._open()
         return self._driven
 
     def _is_worth_it(self, has_paused: bool) -> bool:
         self._sent = 1 if has_paused else self._sent + 1
         return self._sent > _FEW
 
-    def _open(self) -> _Driven[L] | None:
+    def _open(self) -> None:
         driven: _Driven[L] = _Driven()
+        # Known before it is open, so that whoever closes the shortcut need not wait for a connection.
+        self._driven = driven
         try:
             driven.line = driven.drive(self._connect())
         except BaseException as error:
             self._sent = 0
-            driven.end()
+            self._throw_away()
+            # Of a database that is away the portal knows what to say.
             if not isinstance(error, StoreError):
                 raise
-            # The portal knows how to wait for a database, and what to say of it.
-            return None
-        return driven
-
-    def _do(self, driven: _Driven[L], work: Callable[[L], Coroutine[Any, Any, Answer]]) -> Answer:
-        assert driven.line is not None
-        try:
-            return driven.drive(work(driven.line))
-        except TimeballError:
-            raise
-        except BaseException:
-            self._throw_away()
-            raise
 
     def _throw_away(self) -> None:
         driven, self._driven = self._driven, None

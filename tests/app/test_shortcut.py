@@ -258,6 +258,25 @@ def test_whoever_is_on_the_line_hears_of_the_closing(exchange: Exchange) -> None
     assert line.is_closed()
 
 
+def test_a_connection_that_is_being_made_hears_of_the_closing() -> None:
+    is_connecting = threading.Event()
+
+    async def connect() -> FakeLine:
+        is_connecting.set()
+        await asyncio.Event().wait()
+        raise AssertionError("it came")
+
+    shortcut: Shortcut[FakeLine] = Shortcut(connect, lambda: 0.0)
+    answers: list[int | None] = []
+    asking = threading.Thread(target=lambda: answers.extend(shortcut.run(FakeLine.number) for _ in range(_FEW + 1)))
+    asking.start()
+    assert is_connecting.wait(10)
+    shortcut.close()
+    asking.join(10)
+
+    assert answers == [None] * (_FEW + 1)
+
+
 # in a program
 
 
