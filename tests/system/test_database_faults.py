@@ -131,17 +131,22 @@ async def test_a_bulk_enqueue_whose_reply_is_lost_is_all_there_or_not_at_all(
 async def test_a_claim_whose_reply_is_lost_is_read_back_and_run_once(
     cluster: Cluster, commands: Commands, proxy: Proxy, statement: str, number: int
 ) -> None:
-    """What is announced alone is claimed by its name, two together by their lane."""
+    """What is announced alone is claimed by its name, two together by their lane: by a worker at rest.
+
+    A sweep may come before the hint, so there may have to be more than one try.
+    """
     (worker,) = await cluster.nodes(0, 1, **through(proxy, cluster))
     cut = proxy.lose_reply(text_of(statement), containing=b"marked")
 
-    created = await commands.enqueue_many(JobSpec(handler="work"), ['{"label": "marked"}'] * number)
+    ends = []
+    async with asyncio.timeout(60):
+        while not cut.happened.is_set():
+            created = await commands.enqueue_many(JobSpec(handler="work"), ['{"label": "marked"}'] * number)
+            ends += [await cluster.ends(id_) for id_ in created]
 
-    ends = [await cluster.ends(id_) for id_ in created]
-    assert cut.happened.is_set()
     for ended in ends:
         assert (ended["state"], ended["attempts"], ended["lost"], ended["fence"]) == ("succeeded", 1, 0, 1)
-    assert len(cluster.ledger.runs("marked")) == number
+    assert len(cluster.ledger.runs("marked")) == len(ends)
     assert len(worker.events("node.started")) == 1
     cluster.check_books()
 
@@ -395,7 +400,10 @@ async def test_a_whole_life_behind_pgbouncer_in_transaction_mode(
         assert {run.execution for run in cluster.ledger.runs("many")} == set(many)
         assert cluster.row(retried)["attempts"] == 3
         assert cluster.row(endless)["state"] == "cancelled"
-        assert cluster.value("SELECT count(*) FROM timeball.finished WHERE origin = 'schedule'") == 6
+        # On a busy machine a run may still be under way when the next is due, which is then skipped, and does not count.
+        scheduled = cluster.sql("SELECT state, reason FROM timeball.finished WHERE origin = 'schedule'")
+        assert [state for state, _ in scheduled].count("succeeded") == 6
+        assert {row for row in scheduled if row[0] != "succeeded"} <= {("skipped", "overlap")}
         assert not [event for node in nodes for event in node.events("service.failed")]
         cluster.check_books()
         for node in nodes:
