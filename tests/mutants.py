@@ -387,6 +387,13 @@ MUTANTS = (
         "            pass\n",
         f"{_SCHEDULER}::test_an_occurrence_that_older_time_zone_data_yielded_is_moved",
     ),
+    _one(
+        "what newer time-zone data move past the end is left as it is",
+        "engine/scheduler.py",
+        "            elif await self._rooms.end_occurrence(row):\n",
+        "            elif False:\n",
+        "tests/engine/test_zone_data.py::test_what_newer_data_move_past_the_end_is_settled_once",
+    ),
     # wake-ups
     _one(
         "a hint out of a caller's transaction",

@@ -17,16 +17,20 @@ from tests.engine.support import check_promises, create, start_scheduler, start_
 from tests.factories import ROOMS, table
 from timeball.commands import Commands
 from timeball.domain import civil_time, fire_times, schedule
+from timeball.domain.events import OccurrencesSkipped
 from timeball.domain.ids import JobId
 from timeball.domain.job import Job
 from timeball.domain.misfire import Misfire
 from timeball.store.postgres import Store
 from timeball.testing import VirtualClock
+from timeball.testing.clock import START
 
 ZONE, OLDER, NEWER = "Europe/Berlin", "2001a", "2999z"
 # Not `*`: that would follow elapsed time.
 WALL_TIMES = "30 1,9,17 * * *"
 TWO_DAYS = 2 * 86_400.0
+# Three in the afternoon by the older data: by either of the newer ones, that is later.
+LAST = START + timedelta(hours=2)
 
 
 @dataclass
@@ -187,3 +191,32 @@ async def test_what_other_data_named_is_called_off_as_theirs(
     assert cited == ({skipped.id} if is_ahead else {skipped.id, edited.id, deleted.id})
     # Whether a version that left no record had missed something, only the data of its time could tell.
     await check_citations(store, trees, jobs, *([OLDER] if is_ahead else []))
+
+
+@pytest.mark.parametrize("missed", ["-1h", "1h"])
+async def test_what_newer_data_move_past_the_end_is_settled_once(
+    store: Store, clock: VirtualClock, trees: Trees, missed: str
+) -> None:
+    """Fault 23. Nothing is left to fire: the occurrence that waited is recorded with its reason, and its job has come to its end."""
+    job = await create(store, schedule="0 15 * * *", timezone=ZONE, ends_at=LAST)
+    assert await pending(store) == {job.id: LAST}
+    clock.advance_to(LAST - timedelta(hours=1))
+    clock.advance("2h" if missed == "1h" else "0s")
+
+    trees.use(NEWER)
+    node = await start_scheduler(store)
+    await node.tick()
+
+    assert await table(store, "due") == []
+    (ended,) = await table(store, "finished")
+    assert (ended["scheduled_for"], ended["tzdata"]) == (LAST, OLDER)
+    assert (ended["state"], ended["reason"], ended["version"]) == ("skipped", "ended", 1)
+    assert node.heard.of(OccurrencesSkipped) == [OccurrencesSkipped(job.id, 1, "ended")]
+    assert await store.rooms.occurrences_of_other_tzdata(list(node.keeper.epochs), NEWER, 10) == []
+    await check_citations(store, trees, {job.id: job})
+
+    longer = await Commands(store, store.env).update(job.id, {"ends_at": LAST + timedelta(days=2)})
+    (goes_on,) = (await pending(store)).values()
+    assert LAST < goes_on <= LAST + timedelta(days=2)
+    await node.run_for(TWO_DAYS)
+    await check_citations(store, trees, {job.id: longer}, NEWER)

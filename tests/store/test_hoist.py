@@ -507,6 +507,34 @@ async def test_occurrences_of_older_zone_data_are_found_and_moved(store: Store, 
     assert await only_row(store, "due") == before | forgotten | moved
 
 
+async def test_an_occurrence_with_nothing_in_its_place_is_recorded_unless_it_has_changed(
+    store: Store, clock: VirtualClock
+) -> None:
+    await put_row(store, "due", **waiting(clock.now() + seconds(9)) | {"kind": "occurrence", "origin": "schedule"})
+    (row,) = await due_rows(store)
+
+    for stale in (
+        replace(row, id=ExecutionId(JOB)),
+        replace(row, run_at=clock.now()),
+        replace(row, version=row.version + 1),
+    ):
+        assert not await store.rooms.end_occurrence(stale)
+    assert await table(store, "finished") == []
+    assert await store.rooms.end_occurrence(row)
+    assert not await store.rooms.end_occurrence(row)
+
+    assert await table(store, "due") == []
+    ended = await only_row(store, "finished")
+    assert (ended["id"], ended["job_id"], ended["version"], ended["tzdata"]) == (
+        row.id,
+        row.job_id,
+        row.version,
+        row.tzdata,
+    )
+    assert (ended["state"], ended["reason"], ended["attempts"]) == ("skipped", "ended", 0)
+    assert ended["finished_at"] == max(clock.now(), row.scheduled_for)
+
+
 async def test_only_occurrences_depend_on_zone_data(store: Store, clock: VirtualClock) -> None:
     for number, kind in enumerate(("retry", "later", "snooze", "resume")):
         await put_row(store, "due", **waiting(clock.now()) | {"id": UUID(int=number), "kind": kind})

@@ -70,7 +70,11 @@ _REASONS: dict[SkipReason, tuple[str, str, str | None]] = {
     SkipReason.UNIQUE_KEY: ("unique_key", "another execution held its unique key", None),
     SkipReason.EDITED: ("due", "the schedule was changed, and no longer names this instant", None),
     SkipReason.CANCELLED: ("due", "this occurrence was cancelled", None),
-    SkipReason.ENDED: ("due", "the job had run as often as max_executions allows", None),
+    SkipReason.ENDED: (
+        "due",
+        "the job had run as often as max_executions allows, or newer time-zone data moved this past its ends_at",
+        None,
+    ),
     SkipReason.CLOCK_GAP: ("due", "the clock jumped over this time, and on_gap is `skip`", None),
 }
 

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeAlias
 from timeball.domain.civil_time import tzdata_version
 from timeball.domain.execution import Origin
 from timeball.domain.ids import ExecutionId, JobId, occurrence_id
+from timeball.domain.instants import MICROSECOND
 from timeball.domain.job import Job, jitter_of
 from timeball.domain.misfire import MisfireRule, Overlap, Owed, SkippedRange, SkipReason, apart, judge
 from timeball.domain.schedule import Cron, Once, Schedule
@@ -160,6 +161,21 @@ def first_occurrence(job: Plannable, after: datetime, executions_left: int | Non
         scheduled_for=instant,
         watermark=after,
         executions_left=left,
+        tzdata=tzdata_version(),
+    )
+
+
+def recomputed(row: DueRow, job: Plannable) -> NextOccurrence | None:
+    """What our time-zone data name in the place of a pending occurrence; None if nothing is left, before the job ends."""
+    if isinstance(job.rule, Cron):
+        return first_occurrence(job, row.watermark or row.scheduled_for - MICROSECOND, row.executions_left)
+    # Elapsed time knows no zones: it stays as it is.
+    return NextOccurrence(
+        id=row.id,
+        run_at=row.run_at,
+        scheduled_for=row.scheduled_for,
+        watermark=row.watermark or row.scheduled_for - MICROSECOND,
+        executions_left=row.executions_left,
         tzdata=tzdata_version(),
     )
 

@@ -22,7 +22,7 @@ from timeball.domain.events import Emit, Hoisted, OccurrencesRecorded, Occurrenc
 from timeball.domain.execution import Origin
 from timeball.domain.hints import Hints
 from timeball.domain.ids import JobId
-from timeball.domain.misfire import Overlap
+from timeball.domain.misfire import Overlap, SkipReason
 from timeball.domain.occurrences import (
     DueKind,
     DueMark,
@@ -31,10 +31,9 @@ from timeball.domain.occurrences import (
     LookAgain,
     Target,
     Timetable,
-    first_occurrence,
     plan,
+    recomputed,
 )
-from timeball.domain.schedule import Cron
 from timeball.engine.service import AT_ONCE, Service
 from timeball.engine.shards import ShardKeeper
 from timeball.engine.upcoming import Place, Upcoming
@@ -184,16 +183,11 @@ class Scheduler(Service):
             job = self._timetable(row)
             if job is None:
                 continue
-            after = row.watermark or row.scheduled_for - timedelta(microseconds=1)
-            fresh = first_occurrence(job, after, row.executions_left)
-            if fresh is not None and isinstance(job.rule, Cron):
+            fresh = recomputed(row, job)
+            if fresh is not None:
                 await self._rooms.move_occurrence(row, fresh)
-            else:
-                same = first_occurrence(job, row.scheduled_for - timedelta(microseconds=1), row.executions_left)
-                if same is not None:
-                    await self._rooms.move_occurrence(
-                        row, replace(same, id=row.id, run_at=row.run_at, scheduled_for=row.scheduled_for)
-                    )
+            elif await self._rooms.end_occurrence(row):
+                self.emit(OccurrencesSkipped(row.job_id, 1, SkipReason.ENDED.value))
 
     # hoisting
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from timeball.domain.hints import Hints
 from timeball.domain.ids import ExecutionId, Incarnation, JobId
+from timeball.domain.misfire import SkipReason
 from timeball.domain.occurrences import DueMark, DueRow, Hoist, NextOccurrence
 from timeball.store.moves import SUPERSEDED, Moves
 from timeball.store.rows import due_row_from, hoist_arrays
@@ -108,3 +109,10 @@ class Hoisting(Moves):
             tzdata=fresh.tzdata,
         )
         return bool(moved)
+
+    async def end_occurrence(self, row: DueRow) -> bool:
+        """Record a pending occurrence as not run, its job having come to its end, if it is still as it was read."""
+        ended = await self._database.fetch(
+            "end_occurrence", id=row.id, run_at=row.run_at, version=row.version, reason=SkipReason.ENDED.value
+        )
+        return bool(ended)

@@ -239,3 +239,18 @@ SELECT :next_id, job_id, kind, origin, shard, :next_run_at, :next_for, watermark
        executions_left, limit_key, unique_key, payload
 FROM taken
 RETURNING id;
+
+-- name: end_occurrence
+-- Take a pending occurrence away in whose place the present time-zone data name nothing, and record that it is not run. It cites the data that named it.
+WITH taken AS (
+    DELETE FROM timeball.due
+    WHERE id = :id
+      AND run_at = :run_at
+      AND version = :version
+      AND kind = 'occurrence'
+    RETURNING *
+)
+INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, finished_at, attempts, lost, fence, tzdata, reason)
+SELECT id, job_id, 'skipped', origin, version, queue, priority, handler, scheduled_for, greatest(coalesce(:now, now()), scheduled_for), 0, 0, 0, tzdata, :reason
+FROM taken
+RETURNING id;
