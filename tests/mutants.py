@@ -372,6 +372,21 @@ MUTANTS = (
         "        return len(self._attempts)\n",
         f"{_EXECUTOR}::test_what_cannot_be_ended_keeps_its_slot",
     ),
+    # limits that are lowered
+    _one(
+        "a lower limit takes nothing back",
+        "store/migrations/0023_limits_and_versions.sql",
+        "WHEN (NEW.max_running < OLD.max_running)\n",
+        "WHEN (false)\n",
+        "tests/store/test_jobs.py::test_a_job_that_is_new_takes_back_what_its_lower_limit_leaves_no_place",
+    ),
+    _one(
+        "a lower limit does not wait for claims",
+        "store/migrations/0023_limits_and_versions.sql",
+        "                         - NEW.max_running, 0)\n        FOR UPDATE\n",
+        "                         - NEW.max_running, 0)\n",
+        f"{_RACES}::test_a_new_job_lowers_a_shared_limit_while_a_claim_is_under_way",
+    ),
     # zones
     _one(
         "older time-zone data overrule newer",

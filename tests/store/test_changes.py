@@ -532,6 +532,20 @@ async def test_a_lower_limit_takes_back_what_has_not_begun(store: Store) -> None
     assert [len(await table(store, room)) for room in ("running", "ready", "blocked")] == [2, 0, 2]
 
 
+async def test_an_edit_counts_by_what_was_said_of_a_shared_limit_not_by_what_its_job_said(store: Store) -> None:
+    """Another job has said more meanwhile: what was let in since then is too much, though this one says what it always said."""
+    job = await make_job(store, max_running=1, limit_key="l")
+    other = await make_job(store, max_running=3, limit_key="l")
+    commands = Commands(store, store.env)
+    for _ in range(3):
+        await commands.trigger(other.id)
+    assert len(await table(store, "ready")) == 3
+
+    await edit(store, job, description="says the same again")
+
+    assert [len(await table(store, room)) for room in ("ready", "blocked")] == [1, 2]
+
+
 async def due_row_of(store: Store, execution_id: ExecutionId) -> dict[str, Any]:
     (row,) = [row for row in await table(store, "due") if row["id"] == execution_id]
     return row

@@ -16,6 +16,8 @@ import pytest
 
 from tests.conftest import FreshDatabase
 from tests.factories import (
+    FROM_THE_FIRST,
+    HANDLER,
     SOMEBODY,
     TZDATA,
     claim_all,
@@ -23,6 +25,7 @@ from tests.factories import (
     enqueue,
     found,
     make_job,
+    make_node,
     make_recurring,
     only_row,
     opening_of,
@@ -34,7 +37,7 @@ from tests.factories import (
 from timeball.domain import changes
 from timeball.domain.civil_time import OnGap, OnRepeat
 from timeball.domain.execution import Origin
-from timeball.domain.ids import ExecutionId, JobId, new_id
+from timeball.domain.ids import ClaimId, ExecutionId, JobId, new_id
 from timeball.domain.job import Job
 from timeball.domain.lifecycle import Delivery
 from timeball.env import Env
@@ -42,7 +45,9 @@ from timeball.errors import Conflict
 from timeball.store import enqueuing, new_jobs
 from timeball.store.new_jobs import Opening
 from timeball.store.postgres import Store
+from timeball.store.rooms import ClaimWish
 from timeball.testing import VirtualClock
+from timeball.testing.clock import START
 
 # A value of its own for each field, so that two swapped columns are noticed.
 EVERYTHING: dict[str, Any] = {
@@ -368,6 +373,37 @@ async def test_the_newest_job_of_a_shared_limit_sets_it(store: Store) -> None:
     await enqueue(store, max_running=5, limit_key="printer")
 
     assert await table(store, "running_limit") == [{"key": "printer", "max_running": 5}]
+
+
+@pytest.mark.parametrize("fields", [{"scheduled_at": START + timedelta(days=1)}, {"interval_seconds": 60}, {}])
+async def test_a_job_that_is_new_takes_back_what_its_lower_limit_leaves_no_place(
+    store: Store, fields: dict[str, Any]
+) -> None:
+    """Whatever shares the limit: the least urgent waits again, what runs goes on and counts."""
+    running, middle, urgent, lazy = [
+        await enqueue(store, queue=queue, priority=priority, max_running=4, limit_key="printer")
+        for queue, priority in (("first", 1), ("default", 50), ("default", 99), ("default", 0))
+    ]
+    await enqueue(store, max_running=4, limit_key="another")
+    wish = ClaimWish(await make_node(store), [HANDLER], 1, 0)
+    await store.rooms.claim(wish, {("first", 1): FROM_THE_FIRST}, ClaimId(store.env.new_id()))
+    before = {row["id"]: row for row in await table(store, "ready")}
+
+    await make_job(store, **fields, max_running=2, limit_key="printer")
+
+    assert [await rooms_of(store, id_) for id_ in (running, urgent)] == [["running"], ["ready"]]
+    blocked = {row["id"]: row for row in await table(store, "blocked")}
+    assert blocked == {id_: before[id_] for id_ in (middle, lazy)}, "as they were"
+    assert len(await table(store, "ready")) == 2, "those of other limits stay"
+
+
+async def test_a_limit_that_leaves_places_for_all_takes_nothing_back(store: Store) -> None:
+    ids = [await enqueue(store, max_running=2, limit_key="printer") for _ in range(2)]
+
+    for said in (2, 3, 2):
+        await make_job(store, max_running=said, limit_key="printer")
+
+    assert [await rooms_of(store, id_) for id_ in ids] == [["ready"], ["ready"]]
 
 
 async def test_a_job_whose_runs_must_not_overlap_has_a_limit_of_one(store: Store) -> None:

@@ -655,6 +655,94 @@ async def test_a_limit_that_is_lowered_while_another_lets_in(race: Race, store: 
     assert len(await table(store, "ready")) == (0 if commits else 1)
 
 
+def say_less(store: Store) -> Awaitable[ExecutionId]:
+    """A new job under a shared limit, which it lowers; it is to run later itself."""
+    return enqueue(store, after=60, max_running=1, limit_key="l")
+
+
+async def ready_and_running(store: Store) -> int:
+    return len(await table(store, "ready")) + len(await table(store, "running"))
+
+
+@pytest.mark.parametrize("claims_the_lazy_one", [True, False])
+@both_endings
+async def test_a_new_job_lowers_a_shared_limit_while_a_claim_is_under_way(
+    race: Race, store: Store, *, commits: bool, claims_the_lazy_one: bool
+) -> None:
+    """Whichever of the two is being claimed: that one counts, and the other waits for its place."""
+    worker = await make_node(store)
+    urgent, lazy = [await enqueue(store, queue="q", priority=each, max_running=2, limit_key="l") for each in (99, 1)]
+    first = claim_freely(race.ahead, worker, "by name", lazy if claims_the_lazy_one else urgent)
+
+    result = await race.run(first, say_less(race.behind), commits=commits)
+
+    # What is taken back first is the lazy one: only if that is being claimed, somebody has to wait for the claim.
+    assert result.second_waited == claims_the_lazy_one
+    assert (await ready_and_running(store), len(await table(store, "blocked"))) == (1, 1)
+    assert len(await table(store, "running")) == (1 if commits else 0)
+    await check_rooms(store)
+
+
+@both_endings
+async def test_a_claim_comes_while_a_new_job_lowers_a_shared_limit(race: Race, store: Store, *, commits: bool) -> None:
+    for _ in range(2):
+        await enqueue(store, max_running=2, limit_key="l")
+
+    await race.run(say_less(race.ahead), claim(race.behind), commits=commits)
+    await claim(store)
+
+    assert len(await table(store, "running")) == (1 if commits else 2)
+    assert len(await table(store, "blocked")) == (1 if commits else 0)
+    await check_rooms(store)
+
+
+async def two_places_and_one_is_free(store: Store) -> None:
+    first, *_ = [await enqueue(store, max_running=2, limit_key="l") for _ in range(3)]
+    await store.database.fetch("cancel_waiting", ids=[first], reason="frees its place, and nobody hands it on")
+
+
+@both_endings
+async def test_a_new_job_lowers_a_shared_limit_while_another_lets_in(
+    race: Race, store: Store, *, commits: bool
+) -> None:
+    """What was being let in is seen only behind the lock."""
+    await two_places_and_one_is_free(store)
+
+    result = await race.run(race.ahead.rooms.promote(["l"]), say_less(race.behind), commits=commits)
+
+    assert result.second_waited
+    assert (len(await table(store, "ready")), len(await table(store, "blocked"))) == (1, 1)
+    await check_rooms(store)
+
+
+@both_endings
+async def test_another_lets_in_while_a_new_job_lowers_a_shared_limit(
+    race: Race, store: Store, *, commits: bool
+) -> None:
+    await two_places_and_one_is_free(store)
+
+    result = await race.run(say_less(race.ahead), race.behind.rooms.promote(["l"]), commits=commits)
+
+    assert result.second_waited
+    assert len(await table(store, "ready")) == (1 if commits else 2)
+    await check_rooms(store)
+
+
+@both_endings
+async def test_two_new_jobs_lower_a_shared_limit(race: Race, store: Store, *, commits: bool) -> None:
+    for _ in range(3):
+        await enqueue(store, max_running=3, limit_key="l")
+
+    def say_two(store: Store) -> Awaitable[ExecutionId]:
+        return enqueue(store, after=60, max_running=2, limit_key="l")
+
+    result = await race.run(say_two(race.ahead), say_less(race.behind), commits=commits)
+
+    assert result.second_waited
+    assert (len(await table(store, "ready")), len(await table(store, "blocked"))) == (1, 2)
+    await check_rooms(store)
+
+
 # renew and bury
 
 

@@ -826,6 +826,32 @@ async def test_a_limit_that_was_lowered_meanwhile_is_a_warning(history: History)
     assert warning.startswith("more executions share a limit than it allows")
 
 
+async def test_a_limit_that_a_new_job_has_lowered_meanwhile_is_a_warning(history: History) -> None:
+    for _ in range(2):
+        await enqueue(history.store, max_running=2, limit_key="l")
+    await claim_all(history.store)
+    history.clock.advance("1s")
+
+    await enqueue(history.store, after=60, max_running=1, limit_key="l")
+
+    assert list(await history.warned()) == ["S9"]
+
+
+@pytest.mark.parametrize("says", [1, 2])
+async def test_a_new_job_that_has_not_lowered_a_limit_is_no_excuse(history: History, says: int) -> None:
+    """Neither one that says more than the limit now allows, nor one that says what all others say that share it."""
+    for _ in range(2):
+        await enqueue(history.store, max_running=says, limit_key="l")
+    await history.sql("UPDATE timeball.running_limit SET max_running = 2 WHERE key = 'l'")
+    await history.store.rooms.promote(["l"])
+    await claim_all(history.store)
+
+    await history.sql("UPDATE timeball.running_limit SET max_running = 1 WHERE key = 'l'")
+
+    (why,) = (await history.broken())["S9"]
+    assert why == "more executions share a limit than it allows: limit_key l, ready_or_running 2, max_running 1"
+
+
 async def test_a_missing_limit_is_named(history: History) -> None:
     await history.sql("DELETE FROM timeball.running_limit")
 

@@ -169,8 +169,9 @@ class Jobs(NewJobs, Queues):
         except asyncpg.UniqueViolationError as error:
             raise name_taken(error, [job]) from error
         if job.limit_key is not None and job.effective_limit is not None:
+            # If that is lower than before, whoever said so, what has no place any more is taken back (timeball.take_back).
             await run("set_limit", connection, key=job.limit_key, max_running=job.effective_limit)
-            if _is_narrowed(snapshot.job, job):
+            if job.limit_key != snapshot.job.limit_key:
                 await self._put_under_limit(connection, job)
         if change.effective_from is not None and not job.is_enqueued:
             await run("open_version", connection, job_id=job.id, effective_from=change.effective_from)
@@ -368,12 +369,6 @@ def _request_columns(request: Request) -> dict[str, Any]:
         "payload": None if request.payload is None else orjson.Fragment(request.payload),
         "retry_of": request.retry_of,
     }
-
-
-def _is_narrowed(old: Job, new: Job) -> bool:
-    """Whether what has been let in may be more than the limit allows by now."""
-    is_lower = (new.effective_limit or 0) < (old.effective_limit or 0)
-    return new.limit_key != old.limit_key or is_lower
 
 
 def _differences(old: Job, new: Job) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -1,4 +1,4 @@
--- The schema after migration 0022, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
+-- The schema after migration 0023, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
 
 CREATE TABLE timeball.migration (
     number     integer NOT NULL,
@@ -812,6 +812,40 @@ BEGIN
 END
 $function$;
 
+-- Let what is ready and has no place any more wait for one again, the least urgent first; what runs goes on.
+-- The limit is locked by the write that has lowered it, so nobody else lets in; this looks afresh behind that lock, and sees whatever was let in before.
+-- Claims lock no limit. One that is under way is waited for: what it takes counts as before, and another is taken back in its place.
+CREATE OR REPLACE FUNCTION timeball.take_back()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SET enable_seqscan TO 'off'
+ SET plan_cache_mode TO 'force_generic_plan'
+AS $function$
+BEGIN
+    WITH chosen AS MATERIALIZED (
+        SELECT ready.ctid AS tid
+        FROM timeball.ready
+        WHERE ready.limit_key = NEW.key
+        ORDER BY (ready.run_at AT TIME ZONE 'UTC') - ready.priority * interval '12 seconds' DESC
+        LIMIT greatest((SELECT count(*) FROM timeball.ready AS let_in WHERE let_in.limit_key = NEW.key)
+                         + (SELECT count(*) FROM timeball.running WHERE running.limit_key = NEW.key)
+                         - NEW.max_running, 0)
+        FOR UPDATE
+    ),
+    taken AS (
+        DELETE FROM timeball.ready
+        WHERE ready.ctid = ANY (ARRAY(SELECT chosen.tid FROM chosen))
+        RETURNING ready.*
+    )
+    INSERT INTO timeball.blocked (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
+                                  attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of)
+    SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
+           attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of
+    FROM taken;
+    RETURN NULL;
+END
+$function$;
+
 -- Lock the heads of some lanes: up to :wanted rows that these handlers can run and that nobody else is taking, by rank.
 -- Of one lane they are locked as they are seen; of several, `looks` rows of each are ranked first.
 -- A NULL among them says that others are just taking more.
@@ -927,5 +961,8 @@ BEGIN
     RETURN tids;
 END
 $function$;
+
+-- A lower limit counts for what was let in before it, too.
+CREATE TRIGGER lower_limit_takes_back AFTER UPDATE ON timeball.running_limit FOR EACH ROW WHEN (new.max_running < old.max_running) EXECUTE FUNCTION timeball.take_back();
 
 ALTER TABLE timeball.job ADD CONSTRAINT job_is_sound CHECK (kind = 'once' AND num_nonnulls(name, schedule, interval_seconds, on_gap, on_repeat, max_executions, jitter_seconds, misfire, misfire_grace_seconds, misfire_cap, misfire_max_age_seconds, overlap, max_running) = 0 AND LEAST(handler, queue) > '' AND length(handler || queue) <= 200 AND priority >= 0 AND priority <= 100 AND LEAST(max_retries, max_lost) >= 1 AND LEAST(initial_backoff_ms, max_backoff_ms, timeout_ms) >= 1 AND scheduled_at >= '1970-01-01 00:00:00+00'::timestamptz AND scheduled_at <= '2199-01-01 00:00:00+00'::timestamptz OR timeball.is_sound(job.*)) NOT VALID;

@@ -308,7 +308,8 @@ ORDER BY execution_id, at
 LIMIT :listed;
 
 -- name: verify_limits
--- A limit that was lowered while more were running is not broken: those are only worth a warning.
+-- A limit that was lowered while more were running is not broken: those are only worth a warning. An edit may have lowered it, or a new job that
+-- shares it with others which say more.
 WITH taken AS (
     SELECT limit_key, count(*) AS number, min(queued_at) AS since
     FROM (
@@ -333,6 +334,13 @@ broken AS (
                WHERE job_version.version > 1
                  AND job_version.recorded_at >= taken.since
                  AND job_version.definition ->> 'limit_key' = running_limit.key
+           ) OR EXISTS (
+               SELECT 1
+               FROM timeball.job
+               WHERE job.limit_key = running_limit.key
+                 AND job.created_at >= taken.since
+                 AND (job.max_running = running_limit.max_running OR (running_limit.max_running = 1 AND job.overlap IN ('queue', 'cancel_running')))
+                 AND EXISTS (SELECT 1 FROM timeball.job AS other WHERE other.limit_key = running_limit.key AND other.max_running > running_limit.max_running)
            ) AS is_warning
     FROM taken
     JOIN timeball.running_limit ON running_limit.key = taken.limit_key
