@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -24,6 +25,8 @@ class Order(BaseModel):
     is_paid: bool = False
     tags: Annotated[list[str], Field(max_length=2)] = Field(default_factory=list)
     place: Place | None = None
+    word: Annotated[str, Field(pattern="^a$")] = "a"
+    at: datetime | None = None
     even: int = 2
 
     @field_validator("even")
@@ -62,12 +65,14 @@ def misfits_of(value: Any, *, tells_found: bool = True) -> list[Misfit]:
             "/place/street",
             "place.street has 101 characters, expected at most 100 characters",
         ),
+        ({"word": "b"}, "/word", 'word is "b", expected text that matches ^a$'),
+        ({"at": "soon"}, "/at", 'at is "soon", expected an instant such as 2026-11-16T06:00:00Z'),
         ({"even": 3}, "/even", "even: 3 is odd, expected an even number"),
         ({"colur": "red"}, "/colur", "colur is unknown: did you mean colour?"),
         (
             {"a/b~": 1},
             "/a~1b~0",
-            "a/b~ is unknown, expected number, weight, colour, token, is_paid, tags, place, even",
+            "a/b~ is unknown, expected number, weight, colour, token, is_paid, tags, place, word, at, even",
         ),
         ({"place": {"town": 1}}, "/place/town", "place.town is unknown"),
     ],

@@ -70,11 +70,19 @@ def _misfit(
             # What is known is known of the uppermost fields only.
             instead = _instead(name, tuple(known)) if len(path) == 1 else ""
             return Misfit(path=path, words=f"{name} is unknown{instead}", is_unknown=True)
-        case "value_error":
-            words = f"{name}: {first['msg'].removeprefix('Value error, ')}"
+        case "value_error" | "assertion_error":
+            words = f"{name}: {first['msg'].removeprefix('Value error, ').removeprefix('Assertion failed, ')}"
+        case "json_invalid":
+            # Not repeated: what is no JSON has no names, by which a secret could be told.
+            words = f"{name} is no JSON, expected an object: {first['ctx']['error']}"
         case _:
             words = _disappointed(name, path, problems, tells_found)
     return Misfit(path=path, words=shown(words, 300))
+
+
+def unknown(name: str, known: Sequence[str]) -> str:
+    """A name that nothing has, and what it may have been meant for."""
+    return f"{name} is unknown{_instead(name, known)}"
 
 
 def _instead(name: str, known: Sequence[str]) -> str:
@@ -114,6 +122,7 @@ def _expected(problem: Problem) -> str | None:
     return words(problem.get("ctx", {})) if words else _KINDS.get(problem["type"].rpartition("_")[0])
 
 
+_INSTANT = "an instant such as 2026-11-16T06:00:00Z"
 _EXPECTED: Mapping[str, Callable[[Mapping[str, Any]], str]] = MappingProxyType(
     {
         "greater_than_equal": lambda limit: f"{limit['ge']} or more",
@@ -127,7 +136,14 @@ _EXPECTED: Mapping[str, Callable[[Mapping[str, Any]], str]] = MappingProxyType(
         "too_short": lambda limit: f"at least {limit['min_length']}",
         "too_long": lambda limit: f"at most {limit['max_length']}",
         "int_from_float": lambda _: "a whole number",
+        "int_parsing_size": lambda _: "a smaller number",
+        "finite_number": lambda _: "a finite number",
+        "multiple_of": lambda limit: f"a multiple of {limit['multiple_of']}",
+        "string_pattern_mismatch": lambda text: f"text that matches {text['pattern']}",
+        "none_required": lambda _: "null",
+        "is_instance_of": lambda kind: f"a {kind['class']}",
         "model_attributes_type": lambda _: "an object",
+        "timezone_aware": lambda _: f"{_INSTANT}, with its offset",
     }
 )
 _KINDS: Mapping[str, str] = MappingProxyType(
@@ -135,9 +151,28 @@ _KINDS: Mapping[str, str] = MappingProxyType(
         "int": "a whole number",
         "float": "a number",
         "string": "text",
+        "bytes": "text",
         "bool": "true or false",
+        "decimal": "a number",
+        "datetime": _INSTANT,
+        "datetime_from_date": _INSTANT,
+        "date": "a date such as 2026-11-16",
+        "date_from_datetime": "a date such as 2026-11-16",
+        "time": "a time such as 06:00",
+        "time_delta": "a number of seconds, or a duration such as PT30S",
+        "uuid": "a UUID",
+        "url": "a URL such as https://example.com/",
+        "path": "a path",
         "list": "a list",
+        "tuple": "a list",
+        "set": "a list",
+        "frozen_set": "a list",
+        "deque": "a list",
+        "iterable": "a list",
+        "named_tuple": "a list or an object",
         "dict": "an object",
+        "mapping": "an object",
+        "dataclass": "an object",
         "model": "an object",
     }
 )

@@ -16,17 +16,15 @@ from functools import partial
 from typing import Any, NotRequired, get_type_hints
 
 from pydantic import ConfigDict, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails
 from typing_extensions import TypedDict
 
-from timeball.domain.handler import PayloadMismatch
-from timeball.domain.instants import shown
 from timeball.domain.json_values import encode_object
-from timeball.domain.redaction import redacted
 from timeball.errors import InvalidInput
+from timeball.handlers.refusals import arguments_misfit, name_of, payload_mismatch, shape_of
 
 _EMPTY = inspect.Parameter.empty
 _NOTHING = frozenset({"{}", "null"})
+_RETRY = "run it again with a payload that fits: timeball runs retry EXECUTION --payload JSON"
 
 
 class SignatureBinder:
@@ -77,14 +75,14 @@ class SignatureBinder:
     def _named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         try:
             bound = self._signature.bind(*args, **kwargs).arguments
-        except TypeError as error:
-            raise InvalidInput(f"{_name_of(self._function)}{self._signature}: {error}", field="payload") from None
+        except TypeError:
+            raise arguments_misfit(self._function, self._parameters, args, kwargs) from None
         values: dict[str, Any] = {}
         for name, value in bound.items():
             is_extra = self._signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
             for key, inner in value.items() if is_extra else ((name, value),):
                 if key in values:
-                    raise InvalidInput(f"{_name_of(self._function)}: {key} is given twice", field=key)
+                    raise InvalidInput(f"{name_of(self._function)}: {key} is given twice", field=key)
                 values[key] = inner
         return values
 
@@ -93,7 +91,7 @@ Decode = Callable[[str], dict[str, Any]]
 
 
 def _prepared(function: Callable[..., Any], parameters: tuple[inspect.Parameter, ...]) -> Callable[[str], Any]:
-    decode = partial(_decode, _name_of(function), _validator(function, parameters))
+    decode = partial(_decode, function, parameters, _validator(function, parameters))
     if not parameters:
         return partial(_invoke_bare, function, decode)
     if any(p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL) for p in parameters):
@@ -101,11 +99,15 @@ def _prepared(function: Callable[..., Any], parameters: tuple[inspect.Parameter,
     return partial(_invoke_by_name, function, decode)
 
 
-def _decode(name: str, validate: Decode, payload: str) -> dict[str, Any]:
+def _decode(
+    function: Callable[..., Any], parameters: tuple[inspect.Parameter, ...], validate: Decode, payload: str
+) -> dict[str, Any]:
     try:
         return validate(payload)
     except ValidationError as error:
-        raise _mismatch(name, error) from None
+        raise payload_mismatch(
+            shape_of(function, parameters), payload, error, known=[p.name for p in parameters], hint=_RETRY
+        ) from None
 
 
 def _invoke_bare(function: Callable[..., Any], decode: Decode, payload: str) -> Any:
@@ -136,7 +138,7 @@ def _validator(function: Callable[..., Any], parameters: tuple[inspect.Parameter
     hints = _hints(function, parameters)
     extra = next((p for p in parameters if p.kind is p.VAR_KEYWORD), None)
     fields = {p.name: _field(p, hints.get(p.name, Any)) for p in parameters if p is not extra}
-    shape = _dynamic_type(TypedDict)(_name_of(function), fields)
+    shape = _dynamic_type(TypedDict)(name_of(function), fields)
     shape.__pydantic_config__ = ConfigDict(extra="forbid" if extra is None else "allow")
     validate = TypeAdapter(shape).validator.validate_json
     if extra is None or extra.name not in hints:
@@ -189,23 +191,3 @@ def _is_known_to_pydantic(hint: Any) -> bool:
     except (PydanticSchemaGenerationError, PydanticUserError):
         return False
     return True
-
-
-def _mismatch(name: str, error: ValidationError) -> PayloadMismatch:
-    problems = error.errors(include_url=False, include_context=False)
-    first = problems[0]["loc"]
-    said = "; ".join(_spell(problem) for problem in problems[:5])
-    return PayloadMismatch(f"the payload does not fit {name}: {said}", field=str(first[0]) if first else "payload")
-
-
-def _spell(problem: ErrorDetails) -> str:
-    where = ".".join(str(step) for step in problem["loc"]) or "payload"
-    if problem["type"] == "missing":
-        return f"{where}: {problem['msg']}"
-    # It may be a secret that came under a name nobody expected; errors are stored, logged and shown.
-    found = redacted({where: problem["input"]})[where]
-    return f"{where}: {problem['msg']} (found {shown(repr(found))})"
-
-
-def _name_of(function: Callable[..., Any]) -> str:
-    return getattr(function, "__qualname__", None) or type(function).__name__

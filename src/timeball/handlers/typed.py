@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-import orjson
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from timeball.domain.handler import Handler, HandlerOptions, PayloadMismatch
+from timeball.domain.handler import Handler, HandlerOptions
 from timeball.domain.json_values import encode_object
 from timeball.errors import InvalidInput, TimeballError
+from timeball.handlers.refusals import counted, payload_mismatch
 from timeball.handlers.registry import style_of
-from timeball.misfits import read_misfits
-
-_MOST_PROBLEMS = 5
 
 
 class Refused(TimeballError):
@@ -55,15 +52,32 @@ class ModelBinder(Generic[P]):
         try:
             return self.model.model_validate_json(payload)
         except ValidationError as error:
-            raise _mismatch(self.name, payload, self.model, error) from None
+            # What was found is not repeated: it may be a password that somebody put where it does not belong.
+            raise payload_mismatch(
+                self.name,
+                payload,
+                error,
+                known=self._fields,
+                hint=f"GET /api/v1/handlers/{self.name} shows what it takes",
+                tells_found=False,
+            ) from None
 
     def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """The payload for these fields."""
         if args:
-            raise InvalidInput(f"{self.name} takes its fields by name", field="payload")
+            raise InvalidInput(
+                f"{self.name} takes its fields by name, found {counted(args)} by their place",
+                field="payload",
+                hint=f"its fields are {', '.join(self._fields)}",
+            )
         payload = encode_object(dict(kwargs))
         self.check(payload)
         return payload
+
+    @property
+    def _fields(self) -> list[str]:
+        """As payloads call them."""
+        return [field.alias or name for name, field in self.model.model_fields.items()]
 
     def prepare(self) -> None:
         """The model was built when its module was imported."""
@@ -86,24 +100,3 @@ def typed_handler(
         options=HandlerOptions(no_retry=(Refused, *no_retry)),
         target=target,
     )
-
-
-def _mismatch(name: str, payload: str, model: type[Payload], error: ValidationError) -> PayloadMismatch:
-    # What was found is not repeated: it may be a password that somebody put where it does not belong.
-    problems = error.errors(include_url=False, include_input=False)
-    found = read_misfits(problems, _decoded(payload), "the payload", known=model.model_fields, tells_found=False)
-    said = "; ".join(misfit.words for misfit in found[:_MOST_PROBLEMS])
-    errors = [{"pointer": f"/payload{misfit.pointer}", "detail": misfit.words} for misfit in found]
-    return PayloadMismatch(
-        f"the payload does not fit {name}: {said}",
-        field=errors[0]["pointer"][1:],
-        hint=f"GET /api/v1/handlers/{name} shows what it takes",
-        errors=errors,
-    )
-
-
-def _decoded(payload: str) -> Any:
-    try:
-        return orjson.loads(payload)
-    except orjson.JSONDecodeError:
-        return None
