@@ -76,7 +76,7 @@ def _misfit(
             # Not repeated: what is no JSON has no names, by which a secret could be told.
             words = f"{name} is no JSON, expected an object: {first['ctx']['error']}"
         case _:
-            words = _disappointed(name, path, problems, tells_found)
+            words = disappointment(name, path, problems, tells_found=tells_found)
     return Misfit(path=path, words=shown(words, 300))
 
 
@@ -92,7 +92,8 @@ def _instead(name: str, known: Sequence[str]) -> str:
     return f", expected {', '.join(known)}" if 0 < len(known) <= _SOON_SAID else ""
 
 
-def _disappointed(name: str, path: tuple[str, ...], problems: Sequence[Problem], tells_found: bool) -> str:
+def disappointment(name: str, path: tuple[str, ...], problems: Sequence[Problem], *, tells_found: bool = True) -> str:
+    """What stands at *path*, called *name*, and what was expected there. Several problems are several ways to be right."""
     expected = [_expected(problem) for problem in problems]
     found = f" {_found(path, problems[0]['input'])}" if tells_found else ""
     if None in expected:
@@ -125,10 +126,10 @@ def _expected(problem: Problem) -> str | None:
 _INSTANT = "an instant such as 2026-11-16T06:00:00Z"
 _EXPECTED: Mapping[str, Callable[[Mapping[str, Any]], str]] = MappingProxyType(
     {
-        "greater_than_equal": lambda limit: f"{limit['ge']} or more",
-        "greater_than": lambda limit: f"more than {limit['gt']}",
-        "less_than_equal": lambda limit: f"{limit['le']} or less",
-        "less_than": lambda limit: f"less than {limit['lt']}",
+        "greater_than_equal": lambda limit: f"{_number(limit['ge'])} or more",
+        "greater_than": lambda limit: f"more than {_number(limit['gt'])}",
+        "less_than_equal": lambda limit: f"{_number(limit['le'])} or less",
+        "less_than": lambda limit: f"less than {_number(limit['lt'])}",
         "literal_error": lambda choice: str(choice["expected"]),
         "enum": lambda choice: str(choice["expected"]),
         "string_too_short": lambda limit: f"at least {_counted(limit['min_length'])}",
@@ -176,6 +177,10 @@ _KINDS: Mapping[str, str] = MappingProxyType(
         "model": "an object",
     }
 )
+
+
+def _number(limit: Any) -> Any:
+    return int(limit) if isinstance(limit, float) and limit.is_integer() else limit
 
 
 def _counted(characters: int) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel
 
 PREFIX = "TIMEBALL_"
+FILE = "timeball.toml"
 # No settings of a process, but read all the same: by the client, by the pytest plugin, by commands that a worker runs.
 _OTHERS = frozenset(
     f"{PREFIX}{name}" for name in ("URL", "API_KEY", "TEST_DATABASE_URL", "EXECUTION_ID", "JOB_ID", "ATTEMPT")
@@ -42,6 +43,13 @@ def paths(model: type[BaseModel]) -> Iterator[tuple[str, ...]]:
             yield (name,)
 
 
+def sections(model: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
+    """The sections, by name."""
+    for name, field in model.model_fields.items():
+        if section := _section(field.annotation):
+            yield name, section
+
+
 def variable(path: Iterable[object]) -> str:
     """A setting as the environment calls it."""
     return PREFIX + "__".join(map(str, path)).upper()
@@ -50,13 +58,13 @@ def variable(path: Iterable[object]) -> str:
 def strangers(model: type[BaseModel], environment: Mapping[str, str]) -> list[Stranger]:
     """The variables with our prefix that nothing reads. One below a section is none: that is an error already."""
     known = [variable(path) for path in paths(model)]
-    sections = [variable([name]) for name, field in model.model_fields.items() if _section(field.annotation)]
+    whole = [variable([name]) for name, _ in sections(model)]
     return [
         Stranger(name, nearest(name, known))
         for name in sorted(environment)
         if _looks_like_ours(name.upper(), environment[name])
-        and name.upper() not in (*known, *sections)
-        and not name.upper().startswith(tuple(f"{section}__" for section in sections))
+        and name.upper() not in (*known, *whole)
+        and not name.upper().startswith(tuple(f"{section}__" for section in whole))
     ]
 
 

@@ -6,10 +6,10 @@ Defaults, then a file (`timeball.toml`), then the environment (`TIMEBALL_...`), 
 from __future__ import annotations
 
 import os
+import re
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Self
-from urllib.parse import urlsplit
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -21,6 +21,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -30,13 +31,18 @@ from pydantic_settings import (
 )
 from pydantic_settings import SettingsError as Undecodable
 
+from timeball.domain.addresses import address_problem, database_problem
+from timeball.domain.instants import shown
 from timeball.domain.node import Lease
-from timeball.errors import SettingsError
-from timeball.setting_names import Stranger, did_you_mean, nearest, paths, strangers, variable
-
-FILE = "timeball.toml"
+from timeball.domain.text import check_label
+from timeball.errors import InvalidInput, SettingsError
+from timeball.setting_names import FILE, Stranger, strangers
+from timeball.setting_problems import Sources, undecodable
 
 BROKER_SCHEMES = {"redis": "redis", "rediss": "redis", "amqp": "rabbitmq", "amqps": "rabbitmq"}
+_PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*")
+# Longer than anybody waits, and short enough for a clock.
+_A_YEAR = 366 * 86_400
 
 
 def _split(value: Any) -> Any:
@@ -49,7 +55,7 @@ Ports = Annotated[tuple[Annotated[int, Field(ge=1, le=65535)], ...], NoDecode, B
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class _Leased(_Section):
@@ -66,8 +72,9 @@ class _Leased(_Section):
     def _lease_fits(self) -> Self:
         try:
             _ = self.lease
-        except SettingsError as error:
-            raise ValueError(f"does not fit together: {error}") from None
+        except SettingsError:
+            spans = {"lease": self.lease_seconds, "renewal": self.renew_seconds}
+            raise PydanticCustomError("lease_too_short", "the lease is too short", spans) from None
         return self
 
 
@@ -75,9 +82,9 @@ class SchedulerSettings(_Leased):
     """How a scheduler looks ahead and hoists."""
 
     lease_seconds: float = Field(
-        default=10, gt=0, description="How long a scheduler is believed alive after a renewal."
+        default=10, gt=0, le=_A_YEAR, description="How long a scheduler is believed alive after a renewal."
     )
-    renew_seconds: float = Field(default=3, gt=0, description="How often a scheduler renews its lease.")
+    renew_seconds: float = Field(default=3, gt=0, le=_A_YEAR, description="How often a scheduler renews its lease.")
     hoist_window_ms: int = Field(
         default=500, ge=1, le=10_000, description="How long before its time an execution is hoisted."
     )
@@ -103,8 +110,10 @@ class WorkerSettings(_Leased):
         default=500, ge=0, le=10_000, description="How many executions a worker holds for their instant."
     )
     queues: Texts = Field(default=(), description="The queues a worker serves; none named means all.")
-    lease_seconds: float = Field(default=15, gt=0, description="How long a worker is believed alive after a renewal.")
-    renew_seconds: float = Field(default=5, gt=0, description="How often a worker renews its lease.")
+    lease_seconds: float = Field(
+        default=15, gt=0, le=_A_YEAR, description="How long a worker is believed alive after a renewal."
+    )
+    renew_seconds: float = Field(default=5, gt=0, le=_A_YEAR, description="How often a worker renews its lease.")
     retry_budget_per_second: float = Field(
         default=10,
         ge=0,
@@ -113,7 +122,19 @@ class WorkerSettings(_Leased):
     retry_budget_share: float = Field(
         default=0.2, ge=0, description="How many retries more for each first attempt at the same target."
     )
-    grace_seconds: float = Field(default=30, ge=0, description="How long a leaving worker waits for what it runs.")
+    grace_seconds: float = Field(
+        default=30, ge=0, le=_A_YEAR, description="How long a leaving worker waits for what it runs."
+    )
+
+    @field_validator("queues")
+    @classmethod
+    def _queues_have_names(cls, queues: tuple[str, ...]) -> tuple[str, ...]:
+        for number, queue in enumerate(queues, start=1):
+            try:
+                check_label(queue, f"item {number}")
+            except InvalidInput as error:
+                raise ValueError(f"cannot be used: {error}") from None
+        return queues
 
     @property
     def grace(self) -> timedelta:
@@ -144,6 +165,11 @@ class ApiSettings(_Section):
     largest_bulk_megabytes: float = Field(
         default=32, gt=0, le=1_000, description="The largest body of a request that creates many jobs."
     )
+
+
+def _refuse(problem: str | None) -> None:
+    if problem:
+        raise ValueError(problem)
 
 
 class HandlerSettings(BaseModel):
@@ -185,6 +211,14 @@ class HandlerSettings(BaseModel):
         default=(), description="Addresses and domains mail may go to; none named means all."
     )
 
+    @field_validator("smtp_url")
+    @classmethod
+    def _mail_server_is_one(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is not None:
+            example = "smtp://user:password@host:587"
+            _refuse(address_problem(url.get_secret_value(), ("smtp", "smtps"), example))
+        return url
+
 
 class Settings(HandlerSettings, BaseSettings):
     """All settings of a process."""
@@ -202,7 +236,6 @@ class Settings(HandlerSettings, BaseSettings):
     port: int = Field(default=8080, ge=0, le=65535, description="The port the API listens on.")
     url_prefix: str = Field(
         default="",
-        pattern=r"^(/[A-Za-z0-9._~-]+)*$",
         description="The path below which a proxy shows API and dashboard, such as /timeball.",
     )
     data_dir: Path = Field(default=Path(".timeball"), description="Where the embedded PostgreSQL and files live.")
@@ -226,11 +259,11 @@ class Settings(HandlerSettings, BaseSettings):
         default=None, ge=1, le=65535, description="A port where a worker or scheduler alone lets Prometheus read it."
     )
     metrics_host: str = Field(default="127.0.0.1", description="The address of the metrics port.")
-    log_format: str = Field(
-        default="auto", pattern="^(auto|text|json)$", description="How log lines look: auto is text in a terminal."
+    log_format: Literal["auto", "text", "json"] = Field(
+        default="auto", description="How log lines look: auto is text in a terminal."
     )
-    log_level: str = Field(
-        default="info", pattern="^(debug|info|warning|error)$", description="The least level that is logged."
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="The least level that is logged."
     )
     scheduler: SchedulerSettings = SchedulerSettings()
     worker: WorkerSettings = WorkerSettings()
@@ -240,9 +273,27 @@ class Settings(HandlerSettings, BaseSettings):
     @field_validator("broker_url")
     @classmethod
     def _broker_is_one(cls, url: SecretStr | None) -> SecretStr | None:
-        if url is not None and (problem := _broker_problem(url.get_secret_value())):
-            raise ValueError(problem)
+        if url is not None:
+            example = "redis://host:6379/0 or amqp://host:5672/"
+            _refuse(address_problem(url.get_secret_value(), BROKER_SCHEMES, example))
         return url
+
+    @field_validator("database_url")
+    @classmethod
+    def _database_is_one(cls, url: str | None) -> str | None:
+        if url is not None:
+            _refuse(database_problem(url))
+        return url
+
+    @field_validator("url_prefix")
+    @classmethod
+    def _prefix_is_a_path(cls, prefix: str) -> str:
+        if not _PREFIX.fullmatch(prefix):
+            raise ValueError(
+                f'is "{shown(prefix)}", expected a path such as /timeball: with a / before each of its words, none at the '
+                "end, and letters, digits and . _ ~ - in them"
+            )
+        return prefix
 
     @classmethod
     def settings_customise_sources(
@@ -261,9 +312,9 @@ def load_settings(**given: Any) -> Settings:
     try:
         return Settings(**given)
     except ValidationError as error:
-        raise SettingsError([_problem(item, given) for item in error.errors()]) from None
+        raise SettingsError(Sources(Settings, given).tell(error.errors(include_url=False))) from None
     except Undecodable as error:
-        raise SettingsError([f"{error}: expected JSON"]) from None
+        raise SettingsError(undecodable(Settings) or [str(error)]) from None
     except (OSError, ValueError) as error:
         raise SettingsError([f"{FILE} cannot be read: {error}"]) from None
 
@@ -271,48 +322,3 @@ def load_settings(**given: Any) -> Settings:
 def unknown_variables() -> list[Stranger]:
     """What the environment has under our prefix and nothing reads: a typo, most likely."""
     return strangers(Settings, os.environ)
-
-
-def _broker_problem(url: str) -> str | None:
-    """What is wrong with the address of a broker; never repeats it, because it may hold a password."""
-    try:
-        parts = urlsplit(url)
-        is_usable = bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return "cannot be read as a URL: expected one like redis://host:6379/0 or amqp://host:5672/"
-    if parts.scheme not in BROKER_SCHEMES:
-        wanted = ", ".join(f"{scheme}://" for scheme in BROKER_SCHEMES)
-        return f"begins with {parts.scheme[:20]!r}: expected {wanted}, or nothing for PostgreSQL"
-    return None if is_usable else "names no host: expected one like redis://host:6379/0"
-
-
-def _problem(item: Any, given: dict[str, Any]) -> str:
-    # A number is a place in a list, and no name.
-    path = [part for part in item["loc"] if isinstance(part, str)]
-    name = _named(path, given)
-    match item["type"]:
-        case "extra_forbidden":
-            return f"{name} is unknown{_suggestion(path, name)}"
-        case "value_error":
-            return f"{name} {item['msg'].removeprefix('Value error, ')}"
-        case _:
-            # A URL may hold a password.
-            found = "" if path[-1].endswith("_url") else f" is {item.get('input')!r}"
-            return f"{name}{found}: {item['msg']}"
-
-
-def _named(path: list[str], given: dict[str, Any]) -> str:
-    """A setting as it is called where its value comes from: a flag or argument, the environment, the file."""
-    if path[0] in given:
-        return ".".join(path)
-    ours = variable(path)
-    in_environment = any(name.upper() == ours or name.upper().startswith(f"{ours}__") for name in os.environ)
-    return ours if in_environment else f"{'.'.join(path)} in {FILE}"
-
-
-def _suggestion(path: list[str], name: str) -> str:
-    as_variable = name == variable(path)
-    sections = [] if as_variable else {each[0] for each in paths(Settings) if len(each) > 1}
-    known = [variable(each) if as_variable else ".".join(each) for each in paths(Settings)]
-    question = did_you_mean(nearest(".".join(path), [*known, *sections]))
-    return f": {question}" if question else ""

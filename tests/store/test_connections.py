@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import FreshDatabase
 from timeball.domain.ids import Incarnation
 from timeball.env import Env
-from timeball.errors import StoreUnavailable
+from timeball.errors import SettingsError, StoreUnavailable
 from timeball.store.connections import Confirmation, Connection, Connections, _is_open
 from timeball.store.database import Database
 from timeball.store.hinter import Hinter
@@ -208,3 +208,12 @@ async def test_a_database_closes_without_cutting_anybody_off(
     assert not cut_off
     with pytest.raises(StoreUnavailable, match="not open"):
         await ask(database)
+
+
+async def test_an_address_that_the_driver_cannot_use_is_a_wrong_setting_and_no_outage(database: Database) -> None:
+    other = Database("postgresql://user:canary@127.0.0.1:9/none?sslmode=maybe", database.env)
+
+    with pytest.raises(SettingsError, match="sslmode") as refused:
+        await other.open()
+
+    assert "canary" not in str(refused.value)

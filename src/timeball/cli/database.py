@@ -85,12 +85,16 @@ def run_verify(reference: str | None, *, as_json: bool) -> int:
 def run_check(reference: str | None) -> int:
     """Everything that would keep a node from starting, said without starting one."""
     from timeball.cli.program import load_program, settings_of
+    from timeball.clock import SystemClock
+    from timeball.handlers.box import Box
     from timeball.settings import unknown_variables
     from timeball.store.migrate import newest_known
     from timeball.wiring import opened
 
     program = load_program(reference)
     settings = settings_of(program)
+    # What a worker would refuse of them, it would refuse only when the database is open.
+    Box(settings, SystemClock(), settings.data_dir)
     typer.echo("settings    fine")
     for stranger in unknown_variables():
         typer.echo(f"  !         {stranger.name} is set, and nothing reads it: {stranger.advice}")

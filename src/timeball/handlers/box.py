@@ -15,7 +15,7 @@ from timeball.handlers.files import FilePayload, FileWrite, FolderCreate, Folder
 from timeball.handlers.http_webhook import Webhook, WebhookPayload, host_of
 from timeball.handlers.registry import Registry
 from timeball.handlers.rooted import Root
-from timeball.handlers.secrets import Secrets
+from timeball.handlers.secrets import Secrets, is_secret_name
 from timeball.handlers.testing import testing_handlers
 from timeball.handlers.typed import typed_handler
 from timeball.settings import HandlerSettings
@@ -43,9 +43,7 @@ class Box:
         self._clock = clock
         self._secrets = Secrets(settings.secrets_dir)
         self._root = Root(settings.files_root or data_dir / "files")
-        self._webhook = Webhook(
-            egress_of(settings), self._secrets, clock, signing_secrets=settings.webhook_signing_secrets
-        )
+        self._webhook = Webhook(egress_of(settings), self._secrets, clock, signing_secrets=signing_secrets_of(settings))
         self._publish: Publish | None = None
         always = (
             typed_handler("http.webhook", self._webhook, WebhookPayload, target=host_of),
@@ -117,6 +115,19 @@ def egress_of(settings: HandlerSettings) -> Egress:
     except InvalidInput as error:
         raise SettingsError([f"TIMEBALL_WEBHOOK_ALLOW: {error}"]) from None
     return Egress(openings, settings.webhook_ports, settings.webhook_http)
+
+
+def signing_secrets_of(settings: HandlerSettings) -> tuple[str, ...]:
+    """The names of the secrets that sign webhooks; SettingsError if one is no name, which may be the secret itself."""
+    problems = [
+        f"item {number} of TIMEBALL_WEBHOOK_SIGNING_SECRETS is no name of a secret, expected capital letters, digits "
+        "and _, as in BILLING; what it stands for is set as TIMEBALL_SECRET_BILLING"
+        for number, name in enumerate(settings.webhook_signing_secrets, start=1)
+        if not is_secret_name(name)
+    ]
+    if problems:
+        raise SettingsError(problems)
+    return settings.webhook_signing_secrets
 
 
 def shell_rules_of(settings: HandlerSettings) -> ShellRules:

@@ -32,6 +32,7 @@ from pydantic import (
 
 from timeball.clock import Clock
 from timeball.current import current
+from timeball.domain.instants import shown
 from timeball.domain.text import MAX_PAYLOAD_BYTES
 from timeball.errors import SettingsError, TimeballError
 from timeball.handlers.secrets import Disclosure, Secrets
@@ -171,7 +172,9 @@ def read_mail_server(url: str, sender: str | None, recipients: Iterable[str] = (
     user = None if parts.username is None else unquote(parts.username)
     from_address = sender or user or ""
     if not (_BARE.fullmatch(from_address) or _NAMED.fullmatch(from_address)):
-        raise SettingsError(["TIMEBALL_SMTP_FROM is not set to a mail address"])
+        unset = "TIMEBALL_SMTP_FROM is not set, and the user of TIMEBALL_SMTP_URL is no mail address"
+        found = unset if sender is None else f'TIMEBALL_SMTP_FROM is "{shown(sender)}"'
+        raise SettingsError([f"{found}, expected the address of the sender, as in jobs@example.com"])
     has_tls = parts.scheme == "smtps"
     return MailServer(
         host=host,

@@ -37,10 +37,15 @@ class SecretReference(Payload):
     name: str = Field(alias="$secret", pattern=rf"^{_NAME.pattern}$", examples=["BILLING_TOKEN"])
 
 
+def is_secret_name(name: object) -> bool:
+    """Whether a secret can be called that."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
 def check_references(value: Any) -> Any:
     """JSON as it is; ValueError if a reference in it, however deep, names what can be no secret."""
     match value:
-        case {"$secret": name} if len(value) == 1 and not (isinstance(name, str) and _NAME.fullmatch(name)):
+        case {"$secret": name} if len(value) == 1 and not is_secret_name(name):
             raise ValueError("$secret names no secret, expected capital letters, digits and _, as in BILLING_TOKEN")
         case dict() | list():
             for inner in value.values() if isinstance(value, dict) else value:

@@ -17,7 +17,7 @@ from uuid import UUID
 import asyncpg
 
 from timeball.env import Env
-from timeball.errors import StoreError, StoreUnavailable
+from timeball.errors import SettingsError, StoreError, StoreUnavailable
 from timeball.store.connections import AT_HAND, Connection, Connections, confirm_first
 from timeball.store.lost_replies import write_again
 from timeball.store.statements import all_statements
@@ -315,6 +315,8 @@ def _translate(error: BaseException) -> None:
     """Raise what is to be raised in its place; nothing, if it is to stay as it is."""
     if isinstance(error, (StoreError, *_REPEATABLE, asyncpg.IntegrityConstraintViolationError)):
         return  # those who can handle them know them by their own names
+    if isinstance(error, asyncpg.ClientConfigurationError):
+        raise SettingsError([f"the URL of the database cannot be used: {error}"]) from error
     if isinstance(error, _UNREACHABLE):
         raise StoreUnavailable(f"PostgreSQL cannot be reached: {str(error) or type(error).__name__}") from error
     if isinstance(error, asyncpg.PostgresError):

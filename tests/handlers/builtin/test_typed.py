@@ -91,8 +91,12 @@ def test_the_settings_are_named_as_people_know_them(monkeypatch):
         ("shell_programs", ("backup.sh",)),
         ("shell_programs", ("/opt/../bin/sh",)),
         ("shell_user", "nobody-of-that-name"),
+        # Somebody may take the secret itself for its name.
+        ("webhook_signing_secrets", ("BILLING", "whsec_canary")),
     ],
 )
 def test_settings_of_handlers_that_make_no_sense_stop_the_start(name, value, tmp_path):
-    with pytest.raises(SettingsError, match=f"TIMEBALL_{name.upper()}"):
+    with pytest.raises(SettingsError, match=f"TIMEBALL_{name.upper()}") as refused:
         Box(HandlerSettings(shell_enabled=True, **{name: value}), SystemClock(), tmp_path)
+
+    assert "canary" not in str(refused.value)

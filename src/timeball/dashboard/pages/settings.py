@@ -13,8 +13,8 @@ from timeball.api.auth import Role
 from timeball.dashboard.routing import Pages
 from timeball.dashboard.visit import Visit
 from timeball.domain.redaction import REDACTED, redacted
-from timeball.setting_names import paths, variable
-from timeball.settings import FILE, HandlerSettings, Settings
+from timeball.setting_names import FILE, paths, variable
+from timeball.settings import HandlerSettings, Settings
 
 pages = Pages()
 
