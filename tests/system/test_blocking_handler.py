@@ -65,6 +65,6 @@ async def test_a_handler_that_forks_harms_nobody(cluster: Cluster, commands: Com
     assert results == [([42, 70],)] * 3, "the one was told, the other ended"
     assert after["state"] == "succeeded"
     assert len(worker.events("node.started")) == 1
-    assert not worker.events("outcome.refused")
+    assert not worker.events("stale_outcome")
     assert not cluster.sql("SELECT message FROM timeball.log_line WHERE message = 'from the copy'")
     cluster.check_books()

@@ -166,7 +166,7 @@ async def test_an_outcome_whose_reply_is_lost_counts_once_and_is_not_called_stal
     assert succeeded_cut.happened.is_set()
     assert failed_cut.happened.is_set()
     assert [(row["state"], row["attempts"], row["fence"]) for row in ends] == [("succeeded", 1, 1), ("dead", 1, 1)]
-    assert not worker.events("outcome.refused")
+    assert not worker.events("stale_outcome")
     assert len(cluster.ledger.runs()) == 2
     cluster.check_books()
 

@@ -157,7 +157,7 @@ async def test_an_outcome_that_comes_after_the_burial_is_refused_and_logged(
     _, second = await cluster.begins("a", 2)
     cluster.open_gate("a")
 
-    refused = await buried.event("outcome.refused")
+    refused = await buried.event("stale_outcome")
     accepted = await cluster.ends(execution)
     assert (refused["handler"], refused["fence"]) == ("wait", 1)
     assert (accepted["state"], accepted["attempts"], accepted["lost"]) == ("succeeded", 2, 1)

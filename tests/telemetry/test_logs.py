@@ -11,8 +11,16 @@ from uuid import UUID
 
 import pytest
 
-from timeball.domain.events import Hoisted, LoopBlocked, NodeStarted, ServiceFailed, SettingUnknown, ShardsChanged
-from timeball.domain.ids import Incarnation
+from timeball.domain.events import (
+    Hoisted,
+    LoopBlocked,
+    NodeStarted,
+    OutcomeRefused,
+    ServiceFailed,
+    SettingUnknown,
+    ShardsChanged,
+)
+from timeball.domain.ids import ExecutionId, Incarnation, show_execution
 from timeball.telemetry.logs import logging_emit
 
 NODE = NodeStarted(Incarnation(UUID(int=1)), "worker", "host/17")
@@ -73,6 +81,18 @@ def test_what_is_below_the_level_is_not_written() -> None:
     emit(ShardsChanged(1, 0, 1))
 
     assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["shards.changed"]
+
+
+def test_a_stale_outcome_is_logged_by_that_name() -> None:
+    """Fault 5."""
+    stream, execution_id = io.StringIO(), ExecutionId(UUID(int=7))
+
+    logging_emit("json", stream=stream)(OutcomeRefused(execution_id, "send", 2))
+
+    told = json.loads(stream.getvalue())
+    del told["timestamp"]
+    shown = {"execution_id": show_execution(execution_id), "handler": "send", "fence": 2}
+    assert told == {"event": "stale_outcome", "level": "warning", **shown}
 
 
 def test_what_fails_for_long_is_told_seldom() -> None:

@@ -58,7 +58,7 @@ _LEVELS: dict[type[Event], tuple[int, str]] = {
     SucceededInBatch: (logging.INFO, "executions.succeeded"),
     AttemptFailed: (logging.WARNING, "attempt.failed"),
     RetriesHeldBack: (logging.WARNING, "retries.held_back"),
-    OutcomeRefused: (logging.WARNING, "outcome.refused"),
+    OutcomeRefused: (logging.WARNING, "stale_outcome"),
     Reaped: (logging.WARNING, "executions.reaped"),
     StraysTakenIn: (logging.WARNING, "strays.taken_in"),
     ServiceFailed: (logging.ERROR, "service.failed"),
