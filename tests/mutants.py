@@ -253,6 +253,13 @@ MUTANTS = (
         f"{_RACES}::test_a_retry_is_not_parked_behind_the_resumption_of_its_job",
     ),
     _one(
+        "a retry forgets its time over a pause",
+        f"{_SQL}/jobs.sql",
+        "scheduled_for, CASE WHEN kind <> 'occurrence' THEN watermark END),",
+        "scheduled_for),",
+        "tests/store/test_changes.py::test_a_retry_is_not_tried_before_its_time_after_a_pause",
+    ),
+    _one(
         "retries of a paused job go on",
         "engine/scheduler.py",
         "        if paused:\n            await self._rooms.park(paused)\n",

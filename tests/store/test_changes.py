@@ -315,6 +315,40 @@ async def test_a_pause_parks_waiting_retries(store: Store, clock: VirtualClock) 
     assert (row["id"], row["kind"], row["run_at"]) == (retrying, "retry", PARKED_AT)
 
 
+@pytest.mark.parametrize("is_hoisted", [False, True])
+async def test_a_retry_is_not_tried_before_its_time_after_a_pause(
+    store: Store, clock: VirtualClock, is_hoisted: bool
+) -> None:
+    job = await make_job(store, initial_backoff_ms=600_000)
+    owner = await make_owner(store)
+    await make_retrying(store, job)
+    before = await only_row(store, "due")
+    if is_hoisted:
+        clock.advance_to(before["run_at"] - seconds(0.3))
+        await hoist(store, [await plan_row(store, await due_row(store, job.id))], owner)
+        assert (await only_row(store, "ready"))["run_at"] == before["run_at"] > clock.now()
+
+    await pause(store, job)
+    await edit(store, job, description="paused, and still so")
+    await resume(store, job)
+
+    after = await only_row(store, "due")
+    assert (after["run_at"], after["kind"], after["watermark"]) == (before["run_at"], "retry", None)
+
+
+async def test_a_retry_whose_time_passes_in_a_pause_is_tried_when_that_is_over(
+    store: Store, clock: VirtualClock
+) -> None:
+    job = await make_job(store)
+    await make_retrying(store, job)
+    await pause(store, job)
+
+    clock.advance("1h")
+    await resume(store, job)
+
+    assert (await only_row(store, "due"))["run_at"] == clock.now()
+
+
 async def test_a_pause_reaches_what_waits_for_a_place(store: Store) -> None:
     job = await make_job(store, max_running=1)
     ids = [await trigger(store, job) for _ in range(2)]

@@ -470,8 +470,8 @@ async def test_only_second_tries_of_paused_jobs_that_are_as_they_were_read_are_p
 
     await store.rooms.park(list(rows.values()))
 
-    parked = [row["id"].int for row in await table(store, "due") if row["run_at"] == PARKED_AT]
-    assert parked == [1, 2]
+    parked = {row["id"].int: row["watermark"] for row in await table(store, "due") if row["run_at"] == PARKED_AT}
+    assert parked == {number: rows[number].run_at for number in (1, 2)}, "and they keep their time"
 
 
 async def test_occurrences_of_older_zone_data_are_found_and_moved(store: Store, clock: VirtualClock) -> None:

@@ -198,7 +198,7 @@ SELECT id FROM taken;
 
 -- name: park
 -- Let second tries of a paused job wait for its resumption. The job is locked, and seen as it is after a lock wait: whatever was parked behind
--- its resumption would wait for ever.
+-- its resumption would wait for ever. The instant they had waited for is kept: they are not to be tried before that either.
 WITH looked_at AS MATERIALIZED (
     SELECT id, paused_at
     FROM timeball.job
@@ -206,7 +206,8 @@ WITH looked_at AS MATERIALIZED (
     FOR SHARE
 )
 UPDATE timeball.due
-SET run_at = :parked_at
+SET run_at = :parked_at,
+    watermark = given.run_at
 FROM unnest(:ids::uuid[], :run_ats::timestamptz[]) AS given (id, run_at)
 WHERE due.id = given.id
   AND due.run_at = given.run_at

@@ -448,9 +448,10 @@ skipped AS (
       AND attempts = 0
 ),
 parked AS (
-    INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, tzdata, version, queue, priority, handler,
+    INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, watermark, tzdata, version, queue, priority, handler,
                               queued_at, attempts, lost, fence, limit_key, unique_key, payload, retry_of)
-    SELECT id, job_id, CASE WHEN attempts > 0 THEN 'retry' ELSE 'later' END, origin, :shard, :parked_at, scheduled_for, tzdata, version, queue, priority, handler,
+    SELECT id, job_id, CASE WHEN attempts > 0 THEN 'retry' ELSE 'later' END, origin, :shard, :parked_at, scheduled_for, run_at, tzdata, version, queue,
+           priority, handler,
            queued_at, attempts, lost, fence, limit_key, unique_key, payload, retry_of
     FROM withdrawn
     WHERE origin <> 'schedule'
@@ -461,15 +462,18 @@ FROM withdrawn;
 
 -- name: park_waiting
 -- All that waits in due until it is resumed, but for the pending occurrence of a schedule.
+-- What is parked and is no occurrence has no watermark of its own, and keeps in it the instant that it had waited for: a retry is never early.
 UPDATE timeball.due
-SET run_at = :parked_at
+SET run_at = :parked_at,
+    watermark = CASE WHEN kind <> 'occurrence' AND run_at < :parked_at THEN run_at ELSE watermark END
 WHERE ((job_id = :job_id AND job_id <> id) OR id = :job_id)
   AND (kind IN ('retry', 'snooze', 'later') OR origin = 'enqueue');
 
 -- name: unpark
 -- IS NOT DISTINCT FROM: by an equation the planner may look for the instant in the index of all shards, from one end to the other.
 UPDATE timeball.due
-SET run_at = greatest(coalesce(:now, now()), scheduled_for)
+SET run_at = greatest(coalesce(:now, now()), scheduled_for, CASE WHEN kind <> 'occurrence' THEN watermark END),
+    watermark = CASE WHEN kind = 'occurrence' THEN watermark END
 WHERE ((job_id = :job_id AND job_id <> id) OR id = :job_id)
   AND run_at IS NOT DISTINCT FROM :parked_at
 RETURNING run_at;
