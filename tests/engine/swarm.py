@@ -10,15 +10,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
 from hashlib import blake2b
 from random import Random
+from typing import Any
 
 from tests.engine.support import MORTAL, ManualRunner, make_executor, registry
 from tests.factories import FAILURE, HANDLER, make_node
+from timeball.current import RunContext
 from timeball.domain.events import Event, Hoisted, OutcomeRefused
-from timeball.domain.execution import Failed, Succeeded
-from timeball.domain.ids import Incarnation
+from timeball.domain.execution import Claimed, Failed, Finding, Outcome, Succeeded
+from timeball.domain.handler import Handler
+from timeball.domain.ids import ExecutionId, Incarnation
+from timeball.domain.lifecycle import Move, Wait
 from timeball.domain.node import NodeKind
 from timeball.engine.claimer import Claimer, Sweeper
 from timeball.engine.reaper import Reaper
@@ -52,6 +57,7 @@ TO_BE_MET = frozenset(
         "outcome found committed",
         "failed over",
         "poison dead-lettered",
+        "retried",
     }
 )
 _KEPT = (
@@ -62,6 +68,36 @@ _KEPT = (
 
 class KilledError(StoreUnavailable):
     """As by kill -9, between two statements."""
+
+
+class NotingRooms:
+    """The rooms, as a node uses them; notes on the way until when each execution is to wait that failed."""
+
+    def __init__(self, rooms: Any, swarm: Swarm) -> None:
+        self._rooms = rooms
+        self._swarm = swarm
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rooms, name)
+
+    async def record_transitions(self, moves: Sequence[Move]) -> list[Finding]:
+        for finding, _, transition in moves:
+            # Noted before it is known to be committed: if it is not, somebody will decide about the same attempt again.
+            waits_until = transition.run_at if isinstance(transition, Wait) else None
+            self._swarm.retries[finding.claimed.id, finding.claimed.fence] = waits_until
+        return await self._rooms.record_transitions(moves)
+
+
+class NotingRunner(ManualRunner):
+    """Tells of every attempt that begins before its time."""
+
+    def __init__(self, swarm: Swarm) -> None:
+        super().__init__()
+        self._swarm = swarm
+
+    async def run(self, handler: Handler, context: RunContext) -> Outcome:
+        self._swarm.note_start(context.claimed)
+        return await super().run(handler, context)
 
 
 class SwarmNode:
@@ -180,7 +216,8 @@ class SwarmScheduler(SwarmNode):
         keeper = ShardKeeper(env, emit, store.nodes, incarnation, lambda: None)
         scheduler = Scheduler(env, emit, store.rooms, store.jobs, keeper, SchedulerSettings())
         housekeeping = HousekeepingSettings()
-        reaper = Reaper(env, emit, store.nodes, store.rooms, housekeeping, lambda: keeper.is_housekeeper)
+        rooms = NotingRooms(store.rooms, self.swarm)
+        reaper = Reaper(env, emit, store.nodes, rooms, housekeeping, lambda: keeper.is_housekeeper)
         return [keeper, scheduler, scheduler, reaper]
 
 
@@ -192,8 +229,8 @@ class SwarmWorker(SwarmNode):
     def make_services(self, incarnation: Incarnation) -> list[Service]:
         env, store, emit = self.store.env, self.store, self.emit
         settings = WorkerSettings(slots=500, hold_limit=0)
-        recorder = Recorder(env, emit, store.rooms)
-        self._runner = ManualRunner()
+        recorder = Recorder(env, emit, NotingRooms(store.rooms, self.swarm))
+        self._runner = NotingRunner(self.swarm)
         executor = make_executor(env, self._runner, settings.slots, registry(), recorder.hand_over)
         claimer = Claimer(env, emit, store.rooms, executor, incarnation, (HANDLER,), settings)
         sweeper = Sweeper(env, emit, store.rooms, claimer)
@@ -226,6 +263,10 @@ class Swarm:
         self.nodes: list[SwarmNode] = []
         self.seen: Counter[str] = Counter()
         self.runs: Counter[object] = Counter()
+        # Until when an execution was to wait after an attempt; and those that did not.
+        self.retries: dict[tuple[ExecutionId, int], datetime | None] = {}
+        self.early: list[str] = []
+        self._saved_retries: dict[tuple[ExecutionId, int], datetime | None] = {}
         self.is_healed = False
         self.cut_rate = self.rng.choice((0, 0.02, 0.1))
         self.kill_rate = self.rng.choice((0, 0.002, 0.01))
@@ -242,6 +283,14 @@ class Swarm:
     def note(self, *facts: object) -> None:
         """One line of the trace, with the time it was."""
         self._trace.update(f"{self.clock.now()} {facts}\n".encode())
+
+    def note_start(self, claimed: Claimed) -> None:
+        """An attempt begins: not before its instant, nor before any time that was set for a retry of it."""
+        set_for = [at for (id_, _), at in self.retries.items() if id_ == claimed.id and at is not None]
+        if self.clock.now() < max((claimed.scheduled_for, *set_for)):
+            self.early.append(f"{claimed.id} under fence {claimed.fence} at {self.clock.now()}")
+        if set_for:
+            self.seen["retried"] += 1
 
     @property
     def trace(self) -> str:
@@ -262,6 +311,7 @@ class Swarm:
         self._steps += 1
         if self._steps == self._saves_at:
             await _remember(self.nodes[0].store)
+            self._saved_retries = dict(self.retries)
         elif self._steps == self._fails_over_at:
             await self._fail_over()
         self.clock.advance(self.rng.choice((0, 0.01, 0.1, 0.5)))
@@ -284,6 +334,7 @@ class Swarm:
         """The last commits are lost; some notice at once, others have sent something before."""
         self.seen["failed over"] += 1
         await _fall_back(self.nodes[0].store)
+        self.retries = self._saved_retries
         for node in self.nodes:
             node.notices_in = self.rng.randint(0, 2)
 

@@ -122,6 +122,7 @@ async def check(swarm: Swarm, store: Store) -> None:
     assert set(ends.values()) == {1}
     assert len(ends) >= 30 + 10 + 1
     assert set(swarm.runs.values()) <= {1}, "no claim was run twice"
+    assert not swarm.early, "no attempt begins before its time, nor before that of its retry"
     if any(row["state"] == "dead" and row["lost"] == 3 for row in finished):
         swarm.seen["poison dead-lettered"] += 1
     for row in finished:

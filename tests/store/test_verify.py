@@ -731,6 +731,73 @@ async def test_an_early_attempt_is_named(history: History) -> None:
     assert broken["S6"][0].startswith("an attempt started early")
 
 
+async def test_a_retry_that_succeeded_before_it_was_due_is_named_to_the_microsecond(history: History) -> None:
+    await history.sql(
+        """
+        UPDATE timeball.finished
+        SET started_at = attempt.finished_at - interval '1 microsecond'
+        FROM timeball.attempt
+        WHERE id = $1 AND execution_id = id
+        """,
+        history.retried,
+    )
+
+    broken = await history.broken()
+    assert list(broken) == ["S6"]
+    assert len(broken["S6"]) == 1
+    assert broken["S6"][0].startswith("a retry started before the attempt before it had ended")
+    assert "failed_at 2026-03-02T12:00:02Z, started_at 2026-03-02T12:00:01.999999Z" in broken["S6"][0]
+
+
+async def test_a_retry_that_failed_again_before_it_was_due_is_named(history: History) -> None:
+    """By the failure before it, though it was lost with a worker in between."""
+    job = await make_job(history.store, name="weak")
+    await trigger(history.store, job)
+    for outcome in (Failed(FAILURE), Lost(FAILURE), Failed(FAILURE)):
+        (claimed,) = [each for each in await claim_all(history.store) if each.job_id == job.id]
+        await record(history.store, [found(claimed, outcome)])
+        history.clock.advance("10s")
+        await hoist_due(history.store, await make_owner_anew(history.store))
+    assert await history.broken() == {}
+
+    await history.sql(
+        """
+        UPDATE timeball.attempt
+        SET started_at = first.finished_at - interval '1 microsecond'
+        FROM timeball.attempt AS first
+        WHERE attempt.execution_id = $1 AND attempt.fence = 3 AND first.execution_id = $1 AND first.fence = 1
+        """,
+        claimed.id,
+    )
+
+    broken = await history.broken()
+    assert list(broken) == ["S6"]
+    assert [text.split(":")[0] for text in broken["S6"]] == ["a retry started before the attempt before it had ended"]
+
+
+@pytest.mark.parametrize("room", ["due", "ready", "running"])
+async def test_a_retry_that_is_to_start_before_it_is_due_is_named(history: History, room: str) -> None:
+    store, clock = history.store, history.clock
+    job = await make_job(store, name="weak")
+    await trigger(store, job)
+    (claimed,) = [each for each in await claim_all(store) if each.job_id == job.id]
+    await record(store, [found(claimed, Failed(FAILURE))])
+    if room != "due":
+        clock.advance("10s")
+        await hoist_due(store, await make_owner_anew(store))
+    if room == "running":
+        await claim_all(store)
+    assert await history.broken() == {}
+
+    await history.sql(f"UPDATE timeball.{room} SET run_at = scheduled_for WHERE id = $1", claimed.id)
+
+    broken = await history.broken()
+    assert list(broken) == ["S6"]
+    assert [text.split(":")[0] for text in broken["S6"]] == [
+        "a retry is to start before the attempt before it had ended"
+    ]
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -1321,7 +1388,7 @@ class CountingCursor:
 
 @pytest.mark.parametrize(
     "statement",
-    ["verify_rooms", "verify_fences", "verify_outcomes", "verify_conservation", "verify_keys"],
+    ["verify_rooms", "verify_fences", "verify_outcomes", "verify_never_early", "verify_conservation", "verify_keys"],
 )
 async def test_tables_that_nobody_has_counted_are_not_searched_row_by_row(store: Store, statement: str) -> None:
     """A proof may be asked for a moment after a million jobs were written: the planner still believes there are none."""

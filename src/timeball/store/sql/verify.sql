@@ -224,16 +224,48 @@ ORDER BY execution_id, fence
 LIMIT :listed;
 
 -- name: verify_never_early
-WITH broken AS (
-    SELECT 'an execution started early' AS why, id AS execution_id, job_id, scheduled_for, started_at
+-- A retry's own time is in the row that waits for it, that is claimed or that runs; once it has been tried, all that is left of it is that it
+-- cannot lie before the end of the attempt that failed. What was lost with its worker goes on at once, by a clock that may have been set meanwhile.
+WITH tried AS (
+    SELECT execution_id, fence, started_at,
+           max(finished_at) FILTER (WHERE outcome <> 'lost') OVER (PARTITION BY execution_id ORDER BY fence ROWS UNBOUNDED PRECEDING) AS failed_by,
+           max(finished_at) FILTER (WHERE outcome <> 'lost')
+               OVER (PARTITION BY execution_id ORDER BY fence ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS failed_before,
+           fence = max(fence) OVER (PARTITION BY execution_id) AS is_last
+    FROM timeball.attempt
+),
+broken AS (
+    SELECT 'an execution started early' AS why, id AS execution_id, job_id, scheduled_for, NULL::timestamptz AS failed_at, NULL::timestamptz AS run_at,
+           started_at
     FROM timeball.finished
     WHERE started_at < scheduled_for
     UNION ALL
-    SELECT 'an attempt started early', execution.id, execution.job_id, execution.scheduled_for, attempt.started_at
+    SELECT 'an attempt started early', execution.id, execution.job_id, execution.scheduled_for, NULL, NULL, attempt.started_at
     FROM timeball.attempt
     JOIN timeball.execution ON execution.id = attempt.execution_id
     WHERE attempt.started_at < execution.scheduled_for
       AND (execution.finished_at IS NULL OR execution.fence <> attempt.fence)
+    UNION ALL
+    SELECT 'a retry started before the attempt before it had ended', execution.id, execution.job_id, execution.scheduled_for, tried.failed_before, NULL,
+           tried.started_at
+    FROM tried
+    JOIN timeball.execution ON execution.id = tried.execution_id
+    WHERE tried.started_at < tried.failed_before
+    UNION ALL
+    SELECT 'a retry started before the attempt before it had ended', finished.id, finished.job_id, finished.scheduled_for, tried.failed_by, NULL,
+           finished.started_at
+    FROM tried
+    JOIN timeball.finished ON finished.id = tried.execution_id
+    WHERE tried.is_last
+      AND tried.fence < finished.fence
+      AND finished.started_at < tried.failed_by
+    UNION ALL
+    SELECT 'a retry is to start before the attempt before it had ended', execution.id, execution.job_id, execution.scheduled_for, tried.failed_by,
+           execution.run_at, NULL
+    FROM tried
+    JOIN timeball.execution ON execution.id = tried.execution_id
+    WHERE tried.is_last
+      AND execution.run_at < tried.failed_by
 )
 SELECT broken.*, job.name AS job, count(*) OVER () AS total
 FROM broken
