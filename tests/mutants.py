@@ -56,14 +56,21 @@ MUTANTS = (
     _one(
         "a success without its fence",
         f"{_SQL}/finishing.sql",
-        "          AND running.fence = outcome.fence\n",
+        "      AND running.fence = outcome.fence\n",
         "",
         f"{_OUTCOMES}::test_a_stale_outcome_changes_nothing",
     ),
     _one(
+        "successes locked in whatever order they come",
+        f"{_SQL}/finishing.sql",
+        "    ORDER BY o.id\n",
+        "",
+        f"{_RACES}::test_a_batch_of_what_runs_is_locked_in_the_order_of_ids",
+    ),
+    _one(
         "a success without its claim",
         f"{_SQL}/finishing.sql",
-        "          AND running.claim_id = outcome.claim_id\n",
+        "      AND running.claim_id = outcome.claim_id\n",
         "",
         "tests/engine/test_recorder.py::test_the_claim_id_alone_refuses_a_claim_that_another_history_gave",
     ),

@@ -6,6 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 
+def nodes_of(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Every node of a plan."""
+    yield plan
+    for part in plan.get("Plans", ()):
+        yield from nodes_of(part)
+
+
 def rows_touched(plan: dict[str, Any]) -> Iterator[tuple[str, int]]:
     """Every scan of a table in a plan that was run: how, and how many rows it looked at."""
     if "Relation Name" in plan and plan["Node Type"] != "ModifyTable":

@@ -19,7 +19,7 @@ import pytest
 from psycopg import sql
 
 from tests.factories import ALWAYS, claim_all
-from tests.plans import rows_touched
+from tests.plans import nodes_of, rows_touched
 from tests.servers import PostgresServer, Servers, ServiceMissing, give_up_on
 from timeball.env import Env
 from timeball.store.database import _SESSION
@@ -336,6 +336,27 @@ def test_a_hoist_takes_its_rows_by_where_they_are(server: PostgresServer, crowde
         scans = rows_touched(run_explained(connection, "hoist", HOT["hoist"][0]))
 
     assert [rows for scan, rows in scans if scan.startswith("Tid Scan on due")] == [BATCH]
+
+
+@pytest.mark.parametrize("belief", list(_BELIEFS), indirect=True)
+def test_successes_are_looked_up_one_by_one(server: PostgresServer, crowded: str, belief: str) -> None:
+    """In the order of ids, then: all at a time they could be locked in the order in which they lie."""
+    for plan_cache_mode in ("force_custom_plan", "force_generic_plan"):
+        with session(server, crowded, belief) as connection:
+            connection.execute(f"SET plan_cache_mode = {plan_cache_mode}")
+
+            plan = run_explained(
+                connection, "finish_succeeded", _ENDED | {"ids": _HELD[::-1], "claim_ids": _HELD[::-1]}
+            )
+
+            (deletion,) = [
+                each
+                for each in nodes_of(plan)
+                if each.get("Relation Name") == "running" and each.get("Operation") == "Delete"
+            ]
+            (lookup,) = deletion["Plans"]
+            assert (lookup["Node Type"], lookup["Plans"][0]["Node Type"]) == ("Nested Loop", "CTE Scan")
+            assert (lookup["Actual Rows"], lookup["Plans"][1]["Actual Loops"]) == (BATCH, BATCH)
 
 
 @pytest.mark.parametrize("belief", list(_BELIEFS), indirect=True)

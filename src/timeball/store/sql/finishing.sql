@@ -3,10 +3,9 @@
 -- name: finish_succeeded
 -- Move succeeded executions into the history, each only while its row still names the claim.
 -- Zero rows for an outcome means it is stale; `accepted` lists the others when that happened.
--- The look-up by OFFSET 0 can only be done by the primary key, whatever the planner believes about the size of the room. A row's claim never
--- changes: who takes it away from a holder deletes it. So the delete need not compare the claim again after a lock wait.
--- Rows are locked by the delete, in the order of ids or in that in which they lie, as the planner likes: to lock them before would cost a third more
--- to write. Hardly anybody else wants the same rows: the reaper, or who asks for a stop. A deadlock with them is repeated.
+-- The delete looks the rows up one by one, in the order of ids, so that two batches do not wait for each other, and locks each as it comes by it: to
+-- lock them before would cost a third more to write. A list of a single id can only be looked up by the primary key, whatever the planner believes
+-- about the size of the room: by an equation it could read all of it, to join it in an order of its own.
 -- `given` hides from the planner how many there are: it would plan the statement anew for every number, which takes as long as running it.
 WITH given AS MATERIALIZED (
     SELECT :ids::uuid[] AS ids,
@@ -16,29 +15,21 @@ WITH given AS MATERIALIZED (
            :finished::timestamptz[] AS finished,
            :results::text[] AS results
 ),
-outcome AS (
+outcome AS MATERIALIZED (
     SELECT o.*
     FROM given
     CROSS JOIN unnest(given.ids, given.fences, given.claim_ids, given.started, given.finished, given.results)
                AS o (id, fence, claim_id, started_at, finished_at, result)
-),
-found AS MATERIALIZED (
-    SELECT looked_up.id
-    FROM outcome
-    CROSS JOIN LATERAL (
-        SELECT running.id
-        FROM timeball.running
-        WHERE running.id = outcome.id
-          AND running.fence = outcome.fence
-          AND running.claim_id = outcome.claim_id
-        OFFSET 0
-    ) AS looked_up
+    ORDER BY o.id
 ),
 removed AS (
     DELETE FROM timeball.running
-    WHERE running.id = ANY (ARRAY(SELECT found.id FROM found))
-    RETURNING id, job_id, origin, version, queue, priority, handler, scheduled_for, queued_at, attempts, lost, fence, holder, claim_id, tzdata,
-              payload, retry_of, limit_key, unique_key
+    USING outcome
+    WHERE running.id = ANY (ARRAY[outcome.id])
+      AND running.fence = outcome.fence
+      AND running.claim_id = outcome.claim_id
+    RETURNING running.id, job_id, origin, version, queue, priority, handler, scheduled_for, queued_at, outcome.started_at, outcome.finished_at,
+              attempts, lost, running.fence, holder, running.claim_id, tzdata, outcome.result, payload, retry_of, limit_key, unique_key
 ),
 unkeyed AS (
     DELETE FROM timeball.live_key
@@ -53,7 +44,6 @@ kept AS (
     SELECT id, job_id, 'succeeded', origin, version, queue, priority, handler, scheduled_for, queued_at, started_at, finished_at,
            attempts, lost, fence, holder, claim_id, tzdata, result::jsonb, payload, retry_of, (SELECT pg_current_xact_id()::text::bigint)
     FROM removed
-    JOIN outcome USING (id, fence, claim_id)
 )
 SELECT count(*) AS accepted_count,
        CASE WHEN count(*) < cardinality(:ids::uuid[]) THEN array_agg((id, claim_id)) END AS accepted,
