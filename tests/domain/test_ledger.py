@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import groupby, islice, pairwise
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from timeball.domain.instants import MICROSECOND
@@ -101,6 +101,7 @@ def promises(found: Sequence[Flaw]) -> list[str]:
     return [flaw.promise.value for flaw in found]
 
 
+@settings(deadline=None)
 @given(histories())
 def test_a_history_in_order_has_no_flaw(history: tuple[list[Span], list[Run], Outlook]) -> None:
     spans, runs, outlook = history
@@ -109,6 +110,7 @@ def test_a_history_in_order_has_no_flaw(history: tuple[list[Span], list[Run], Ou
     assert flaws_of(spans, _singles(runs), outlook) == []
 
 
+@settings(deadline=None)
 @given(histories(), st.data())
 def test_a_lost_record_is_a_hole_at_its_first_instant(
     history: tuple[list[Span], list[Run], Outlook], data: st.DataObject
@@ -127,6 +129,7 @@ def test_a_lost_record_is_a_hole_at_its_first_instant(
     assert flaw.promise is Promise.RECORDED_ONCE or (flaw.promise is Promise.WATERMARK and outlook.pending is None)
 
 
+@settings(deadline=None)
 @given(histories(), st.data())
 def test_a_second_record_is_named_once(history: tuple[list[Span], list[Run], Outlook], data: st.DataObject) -> None:
     spans, runs, outlook = history
@@ -140,6 +143,7 @@ def test_a_second_record_is_named_once(history: tuple[list[Span], list[Run], Out
     assert found[0].has_record
 
 
+@settings(deadline=None)
 @given(histories(), st.data())
 def test_a_record_between_two_instants_is_a_phantom(
     history: tuple[list[Span], list[Run], Outlook], data: st.DataObject
