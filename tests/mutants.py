@@ -419,9 +419,30 @@ MUTANTS = (
     _one(
         "what newer time-zone data move past the end is left as it is",
         "engine/scheduler.py",
-        "            elif await self._rooms.end_occurrence(row):\n",
+        "            elif await self._rooms.end_occurrence(row, tzdata_version()):\n",
         "            elif False:\n",
         "tests/engine/test_zone_data.py::test_what_newer_data_move_past_the_end_is_settled_once",
+    ),
+    _one(
+        "where a version left off is judged by the data of today",
+        "domain/ledger.py",
+        "            self._hole(upcoming, until, self._left_off_by(span))\n",
+        "            self._hole(upcoming, until, self._outlook.tzdata)\n",
+        "tests/engine/test_zone_data.py::test_what_other_data_named_is_called_off_as_theirs",
+    ),
+    _one(
+        "a version says that it left off by the data of whoever changed its job",
+        "domain/changes.py",
+        "        return pending.tzdata or None\n",
+        "        return tzdata_version()\n",
+        "tests/engine/test_zone_data.py::test_what_other_data_named_is_called_off_as_theirs",
+    ),
+    _one(
+        "the end of a job is not noted with its version",
+        f"{_SQL}/hoisting.sql",
+        "    SET tzdata = :tzdata\n    FROM taken\n",
+        "    SET tzdata = CASE WHEN :tzdata = '' THEN '' END\n    FROM taken\n",
+        "tests/engine/test_zone_data.py::test_the_end_of_a_job_is_judged_by_the_data_that_brought_it",
     ),
     # wake-ups
     _one(

@@ -18,6 +18,7 @@ START = datetime(2026, 3, 20, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 DAY = timedelta(days=1)
 OURS = "2026f"
+NIGHTLY = Cron(expression="30 2 * * *", timezone="Europe/Berlin")
 
 RULES: tuple[Schedule, ...] = (
     Every(interval_seconds=1, anchor=START),
@@ -25,7 +26,7 @@ RULES: tuple[Schedule, ...] = (
     Cron(expression="* * * * *"),
     Cron(expression="* * * * * *"),
     Cron(expression="0,7,9 * * * * *"),
-    Cron(expression="30 2 * * *", timezone="Europe/Berlin"),
+    NIGHTLY,
     Cron(expression="*/20 1-3 * * *", timezone="America/New_York", on_repeat="both"),
 )
 
@@ -46,7 +47,7 @@ def histories(draw: st.DrawFn) -> tuple[list[Span], list[Run], Outlook]:
         following = rule.next_after(until)
         if draw(st.booleans()):
             until = until + SECOND if following is None else following - MICROSECOND
-        spans.append(Span(version=version, rule=rule, after=after, until=until))
+        spans.append(Span(version=version, rule=rule, after=after, until=until, tzdata=OURS))
         runs += _records(draw, rule, version, instants)
         after = until
     spans[-1] = replace(spans[-1], until=None)
@@ -233,9 +234,8 @@ def test_what_is_older_than_the_history_is_not_missed() -> None:
 
 
 def test_other_time_zone_data_are_not_judged_but_their_agreement_counts() -> None:
-    rule = Cron(expression="30 2 * * *", timezone="Europe/Berlin")
-    first, second, third = (o.at for o in islice(rule.occurrences(START), 3))
-    span = Span(version=1, rule=rule, after=START, until=None)
+    first, second, third = (o.at for o in islice(NIGHTLY.occurrences(START), 3))
+    span = Span(version=1, rule=NIGHTLY, after=START, until=None)
     outlook = Outlook(pending=Pending(scheduled_for=third, tzdata=OURS), tzdata=OURS)
     agreeing, moved = (Run(at, at, 1, 1, "1999a", is_range=False, used=1) for at in (first, second + 3600 * SECOND))
     found: list[Flaw] = []
@@ -246,7 +246,61 @@ def test_other_time_zone_data_are_not_judged_but_their_agreement_counts() -> Non
     ledger.close()
 
     assert found == []
-    assert ledger.not_checkable == {Promise.RECORDED_ONCE: 1, Promise.NO_PHANTOM: 1}
+    assert ledger.not_checkable == {Promise.RECORDED_ONCE: 1, Promise.NO_PHANTOM: 1, Promise.WATERMARK: 0}
+
+
+def not_checkable(spans: Sequence[Span], runs: Sequence[Run], outlook: Outlook) -> dict[str, int]:
+    """What could not be judged; nothing else may be wrong."""
+    found: list[Flaw] = []
+    ledger = JobLedger(spans, outlook, found.append)
+    for run in runs:
+        ledger.enter(run)
+    ledger.close()
+    assert found == []
+    return {promise.value: number for promise, number in ledger.not_checkable.items() if number}
+
+
+def test_where_a_version_left_off_is_judged_by_the_data_by_which_it_did() -> None:
+    """Newer data may name an instant of its last moments that nobody knew of."""
+    first, second, third = (o.at for o in islice(NIGHTLY.occurrences(START), 3))
+    closed = Span(version=1, rule=NIGHTLY, after=START, until=second, tzdata=OURS)
+    spans = [closed, Span(version=2, rule=NIGHTLY, after=second, until=None)]
+    outlook = Outlook(pending=Pending(scheduled_for=third, tzdata=OURS), tzdata=OURS)
+    ours, theirs = (Run(first, first, 1, 1, tzdata, is_range=False, used=1) for tzdata in (OURS, "1999a"))
+
+    assert promises(flaws_of(spans, [], outlook)) == ["S1"]
+    assert promises(flaws_of(spans, [ours], outlook)) == ["S1"]
+    for left_off_by in ("1999a", None):
+        spans[0] = replace(closed, tzdata=left_off_by)
+        assert not_checkable(spans, [], outlook) == {"S1": 2}
+        assert not_checkable(spans, [theirs], outlook) == {"S1": 1}
+    # It does not say so itself; then the last record may.
+    assert promises(flaws_of(spans, [ours], outlook)) == ["S1"]
+    spans[0] = replace(closed, rule=replace(NIGHTLY, timezone="UTC"), tzdata="1999a")
+    assert promises(flaws_of(spans, [], outlook)) == ["S1"], "a clock that is never changed needs no data"
+
+
+def test_a_pause_that_nothing_was_recorded_before_is_not_judged() -> None:
+    first = next(NIGHTLY.occurrences(START)).at
+    span = Span(version=1, rule=NIGHTLY, after=START, until=None)
+
+    assert not_checkable([span], [], Outlook(paused_from=first, tzdata=OURS)) == {"S1": 1}
+
+
+def test_the_end_of_a_schedule_is_judged_by_the_data_that_brought_it() -> None:
+    """Unless it is so far away that it cannot have been the end by any data."""
+    first, second = (o.at for o in islice(NIGHTLY.occurrences(START), 2))
+    span = Span(version=1, rule=replace(NIGHTLY, ends_at=second), after=START, until=None)
+    ours, theirs = (Run(first, first, 1, 1, tzdata, is_range=False, used=1) for tzdata in (OURS, "1999a"))
+    noted = replace(span, tzdata="1999a")
+    outlook = Outlook(tzdata=OURS)
+
+    assert not_checkable([span], [theirs], outlook) == not_checkable([noted], [ours], outlook) == {"S3": 1}
+    assert promises(flaws_of([span], [ours], outlook)) == ["S3"]
+    assert promises(flaws_of([replace(span, tzdata=OURS)], [theirs], outlook)) == ["S3"]
+    assert promises(flaws_of([span], [], outlook)) == ["S3"]
+    for rule in (NIGHTLY, replace(NIGHTLY, ends_at=second + timedelta(hours=26))):
+        assert promises(flaws_of([replace(noted, rule=rule)], [theirs], outlook)) == ["S3"]
 
 
 def test_versions_must_follow_one_another() -> None:

@@ -189,8 +189,7 @@ async def test_what_other_data_named_is_called_off_as_theirs(
 
     cited = {job_id for job_id, at, version in await records(store) if (at, version) == (waits_for, OLDER)}
     assert cited == ({skipped.id} if is_ahead else {skipped.id, edited.id, deleted.id})
-    # Whether a version that left no record had missed something, only the data of its time could tell.
-    await check_citations(store, trees, jobs, *([OLDER] if is_ahead else []))
+    await check_citations(store, trees, jobs)
 
 
 @pytest.mark.parametrize("missed", ["-1h", "1h"])
@@ -219,4 +218,53 @@ async def test_what_newer_data_move_past_the_end_is_settled_once(
     (goes_on,) = (await pending(store)).values()
     assert LAST < goes_on <= LAST + timedelta(days=2)
     await node.run_for(TWO_DAYS)
-    await check_citations(store, trees, {job.id: longer}, NEWER)
+    await check_citations(store, trees, {job.id: longer})
+
+
+@pytest.mark.parametrize("has_been_hoisted", [False, True])
+async def test_the_end_of_a_job_is_judged_by_the_data_that_brought_it(
+    store: Store, clock: VirtualClock, trees: Trees, has_been_hoisted: bool
+) -> None:
+    """Fault 23. Other data may name another instant before `ends_at`: to them it looks as if the job had stopped too early."""
+    # By the newer data of one zone there is one more, an hour later; or by the older ones there is one more, half an hour later.
+    ends_at = LAST + (timedelta(hours=1) if has_been_hoisted else timedelta(minutes=30))
+    schedule = "0 15 * * *" if has_been_hoisted else "0,30 15 * * *"
+    job = await create(store, schedule=schedule, timezone=ZONE, ends_at=ends_at)
+    worker = await start_worker(store)
+    if has_been_hoisted:
+        await (await start_scheduler(store)).run_until(LAST, worker.work)
+    trees.use(NEWER)
+    await (await start_scheduler(store)).run_until(ends_at, worker.work)
+
+    assert [row["reason"] for row in await table(store, "finished")] == [None if has_been_hoisted else "ended"]
+    assert await pending(store) == {}
+    await check_citations(store, trees, {job.id: job})
+
+
+async def test_a_version_says_by_which_data_it_left_off(store: Store, clock: VirtualClock, trees: Trees) -> None:
+    """What waited was named by older data, what was owed by then or fell into a pause was recorded by newer ones."""
+    ahead, owed, paused, kept = [await create(store, schedule="0 15 * * *", timezone=ZONE) for _ in range(4)]
+    over = await create(store, schedule="0 15 * * *", timezone=ZONE, max_executions=1)
+    commands, node, worker = Commands(store, store.env), await start_scheduler(store), await start_worker(store)
+    await commands.pause(paused.id)
+
+    trees.use(NEWER)
+    await commands.update(ahead.id, {"priority": 1})
+    trees.use(OLDER)
+    await node.run_until(LAST, worker.work)
+    await store.nodes.remove(node.incarnation)
+    clock.advance("1d")
+    trees.use(NEWER)
+    for job in (owed, paused, over):
+        await commands.update(job.id, {"priority": 1})
+    await commands.delete(owed.id)
+
+    left_off = {(row["job_id"], row["version"]): row["tzdata"] for row in await table(store, "job_version")}
+    assert {key: left_off.pop(key) for key in list(left_off) if left_off[key] is not None} == {
+        (ahead.id, 1): OLDER,
+        (owed.id, 1): NEWER,
+        (owed.id, 2): NEWER,
+        (paused.id, 1): NEWER,
+    }
+    assert set(left_off) == {(ahead.id, 2), (paused.id, 2), (kept.id, 1), (over.id, 1), (over.id, 2)}
+    await check_citations(store, trees, {job.id: job for job in (ahead, owed, paused, kept, over)})

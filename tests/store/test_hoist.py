@@ -518,10 +518,10 @@ async def test_an_occurrence_with_nothing_in_its_place_is_recorded_unless_it_has
         replace(row, run_at=clock.now()),
         replace(row, version=row.version + 1),
     ):
-        assert not await store.rooms.end_occurrence(stale)
+        assert not await store.rooms.end_occurrence(stale, "2026b")
     assert await table(store, "finished") == []
-    assert await store.rooms.end_occurrence(row)
-    assert not await store.rooms.end_occurrence(row)
+    assert await store.rooms.end_occurrence(row, "2026b")
+    assert not await store.rooms.end_occurrence(row, "2026b")
 
     assert await table(store, "due") == []
     ended = await only_row(store, "finished")

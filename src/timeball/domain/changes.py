@@ -73,6 +73,17 @@ def citations(snapshot: JobSnapshot, skipped: SkippedRange) -> tuple[tuple[Skipp
     return ((first, pending.tzdata), *((part, ours) for part in rest))
 
 
+def settled_by(snapshot: JobSnapshot) -> str | None:
+    """The time-zone data by which a version that ends here owes nothing; None if nobody can tell.
+
+    What waits was the next by the data that named it. What is owed by now is recorded by ours, and so is what fell into a pause.
+    """
+    pending = snapshot.pending
+    if pending is not None and pending.scheduled_for > snapshot.now:
+        return pending.tzdata or None
+    return tzdata_version() if pending is not None or snapshot.job.is_paused else None
+
+
 def edit(snapshot: JobSnapshot, changes: Mapping[str, Any], shards: int) -> JobChange:
     """Change some fields; takes effect for the next occurrence."""
     old = snapshot.job

@@ -19,7 +19,7 @@ A one-off keeps to other rules: its one instant may have passed when it was set 
 owed when another field is edited, so it is matched by its instant alone, whatever version is cited.
 
 An instant that was computed by other time-zone data than ours cannot be judged: unless our data agree with it, it is
-counted as not checkable.
+counted as not checkable. So is one that is missing where a version left off, unless it did so by our data.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ from typing import NamedTuple
 
 from timeball.domain.instants import MAX_INSTANT, MICROSECOND, MIN_INSTANT, SECOND, stamp
 from timeball.domain.schedule import Cron, Every, Manual, Occurrence, Once, Schedule
+
+# No two editions of the time-zone data put one wall time further apart: a clock may be set across the date line.
+_EDITIONS_APART = timedelta(hours=26)
 
 
 class Promise(StrEnum):
@@ -67,6 +70,8 @@ class Span:
     after: datetime
     until: datetime | None
     max_executions: int | None = None
+    # The time-zone data by which it owed nothing more, where it left off; None if that is not known.
+    tzdata: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +112,7 @@ class JobLedger:
 
     def __init__(self, spans: Sequence[Span], outlook: Outlook, report: Callable[[Flaw], None]) -> None:
         self.checked = 0
-        self.not_checkable = {Promise.RECORDED_ONCE: 0, Promise.NO_PHANTOM: 0}
+        self.not_checkable = {Promise.RECORDED_ONCE: 0, Promise.NO_PHANTOM: 0, Promise.WATERMARK: 0}
         self._spans = spans
         self._by_version = {span.version: span for span in spans}
         self._outlook = outlook
@@ -138,7 +143,7 @@ class JobLedger:
     def close(self) -> None:
         """Say what is missing at the end."""
         while self._span is not None and self._span.until is not None:
-            self._close_span(self._span.until)
+            self._close_span(self._span, self._span.until)
         if self._span is not None:
             self._close_open_span(self._span)
         self._check_one_offs()
@@ -207,7 +212,7 @@ class JobLedger:
         """Go on to the instant of a record, and past it; whether the schedule names that instant."""
         first = run.first
         while self._span is not None and self._span.until is not None and self._span.until < first:
-            self._close_span(self._span.until)
+            self._close_span(self._span, self._span.until)
         line = self._line
         if line.upcoming is not None and line.upcoming < first:
             self._hole(line.upcoming, first - MICROSECOND, run.tzdata)
@@ -253,11 +258,15 @@ class JobLedger:
         is_walked = span is not None and span.rule.is_recurring
         self._line = Line(span.rule, span.after) if span and is_walked else _NOTHING
 
-    def _close_span(self, until: datetime) -> None:
+    def _close_span(self, span: Span, until: datetime) -> None:
         upcoming = self._line.upcoming
         if upcoming is not None and upcoming <= until and not self._is_used_up():
-            self._hole(upcoming, until, self._outlook.tzdata)
+            self._hole(upcoming, until, self._left_off_by(span))
         self._open_next()
+
+    def _left_off_by(self, span: Span) -> str | None:
+        """The time-zone data by which a version owed nothing more: if it does not say so, those of the last record, perhaps."""
+        return span.tzdata or (None if self._previous is None else self._previous.tzdata)
 
     def _close_open_span(self, span: Span) -> None:
         pending, paused_from, upcoming = self._outlook.pending, self._outlook.paused_from, self._line.upcoming
@@ -266,13 +275,26 @@ class JobLedger:
         elif paused_from is not None:
             self._refuse_records_beyond(paused_from, "the watermark of the pause", span)
             if upcoming is not None and upcoming <= paused_from and not self._is_used_up():
-                self._hole(upcoming, paused_from, self._outlook.tzdata)
+                self._hole(upcoming, paused_from, self._left_off_by(span))
         elif upcoming is not None and not self._is_used_up():
             floor = self._outlook.history_from
             at = upcoming if floor is None or upcoming > floor else span.rule.next_after(floor)
             if at is not None:
-                why = "nothing is pending, though the schedule goes on: this occurrence will not be recorded"
-                self._report(Flaw(Promise.WATERMARK, why, at, span.version))
+                self._stopped(span, at)
+
+    def _stopped(self, span: Span, at: datetime) -> None:
+        """Nothing is pending: by other data it may have been the end, if that is so near."""
+        left_off_by, end = self._left_off_by(span), span.rule.ends_at
+        if (
+            end is not None
+            and end - at < _EDITIONS_APART
+            and left_off_by is not None
+            and not self._is_sure(left_off_by)
+        ):
+            self.not_checkable[Promise.WATERMARK] += 1
+            return
+        why = "nothing is pending, though the schedule goes on: this occurrence will not be recorded"
+        self._report(Flaw(Promise.WATERMARK, why, at, span.version))
 
     def _meet_pending(self, span: Span, pending: Pending) -> None:
         at = pending.scheduled_for

@@ -186,7 +186,7 @@ class Scheduler(Service):
             fresh = recomputed(row, job)
             if fresh is not None:
                 await self._rooms.move_occurrence(row, fresh)
-            elif await self._rooms.end_occurrence(row):
+            elif await self._rooms.end_occurrence(row, tzdata_version()):
                 self.emit(OccurrencesSkipped(row.job_id, 1, SkipReason.ENDED.value))
 
     # hoisting

@@ -110,9 +110,14 @@ class Hoisting(Moves):
         )
         return bool(moved)
 
-    async def end_occurrence(self, row: DueRow) -> bool:
-        """Record a pending occurrence as not run, its job having come to its end, if it is still as it was read."""
+    async def end_occurrence(self, row: DueRow, tzdata: str) -> bool:
+        """Record a pending occurrence as not run, its job having come to its end by these data, if it is still as it was read."""
         ended = await self._database.fetch(
-            "end_occurrence", id=row.id, run_at=row.run_at, version=row.version, reason=SkipReason.ENDED.value
+            "end_occurrence",
+            id=row.id,
+            run_at=row.run_at,
+            version=row.version,
+            tzdata=tzdata,
+            reason=SkipReason.ENDED.value,
         )
         return bool(ended)

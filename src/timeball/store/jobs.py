@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 import orjson
 
-from timeball.domain.changes import JobChange, JobSnapshot, citations
+from timeball.domain.changes import JobChange, JobSnapshot, citations, settled_by
 from timeball.domain.execution import SKIP_STOP, Origin
 from timeball.domain.hints import Hints
 from timeball.domain.ids import ExecutionId, Incarnation, JobId, first_id_at, occurrence_id, show_execution
@@ -174,9 +174,11 @@ class Jobs(NewJobs, Queues):
             if job.limit_key != snapshot.job.limit_key:
                 await self._put_under_limit(connection, job)
         if change.effective_from is not None and not job.is_enqueued:
-            await run("open_version", connection, job_id=job.id, effective_from=change.effective_from)
+            tzdata = settled_by(snapshot)
+            await run("open_version", connection, job_id=job.id, effective_from=change.effective_from, tzdata=tzdata)
         if change.closes_at is not None:
-            await run("close_versions", connection, job_id=job.id, closes_at=change.closes_at)
+            tzdata = settled_by(snapshot)
+            await run("close_versions", connection, job_id=job.id, closes_at=change.closes_at, tzdata=tzdata)
         if change.skipped is not None:
             for skipped, tzdata in citations(snapshot, change.skipped):
                 await self._record_skipped(connection, snapshot.job, skipped, tzdata)

@@ -82,6 +82,7 @@ CREATE TABLE timeball.job_version (
     effective_from  timestamptz NOT NULL,
     effective_until timestamptz,
     recorded_at     timestamptz NOT NULL,
+    tzdata          text,
     CONSTRAINT job_version_pkey PRIMARY KEY (job_id, version)
 );
 

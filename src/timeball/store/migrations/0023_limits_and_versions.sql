@@ -43,3 +43,8 @@ AFTER UPDATE ON timeball.running_limit
 FOR EACH ROW
 WHEN (NEW.max_running < OLD.max_running)
 EXECUTE FUNCTION timeball.take_back();
+
+-- What a version should have recorded up to its end can be told only by the time-zone data of its time: if it left no record that cites them, newer data
+-- may name an instant in its last moments which nobody knew of. So it says itself by which data it owed nothing more; NULL while it answers, and where
+-- that is not known.
+ALTER TABLE timeball.job_version ADD COLUMN tzdata text;

@@ -242,7 +242,8 @@ FROM taken
 RETURNING id;
 
 -- name: end_occurrence
--- Take a pending occurrence away in whose place the present time-zone data name nothing, and record that it is not run. It cites the data that named it.
+-- Take a pending occurrence away in whose place the present time-zone data name nothing, and record that it is not run. It cites the data that named it;
+-- those by which nothing follows are noted with its version.
 WITH taken AS (
     DELETE FROM timeball.due
     WHERE id = :id
@@ -250,6 +251,13 @@ WITH taken AS (
       AND version = :version
       AND kind = 'occurrence'
     RETURNING *
+),
+noted AS (
+    UPDATE timeball.job_version
+    SET tzdata = :tzdata
+    FROM taken
+    WHERE job_version.job_id = taken.job_id
+      AND job_version.version = taken.version
 )
 INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, finished_at, attempts, lost, fence, tzdata, reason)
 SELECT id, job_id, 'skipped', origin, version, queue, priority, handler, scheduled_for, greatest(coalesce(:now, now()), scheduled_for), 0, 0, 0, tzdata, :reason

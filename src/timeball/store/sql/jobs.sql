@@ -336,7 +336,8 @@ RETURNING to_jsonb(job) AS definition;
 -- The version that answers from now on; the one before it answers no longer.
 WITH closed AS (
     UPDATE timeball.job_version
-    SET effective_until = :effective_from
+    SET effective_until = :effective_from,
+        tzdata = coalesce(:tzdata, tzdata)
     WHERE job_id = :job_id
       AND effective_until IS NULL
 )
@@ -347,7 +348,8 @@ WHERE id = :job_id;
 
 -- name: close_versions
 UPDATE timeball.job_version
-SET effective_until = :closes_at
+SET effective_until = :closes_at,
+    tzdata = coalesce(:tzdata, tzdata)
 WHERE job_id = :job_id
   AND effective_until IS NULL;
 

@@ -179,6 +179,7 @@ def _span(row: Record) -> Span:
         after=row["effective_from"],
         until=row["effective_until"],
         max_executions=row["max_executions"],
+        tzdata=row["tzdata"],
     )
 
 
