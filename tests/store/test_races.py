@@ -47,6 +47,7 @@ from tests.store.racing import PATIENCE_SECONDS, Race, stoppable
 from timeball.commands import Actor, Commands
 from timeball.domain import changes
 from timeball.domain.changes import JobChange
+from timeball.domain.civil_time import tzdata_version
 from timeball.domain.execution import Cancelled, Claimed, Failed, Lost, Origin, Outcome, Succeeded
 from timeball.domain.ids import ClaimId, ExecutionId, Incarnation, JobId
 from timeball.domain.job import Job
@@ -217,6 +218,81 @@ async def test_two_edits_follow_one_another(race: Race, store: Store, scheduled:
     assert (edited.version, edited.priority, edited.queue) == ((3, 10, "q") if commits else (2, 50, "q"))
     assert len(await table(store, "audit")) == (2 if commits else 1)
     await check(store, job)
+
+
+# the end of a job by newer time-zone data, and hoist or edit
+
+
+def end(store: Store, scheduled: Scheduled) -> Awaitable[bool]:
+    return store.rooms.end_occurrence(scheduled.plan.row, "2999z")
+
+
+async def recorded(store: Store) -> list[tuple[str, int]]:
+    """The room and the version of whatever has the instant of the occurrence."""
+    found = [(room, row["version"]) for room in ("ready", "finished") for row in await table(store, room)]
+    await check_rooms(store)
+    return found
+
+
+async def ended_by(store: Store) -> list[str | None]:
+    """By which data the versions of the job owe nothing more."""
+    return [row["tzdata"] for row in sorted(await table(store, "job_version"), key=lambda row: row["version"])]
+
+
+@both_endings
+async def test_a_hoist_that_comes_after_the_end(
+    race: Race, store: Store, scheduled: Scheduled, *, commits: bool
+) -> None:
+    result = await race.run(end(race.ahead, scheduled), scheduled.hoist(race.behind), commits=commits)
+
+    assert result.second_waited
+    assert await recorded(store) == [("finished" if commits else "ready", 1)]
+    assert len(await table(store, "due")) == (0 if commits else 1)
+    assert await ended_by(store) == ["2999z" if commits else None]
+
+
+@both_endings
+async def test_an_end_that_comes_after_a_hoist(
+    race: Race, store: Store, scheduled: Scheduled, *, commits: bool
+) -> None:
+    result = await race.run(scheduled.hoist(race.ahead), end(race.behind, scheduled), commits=commits)
+
+    assert (result.second_waited, result.second) == (True, not commits)
+    assert await recorded(store) == [("ready" if commits else "finished", 1)]
+    assert len(await table(store, "due")) == (1 if commits else 0)
+    assert await ended_by(store) == [None if commits else "2999z"]
+
+
+@both_endings
+async def test_an_edit_that_comes_after_the_end(
+    race: Race, store: Store, scheduled: Scheduled, *, commits: bool
+) -> None:
+    """It finds nothing pending, and the version that it closes says by which data it had ended."""
+    job = scheduled.job
+
+    result = await race.run(end(race.ahead, scheduled), edit(race.behind, job, interval_seconds=45), commits=commits)
+
+    assert result.second_waited
+    (ended,) = await table(store, "finished")
+    assert (ended["version"], ended["reason"]) == (1, "ended" if commits else "edited")
+    assert [row["version"] for row in await table(store, "due")] == [2]
+    assert await ended_by(store) == ["2999z" if commits else tzdata_version(), None]
+
+
+@both_endings
+async def test_an_end_that_comes_after_an_edit(
+    race: Race, store: Store, scheduled: Scheduled, *, commits: bool
+) -> None:
+    """The occurrence that waits now is not the one that was read, though it may have its id and its instant."""
+    job, anchor = scheduled.job, scheduled.plan.row.scheduled_for
+    first = edit(race.ahead, job, payload={"v": 2}, scheduled_at=anchor)
+
+    result = await race.run(first, end(race.behind, scheduled), commits=commits)
+
+    assert (result.second_waited, result.second) == (True, not commits)
+    assert [row["version"] for row in await table(store, "due")] == ([2] if commits else [])
+    (record,) = await table(store, "finished")
+    assert record["reason"] == ("edited" if commits else "ended")
 
 
 # pause and hoist
