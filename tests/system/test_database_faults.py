@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -158,14 +160,16 @@ async def test_an_outcome_whose_reply_is_lost_counts_once_and_is_not_called_stal
     succeeded_cut = proxy.lose_reply(text_of("finish_succeeded"))
     failed_cut = proxy.lose_reply(text_of("record_transitions"))
 
-    succeeded = await enqueue(commands, "work", {"label": "a"})
-    failed = await enqueue(commands, "work", {"label": "b", "failures": 9}, max_retries=0)
+    succeeded = await cluster.ends(await enqueue(commands, "work", {"label": "a"}))
+    failed = await cluster.ends(await enqueue(commands, "work", {"label": "b", "failures": 9}, max_retries=0))
 
-    ends = [await cluster.ends(execution) for execution in (succeeded, failed)]
     await worker.event("service.recovered", service="recorder")
     assert succeeded_cut.happened.is_set()
     assert failed_cut.happened.is_set()
-    assert [(row["state"], row["attempts"], row["fence"]) for row in ends] == [("succeeded", 1, 1), ("dead", 1, 1)]
+    assert [(row["state"], row["attempts"], row["fence"]) for row in (succeeded, failed)] == [
+        ("succeeded", 1, 1),
+        ("dead", 1, 1),
+    ]
     assert not worker.events("stale_outcome")
     assert len(cluster.ledger.runs()) == 2
     cluster.check_books()
@@ -178,13 +182,14 @@ async def test_a_hoist_whose_reply_is_lost_leaves_no_gap_and_no_double(
     await cluster.nodes(0, 1, **LONG_LEASES)
     cuts = [proxy.lose_reply(text_of("hoist")) for _ in range(2)]
 
-    await commands.create(JobSpec(name="a", handler="work", interval_seconds=1, max_executions=5, overlap="allow"))
+    job = await commands.create(JobSpec(name="a", handler="work", interval_seconds=1, overlap="allow"))
+    await eventually(lambda: all(cut.happened.is_set() for cut in cuts), "two replies are lost")
+    await cluster.begins("", len(cluster.ledger.runs()) + 2)
+    await commands.pause(job.job_id)
 
     await cluster.drained()
-    assert [cut.happened.is_set() for cut in cuts] == [True, True]
-    instants = [run.scheduled_for for run in cluster.ledger.runs()]
-    assert len(instants) == len(set(instants)) == 5
-    assert max(instants) - min(instants) == 4 * (instants[1] - instants[0])
+    instants = sorted(run.scheduled_for for run in cluster.ledger.runs())
+    assert {after - before for before, after in pairwise(instants)} == {timedelta(seconds=1)}
     cluster.check_books()
 
 
@@ -226,25 +231,19 @@ async def test_a_listener_cut_off_in_silence_is_slower_and_heals_itself(
     await worker.event("listener.changed", is_listening=True)
 
     assert proxy.silence(lambda link: any("LISTEN" in text for text in link.statements)) == 1
-    for number in range(3):
-        execution = await enqueue(commands, "work", {"label": f"deaf-{number}"})
+    # Found by the sweep, which comes every second.
+    for _ in range(3):
+        execution = await enqueue(commands, "work")
         assert (await cluster.ends(execution))["state"] == "succeeded"
-    deaf = [_waited(cluster, f"deaf-{number}") for number in range(3)]
     await worker.event("listener.changed", is_listening=False)
     await worker.event("listener.changed", is_listening=True, count=2)
-    for number in range(3):
-        await cluster.ends(await enqueue(commands, "work", {"label": f"healed-{number}"}))
-    healed = [_waited(cluster, f"healed-{number}") for number in range(3)]
 
-    # Found by the sweep, which comes every second; and then by the hint, which comes at once.
-    assert max(deaf) < 3
-    assert min(healed) < 0.3
+    # And then by the hint, which comes at once: nothing else tells a worker the name of what it claims.
+    claimed_by_name = proxy.lose_reply(text_of("claim_named"), containing=b"marked")
+    async with asyncio.timeout(60):
+        while not claimed_by_name.happened.is_set():
+            await cluster.ends(await enqueue(commands, "work", {"label": "marked"}))
     cluster.check_books()
-
-
-def _waited(cluster: Cluster, label: str) -> float:
-    (run,) = cluster.ledger.runs(label)
-    return (run.began_at - run.scheduled_for).total_seconds()
 
 
 async def test_a_worker_cut_off_lets_go_before_others_take_over(
@@ -348,7 +347,7 @@ async def test_a_client_that_falls_silent_in_the_middle_of_a_change_does_not_sto
         begun = len(cluster.ledger.runs("other"))
 
         await cluster.begins("other", begun + 3, seconds=40)
-        await cluster.begins("paused", len(cluster.ledger.runs("paused")) + 3, seconds=10)
+        await cluster.begins("paused", len(cluster.ledger.runs("paused")) + 3, seconds=40)
         change.cancel()
         proxy.heal()
     cluster.verify()
