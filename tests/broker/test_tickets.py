@@ -144,14 +144,17 @@ async def test_what_is_no_ticket_is_passed_over(broker: Broker, broker_server: B
 
 async def test_a_cut_connection_is_told_and_healed(broker: Broker, broker_server: BrokerServer) -> None:
     waiting = asyncio.ensure_future(broker.receive("a", 5, 10 * SOON))
-    await asyncio.sleep(0.3)
 
-    await broker_server.cut_connections()
+    async with asyncio.timeout(30):
+        # It may not be connected yet.
+        while not waiting.done():
+            await broker_server.cut_connections()
+            await asyncio.sleep(0.1)
 
     with pytest.raises(BrokerUnavailable):
         await waiting
     published = ticket()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         while True:
             try:
                 await broker.publish("a", [published])
