@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
 import pytest
@@ -94,6 +95,24 @@ async def test_a_new_server_forgets_what_is_old_and_nothing_else(
     await Requests(store.database).begin("eve", "k", b"young")
 
     assert [row["caller"] for row in await table(store, "idempotency_key")] == ["eve"]
+
+
+@pytest.mark.parametrize("statement", ["forget_old_requests", "trim_idempotency_key"])
+async def test_who_forgets_old_keys_leaves_one_alone_that_is_begun_anew_just_then(
+    requests: Requests, store: Store, clock: VirtualClock, statement: str
+) -> None:
+    clock.advance(KEEP + timedelta(seconds=1))
+    database, old = store.database, clock.now() - KEEP
+
+    async with database.transaction() as connection:
+        again = {"caller": "ann", "key": "k", "request_hash": b"again", "seed": "s", "keep": KEEP, "patience": PATIENCE}
+        assert await database.fetch("begin_request", connection, **again)
+        forgetting = asyncio.create_task(database.fetch(statement, keep=KEEP, before=old, limit=10))
+        # Either it is done, or it waits for us and goes on as soon as we have committed.
+        await asyncio.wait([forgetting], timeout=0.5)
+    await forgetting
+
+    assert [(row["caller"], row["key"]) for row in await table(store, "idempotency_key")] == [("ann", "k")]
 
 
 async def test_a_request_that_nobody_answered_is_the_same_deed_when_it_comes_again(

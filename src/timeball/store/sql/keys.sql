@@ -91,11 +91,14 @@ WHERE caller = :caller
   AND status IS NULL;
 
 -- name: forget_old_requests
+-- By ctid: a plan for all ages would read the whole table, to join it with a few rows of itself. They are locked, and looked at again after a lock
+-- wait, so that no key is taken away from a request that has begun under it anew.
 DELETE FROM timeball.idempotency_key
-WHERE (caller, key) IN (
-    SELECT caller, key
+WHERE ctid = ANY (ARRAY(
+    SELECT ctid
     FROM timeball.idempotency_key
     WHERE created_at < coalesce(:now, now()) - :keep::interval
     ORDER BY created_at
     LIMIT 1000
-);
+    FOR UPDATE SKIP LOCKED
+));

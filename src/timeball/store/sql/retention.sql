@@ -38,8 +38,16 @@ WHERE id IN (SELECT id FROM timeball.audit WHERE at < :before LIMIT :limit)
 RETURNING id;
 
 -- name: trim_idempotency_key
+-- As forget_old_requests does.
 DELETE FROM timeball.idempotency_key
-WHERE (caller, key) IN (SELECT caller, key FROM timeball.idempotency_key WHERE created_at < :before LIMIT :limit)
+WHERE ctid = ANY (ARRAY(
+    SELECT ctid
+    FROM timeball.idempotency_key
+    WHERE created_at < :before
+    ORDER BY created_at
+    LIMIT :limit
+    FOR UPDATE SKIP LOCKED
+))
 RETURNING key;
 
 -- name: unused_limits
