@@ -8,7 +8,7 @@ from one end to the other to find them, has not found its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
@@ -16,16 +16,14 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from psycopg import sql
 
+from tests import plans
 from tests.factories import ALWAYS, claim_all
-from tests.plans import nodes_of, rows_touched
+from tests.plans import ALL_MODES, EMPTIED, EMPTY, FORGET, nodes_of, rows_touched
 from tests.servers import PostgresServer, Servers, ServiceMissing, give_up_on
 from timeball.env import Env
-from timeball.store.database import _SESSION
 from timeball.store.postgres import Store
 from timeball.store.rooms import PARKED_AT
-from timeball.store.statements import all_statements
 from timeball.testing import VirtualClock
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -82,11 +80,6 @@ _FILL = "".join(
 )
 
 _LEARN = "ANALYZE timeball.due, timeball.ready, timeball.blocked, timeball.running, timeball.finished"
-# What a planner knows that has not looked since the rooms were empty (fault 30).
-_FORGET = """
-DELETE FROM pg_statistic WHERE starelid IN (SELECT oid FROM pg_class WHERE relnamespace = 'timeball'::regnamespace);
-UPDATE pg_class SET reltuples = 1, relpages = 1 WHERE relnamespace = 'timeball'::regnamespace;
-"""
 
 
 @pytest.fixture(scope="module")
@@ -111,12 +104,12 @@ def crowded(server: PostgresServer, template_of: Callable[[PostgresServer], str]
     server.drop_database(name)
 
 
-# What vacuum writes down that has found a room empty: its pages are there, so that is believed however many rows come.
-_EMPTY = """
-UPDATE pg_class SET reltuples = 0, relpages = greatest(pg_relation_size(oid) / 8192, 1)
-WHERE relnamespace = 'timeball'::regnamespace AND relkind = 'r';
-"""
-_BELIEFS = {"fresh statistics": _LEARN, "no statistics": _FORGET, "empty rooms": _FORGET + _EMPTY}
+_BELIEFS = {
+    "fresh statistics": _LEARN,
+    "emptied rooms": EMPTIED,
+    "no statistics": FORGET,
+    "empty rooms": FORGET + EMPTY,
+}
 
 
 @pytest.fixture(scope="module", params=list(_BELIEFS))
@@ -126,16 +119,9 @@ def belief(request: pytest.FixtureRequest, server: PostgresServer, crowded: str)
     return str(request.param)
 
 
-@contextmanager
-def session(server: PostgresServer, database: str, belief: str) -> Iterator[psycopg.Connection[Any]]:
-    """A connection with the settings of the store's own; nothing it does is kept."""
-    with psycopg.connect(server.dsn(database), prepare_threshold=None) as connection:
-        for name, value in _SESSION.items():
-            connection.execute(f"SET {name} = '{value}'")
-        if belief == "no statistics":
-            connection.execute("SET enable_hashjoin = off; SET enable_mergejoin = off")
-        yield connection
-        connection.rollback()
+def session(server: PostgresServer, database: str, belief: str) -> AbstractContextManager[psycopg.Connection[Any]]:
+    joins_off = "SET enable_hashjoin = off; SET enable_mergejoin = off"
+    return plans.session(server, database, joins_off if belief == "no statistics" else "")
 
 
 def id_(number: int) -> UUID:
@@ -191,9 +177,10 @@ _JOB_COLUMNS = {"job_id": job(odd(_DUE)[0]), "parked_at": PARKED_AT, "reason": "
 
 _PAST = {"start": NOW - timedelta(days=400), "first_id": UUID(int=0), "last_id": UUID(int=2**128 - 1)}
 
+# What has tests of its own below.
+TRIED_APART = ("is_anything_left",)
+
 # Statement, parameters, and how many rows of the rooms it may touch at most.
-# A row costs a few pages to find by an index, and a few more to write.
-_PAGES_OF_A_ROW, _PAGES_BESIDES = 10, 200
 HOT: dict[str, tuple[dict[str, Any], int]] = {
     # Each lane is read twice a batch deep, and each row that may be taken is locked and taken once.
     "claim": (_CLAIM, 2 * len(LANES) * 3 * BATCH + 4 * BATCH),
@@ -298,31 +285,17 @@ HOT: dict[str, tuple[dict[str, Any], int]] = {
 
 
 def run_explained(connection: psycopg.Connection[Any], name: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Run a prepared statement, as the store's driver does, and return its plan with what it read."""
-    statement = all_statements()[name]
-    values = [NOW if parameter == "now" else given[parameter] for parameter in statement.parameters]
-    connection.execute(sql.SQL("PREPARE hot AS ") + sql.SQL(statement.numbered()))
-    arguments = sql.SQL("({})").format(sql.SQL(", ").join(map(sql.Literal, values))) if values else sql.SQL("")
-    asked = sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE hot")
-    explained = connection.execute(asked + arguments).fetchone()
-    assert explained is not None
-    plan: dict[str, Any] = explained[0][0]["Plan"]
-    return plan
+    return plans.run_explained(connection, name, given, NOW)
 
 
 def check_touched(connection: psycopg.Connection[Any], name: str, given: dict[str, Any], most: int) -> None:
-    plan = run_explained(connection, name, given)
-    scans = list(rows_touched(plan))
-    listing = "\n".join(f"{rows:>9,} {scan}" for scan, rows in scans)
-    assert sum(rows for _, rows in scans) <= most, listing
-    pages = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
-    assert pages <= _PAGES_OF_A_ROW * most + _PAGES_BESIDES, listing
+    plans.check_touched(connection, name, given, most, NOW)
 
 
 @pytest.mark.parametrize("name", list(HOT))
 def test_a_hot_statement_touches_little(server: PostgresServer, crowded: str, belief: str, name: str) -> None:
     """Fault 30."""
-    for plan_cache_mode in ("force_custom_plan", "force_generic_plan"):
+    for plan_cache_mode in ALL_MODES:
         with session(server, crowded, belief) as connection:
             connection.execute(f"SET plan_cache_mode = {plan_cache_mode}")
 
@@ -364,7 +337,7 @@ def test_successes_are_looked_up_one_by_one(server: PostgresServer, crowded: str
 def test_a_claim_reads_the_heads_of_its_lanes(server: PostgresServer, crowded: str, belief: str, lanes: int) -> None:
     """They are read inside a function, which no plan shows."""
     given = _CLAIM | {name: _CLAIM[name][:lanes] for name in ("queues", "priorities", "bounds", "first_ids")}
-    for plan_cache_mode in ("force_custom_plan", "force_generic_plan"):
+    for plan_cache_mode in ALL_MODES:
         with session(server, crowded, belief) as connection:
             connection.execute(f"SET plan_cache_mode = {plan_cache_mode}")
 
@@ -377,7 +350,7 @@ def test_a_claim_reads_the_heads_of_its_lanes(server: PostgresServer, crowded: s
 def test_who_looks_for_what_was_left_reads_the_first_of_each_lane(
     server: PostgresServer, crowded: str, belief: str
 ) -> None:
-    for plan_cache_mode in ("force_custom_plan", "force_generic_plan"):
+    for plan_cache_mode in ALL_MODES:
         with session(server, crowded, belief) as connection:
             connection.execute(f"SET plan_cache_mode = {plan_cache_mode}")
 

@@ -10,7 +10,11 @@ FOR UPDATE;
 
 -- name: promote
 -- Let blocked executions into ready while their limit has places, most urgent first: by their index, whose rank knows no time zone. By ctid as in claim.
-WITH place AS (
+-- `whole` as in lanes.
+WITH whole AS MATERIALIZED (
+    SELECT '-infinity'::timestamp AS first, 'infinity'::timestamp AS last
+),
+place AS (
     SELECT running_limit.key,
            running_limit.max_running
              - (SELECT count(*) FROM timeball.ready WHERE ready.limit_key = running_limit.key)
@@ -20,11 +24,13 @@ WITH place AS (
 ),
 chosen AS MATERIALIZED (
     SELECT first.tid
-    FROM place
+    FROM whole
+    CROSS JOIN place
     CROSS JOIN LATERAL (
         SELECT blocked.ctid AS tid
         FROM timeball.blocked
         WHERE blocked.limit_key = place.key
+          AND (blocked.run_at AT TIME ZONE 'UTC') - blocked.priority * interval '12 seconds' BETWEEN whole.first AND whole.last
         ORDER BY (blocked.run_at AT TIME ZONE 'UTC') - blocked.priority * interval '12 seconds'
         LIMIT greatest(place.free, 0)
     ) AS first
@@ -43,16 +49,21 @@ RETURNING queue, priority, run_at;
 
 -- name: blocked_keys
 -- The limits somebody waits for, the first few behind one of them: a loose index scan, one probe a limit.
--- The reaper looks at each again, in case whoever freed a place died before it could promote.
-WITH RECURSIVE waited_for AS (
+-- The reaper looks at each again, in case whoever freed a place died before it could promote. `whole` as in lanes.
+WITH RECURSIVE whole AS MATERIALIZED (
+    SELECT '-infinity'::timestamp AS first, 'infinity'::timestamp AS last
+),
+waited_for AS (
     SELECT :behind::text AS limit_key, 0 AS number
     UNION ALL
     SELECT following.limit_key, waited_for.number + 1
     FROM waited_for
+    CROSS JOIN whole
     CROSS JOIN LATERAL (
         SELECT blocked.limit_key
         FROM timeball.blocked
         WHERE blocked.limit_key > waited_for.limit_key
+          AND (blocked.run_at AT TIME ZONE 'UTC') - blocked.priority * interval '12 seconds' BETWEEN whole.first AND whole.last
         ORDER BY blocked.limit_key
         LIMIT 1
     ) AS following
