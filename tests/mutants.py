@@ -62,9 +62,9 @@ MUTANTS = (
     ),
     _one(
         "successes locked in whatever order they come",
-        f"{_SQL}/finishing.sql",
-        "    ORDER BY o.id\n",
-        "",
+        "store/finishing.py",
+        "sorted(findings, key=lambda f: f.claimed.id.bytes)",
+        "findings",
         f"{_RACES}::test_a_batch_of_what_runs_is_locked_in_the_order_of_ids",
     ),
     _one(
