@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from uuid import UUID
 
+import psycopg
 import pytest
 
-from tests.servers import ServiceMissing, give_up_on
+from tests.servers import ServiceMissing, give_up_on, wait_until
 from tests.system.cluster import LONG_LEASES, Cluster, DurableServer, enqueue, make_server
 from timeball.commands import Commands
 from timeball.errors import StoreError
@@ -21,10 +24,12 @@ pytestmark = pytest.mark.slow
 
 SIZE = "160m"
 LARGE = 200_000
+OFTEN_RENEWED = LONG_LEASES | {"TIMEBALL_SCHEDULER__RENEW_SECONDS": "0.5", "TIMEBALL_WORKER__RENEW_SECONDS": "0.5"}
+RENEWALS = 20
 
 
 class SmallDisk:
-    """A PostgreSQL whose tables lie on a small volume; its log of changes lies elsewhere, as it should."""
+    """A PostgreSQL whose tables lie on a small volume; its log of changes lies elsewhere, as it should, or there too."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -43,16 +48,20 @@ class SmallDisk:
         if mounted.returncode != 0:
             pytest.skip(f"a volume of its own can be mounted by root only: {mounted.stderr.strip()}")
 
-    def start(self) -> None:
+    def start(self, *, holds_log: bool = False) -> None:
         self.server = make_server(self._volume / "pg")
         self.server._initialise()
+        if not holds_log:
+            self._move_log()
+        self.server.start()
+
+    def _move_log(self) -> None:
         changes = self.server.folder / "data" / "pg_wal"
         elsewhere = self._folder / "wal"
         shutil.move(changes, elsewhere)
         for path in (elsewhere, *elsewhere.rglob("*")):
             shutil.chown(path, self.server._account.uid, self.server._account.gid)
         changes.symlink_to(elsewhere)
-        self.server.start()
 
     def fill(self) -> None:
         """Leave no room at all."""
@@ -62,6 +71,15 @@ class SmallDisk:
                     while True:
                         file.write(b"\0" * size)
 
+    def use_up_log(self) -> None:
+        """Write changes that nobody needs until the server can write none, and stops."""
+        wait_until(self._has_stopped, "the server stops", 60)
+
+    def _has_stopped(self) -> bool:
+        with suppress(psycopg.Error):
+            self.server.execute("SELECT pg_logical_emit_message(false, 'filler', repeat('x', 1000000))")
+        return not self.server.is_running
+
     def make_room(self) -> None:
         self._filler.unlink()
 
@@ -70,19 +88,31 @@ class SmallDisk:
 
 
 @pytest.fixture
-def disk(short_folder: Path) -> Iterator[SmallDisk]:
+def disk(short_folder: Path, request: pytest.FixtureRequest) -> Iterator[SmallDisk]:
     if os.geteuid() != 0:
         pytest.skip("a volume of its own can be mounted by root only")
     disk = SmallDisk(short_folder)
     disk.mount()
     try:
-        disk.start()
+        disk.start(holds_log=getattr(request, "param", False))
         yield disk
         disk.server.stop()
     except ServiceMissing as error:
         give_up_on(error)
     finally:
         disk.unmount()
+
+
+async def renewed_often(cluster: Cluster) -> None:
+    """Wait until every node has renewed its lease so often that a page could not hold what that leaves behind."""
+    ends: dict[str, set[datetime]] = {"scheduler": set(), "worker": set()}
+
+    def is_often() -> bool:
+        for kind, lease_until in cluster.sql("SELECT kind, lease_until FROM timeball.node"):
+            ends[kind].add(lease_until)
+        return all(len(seen) > RENEWALS for seen in ends.values())
+
+    await cluster.eventually(is_often, "the leases are renewed on a full disk", 120)
 
 
 async def enqueue_much(commands: Commands, ids: list[UUID]) -> None:
@@ -94,8 +124,8 @@ async def test_with_a_full_disk_nothing_is_lost_and_all_is_done_when_there_is_ro
     disk: SmallDisk, make_cluster: Callable[..., Cluster]
 ) -> None:
     """Fault 31."""
-    cluster = make_cluster(disk.server.dsn(disk.server.create_database()), **LONG_LEASES)
-    _, worker = await cluster.nodes(schedulers=1, workers=1)
+    cluster = make_cluster(disk.server.dsn(disk.server.create_database()), **OFTEN_RENEWED)
+    scheduler, worker = await cluster.nodes(schedulers=1, workers=1)
     async with cluster.commands() as commands:
         ids = [await enqueue(commands, "large", {"gate": "a", "size": LARGE}) for _ in range(15)]
         await cluster.begins("a", len(ids))
@@ -108,6 +138,10 @@ async def test_with_a_full_disk_nothing_is_lost_and_all_is_done_when_there_is_ro
         cluster.open_gate("a")
         failed = await worker.event("service.failed", 60, service="recorder")
         assert "No space left on device" in failed["error"]
+        # Handlers go on to their end all the same, and nobody loses its lease meanwhile, however long that lasts.
+        await cluster.eventually(lambda: all(run.ended for run in cluster.ledger.runs("a")), "the handlers end")
+        await renewed_often(cluster)
+        assert cluster.live()["running"] >= 15
         disk.make_room()
 
         await worker.event("service.recovered", 60, service="recorder")
@@ -116,4 +150,31 @@ async def test_with_a_full_disk_nothing_is_lost_and_all_is_done_when_there_is_ro
 
     assert {(end["state"], end["attempts"], end["lost"]) for end in ends} == {("succeeded", 1, 0)}
     assert len(cluster.ledger.runs("a")) == 15
+    assert not [*scheduler.events("node.lost"), *worker.events("node.lost"), *worker.events("stale_outcome")]
+    cluster.check_books()
+
+
+@pytest.mark.parametrize("disk", [True], indirect=True)
+async def test_a_server_that_a_full_disk_stops_finds_all_outcomes_when_it_runs_again(
+    disk: SmallDisk, make_cluster: Callable[..., Cluster]
+) -> None:
+    """Fault 31. The log of changes lies on the same volume, and PostgreSQL cannot go on without it."""
+    cluster = make_cluster(disk.server.dsn(disk.server.create_database()), **LONG_LEASES)
+    _, worker = await cluster.nodes(schedulers=1, workers=1)
+    async with cluster.commands() as commands:
+        ids = [await enqueue(commands, "large", {"gate": "a", "size": LARGE}) for _ in range(15)]
+        await cluster.begins("a", len(ids))
+        disk.fill()
+
+        await asyncio.to_thread(disk.use_up_log)
+        cluster.open_gate("a")
+        await worker.event("service.failed", 60, service="recorder")
+        disk.make_room()
+        disk.server.start()
+
+        ends = [await cluster.ends(id_, 60) for id_ in ids]
+
+    assert {(end["state"], end["attempts"], end["lost"]) for end in ends} == {("succeeded", 1, 0)}
+    assert len(cluster.ledger.runs("a")) == len(ids)
+    assert not worker.events("node.lost")
     cluster.check_books()
