@@ -43,9 +43,14 @@ def arguments_misfit(
     parameters: tuple[inspect.Parameter, ...],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
+    *,
+    is_partial: bool = False,
 ) -> InvalidInput:
-    """Why a function cannot be called with these arguments; every reason, and not the first alone."""
-    found = list(_misfits(parameters, args, kwargs))
+    """Why a function cannot be called with these arguments; every reason, and not the first alone.
+
+    A *partial* call needs not have all of them.
+    """
+    found = [*_strangers(parameters, args, kwargs), *(() if is_partial else _missing(parameters, args, kwargs))]
     said = "; ".join(words for _, words in found[:_MOST_PROBLEMS])
     errors = [{"pointer": f"/payload/{name}" if name else "/payload", "detail": words} for name, words in found]
     return InvalidInput(
@@ -56,7 +61,7 @@ def arguments_misfit(
     )
 
 
-def _misfits(
+def _strangers(
     parameters: tuple[inspect.Parameter, ...], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Iterator[tuple[str, str]]:
     by_place = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
@@ -75,9 +80,15 @@ def _misfits(
             yield name, f"{name} is given twice, by its place and by its name"
         elif name not in names and not takes_any:
             yield name, unknown(name, names)
+
+
+def _missing(
+    parameters: tuple[inspect.Parameter, ...], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Iterator[tuple[str, str]]:
+    by_place = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     for p in parameters:
-        is_given = p.name in placed or (p.name in kwargs and p.kind is not p.POSITIONAL_ONLY)
-        if p.default is _EMPTY and p.name not in rests and not is_given:
+        is_given = p in by_place[: len(args)] or (p.name in kwargs and p.kind is not p.POSITIONAL_ONLY)
+        if p.default is _EMPTY and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and not is_given:
             yield p.name, f"{p.name} is missing"
 
 

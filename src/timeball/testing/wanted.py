@@ -11,6 +11,7 @@ import orjson
 
 from timeball.domain.json_values import encode_object
 from timeball.errors import InvalidInput
+from timeball.handlers.refusals import arguments_misfit
 from timeball.handles import Call, HandlerHandle
 
 HandlerLike = HandlerHandle[..., Any] | str
@@ -71,8 +72,9 @@ def _named(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
     signature = inspect.signature(function)
     try:
         bound = signature.bind_partial(*args, **kwargs).arguments
-    except TypeError as error:
-        raise InvalidInput(f"{function.__qualname__}{signature}: {error}") from None
+    except TypeError:
+        parameters = tuple(signature.parameters.values())
+        raise arguments_misfit(function, parameters, args, kwargs, is_partial=True) from None
     extra = {p.name for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD}
     own = {name: value for name, value in bound.items() if name not in extra}
     return own | {key: value for name in extra for key, value in bound.get(name, {}).items()}

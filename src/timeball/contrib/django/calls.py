@@ -14,6 +14,7 @@ import orjson
 
 from timeball.contrib.django.frameworks import AnyTask
 from timeball.domain.handler import PayloadMismatch
+from timeball.handlers.refusals import arguments_misfit
 
 _POSITIONAL = "$args"
 
@@ -30,9 +31,7 @@ class Call:
         """What a payload stands for."""
         document = orjson.loads(payload) or {}
         if not isinstance(document, dict) or not isinstance(document.get(_POSITIONAL, []), list):
-            raise PayloadMismatch(
-                f"the payload is {payload[:60]}, expected the arguments by their names", field="payload"
-            )
+            raise PayloadMismatch("the payload is no object, expected the arguments by their names", field="payload")
         return cls(document.pop(_POSITIONAL, []), document)
 
     def payload(self) -> dict[str, Any]:
@@ -45,5 +44,7 @@ class Call:
         context = (None,) if task.takes_context else ()
         try:
             signature.bind(*context, *self.args, **self.kwargs)
-        except TypeError as error:
-            raise PayloadMismatch(f"{task.module_path}{signature}: {error}", field="payload") from None
+        except TypeError:
+            own = tuple(signature.parameters.values())[len(context) :]
+            misfit = arguments_misfit(task.func, own, self.args, self.kwargs)
+            raise PayloadMismatch(str(misfit), field="payload", hint=misfit.hint, errors=misfit.errors) from None
