@@ -52,19 +52,33 @@ def test_a_misspelt_field_is_refused(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("a.json", '{"name": "a"}', "no list of jobs"),
-        ("a.json", "[7]", "job 1 of a.json is no JSON object"),
-        ("a.jsonl", "\n\nnonsense\n", "line 3 of a.jsonl is no JSON object"),
+        ("a.json", '{"name": "a"}', "a.json is an object whose jobs are nothing, expected a list of jobs"),
+        ("a.json", '{"jobs": 3}', "a.json is an object whose jobs are a number, expected a list of jobs"),
+        ("a.json", '"a"', "a.json is text, expected a list of jobs"),
+        ("a.json", "[7]", "job 1 of a.json is a number, expected a job: a JSON object"),
+        ("a.json", '{"a": [', "a.json is no JSON: unexpected end of data: line 1 column 8 (char 7)"),
+        ("a.json", "", "a.json is no JSON"),
+        ("a.jsonl", "\n\nnonsense\n", "line 3 of a.jsonl is no JSON"),
+        ("a.jsonl", "\n[1]\n", "line 2 of a.jsonl is a list, expected a job: a JSON object"),
+        (
+            "a.yaml",
+            "jobs: [\n",
+            "the first line of a.yaml is 'jobs: [', expected the names of columns, name and handler",
+        ),
         ("b.txt", "name\n", "expected csv, jsonl or json"),
+        ("c.csv", b"\xff\xfe\0", "c.csv cannot be read: it is no text in UTF-8"),
+        ("c.csv", None, "c.csv cannot be read: No such file or directory"),
     ],
 )
-def test_a_file_that_is_none_says_where(cli: Cli, name: str, text: str, words: str) -> None:
-    Path(name).write_text(text)
+def test_a_file_that_is_none_says_where(cli: Cli, name: str, text: str | bytes | None, words: str) -> None:
+    if text is not None:
+        Path(name).write_bytes(text.encode() if isinstance(text, str) else text)
 
     done = cli("jobs", "import", name, *(["--format", "txt"] if name == "b.txt" else []))
 
     assert done.code == 2
     assert words in done.err
+    assert len(done.err.splitlines()) == 3
 
 
 def test_sync_creates_changes_leaves_and_prunes(cli: Cli) -> None:

@@ -8,12 +8,14 @@ longer than all the rest of `timeball next`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, ClassVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.exceptions import TyperException
 
 
 class Leaf(TyperCommand):
@@ -23,6 +25,11 @@ class Leaf(TyperCommand):
         """What can be typed behind it."""
         return _hastened(super().get_params(ctx))
 
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """What was typed behind it."""
+        with _placed(ctx):
+            return super().parse_args(ctx, args)
+
 
 class Noun(TyperGroup):
     """A group of commands that reads its values quickly."""
@@ -30,6 +37,19 @@ class Noun(TyperGroup):
     def get_params(self, ctx: Any) -> Any:
         """What can be typed behind it."""
         return _hastened(super().get_params(ctx))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """What was typed behind it."""
+        with _placed(ctx):
+            return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that was typed."""
+        if self.get_command(ctx, args[0]) is None and not args[0].startswith("-") and not ctx.resilient_parsing:
+            from timeball.cli.misuse import UnknownCommand
+
+            raise UnknownCommand(args[0], ctx)
+        return super().resolve_command(ctx, args)
 
 
 class Branch(TyperCommand):
@@ -70,6 +90,17 @@ def with_examples(text: str | None, examples: Sequence[str]) -> str:
     summary, _, rest = words.partition("\n\n")
     shown = "\n".join(["\b", "Examples:", *(f"  {example}" for example in examples)])
     return "\n\n".join(part for part in (summary, shown, rest) if part)
+
+
+@contextmanager
+def _placed(ctx: Any) -> Iterator[None]:
+    """Let an error know the command that it is about; Typer forgets it for some."""
+    try:
+        yield
+    except TyperException as error:
+        if getattr(error, "ctx", ctx) is None:
+            vars(error)["ctx"] = ctx
+        raise
 
 
 class _Unread:

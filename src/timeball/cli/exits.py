@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from timeball.cli.words import harmless
@@ -85,28 +85,17 @@ def _why(error: TimeballError, rest: str) -> str:
     return "; ".join(facts)
 
 
-def misuse(error: TyperException) -> Iterator[str]:
-    """What is wrong with a command as it was typed, how it is typed, and what shows more."""
-    words = error.format_message()
-    context = getattr(error, "ctx", None)
-    # A noun or program that was called alone and does nothing alone: the message is its help.
-    if context is None or "\n" in words:
-        yield words
-        return
-    yield f"timeball: {words[:1].lower()}{words[1:]}"
-    yield f"  {' '.join(context.get_usage().split())}"
-    yield f"  {context.command_path} --help shows examples"
-
-
 def leave(error: TimeballError) -> int:
     """Explain an error on stderr, and say how to end."""
     _tell(explanation(error))
     return exit_code(error)
 
 
-def leave_misused(error: TyperException) -> int:
+def leave_misused(error: TyperException, typed: Sequence[str] = ()) -> int:
     """The same for a command that was typed wrong."""
-    _tell(misuse(error))
+    from timeball.cli.misuse import misuse  # for who has mistyped something
+
+    _tell(misuse(error, typed))
     return error.exit_code
 
 

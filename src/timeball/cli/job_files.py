@@ -5,20 +5,22 @@ from __future__ import annotations
 import csv
 import io
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from timeball.cli.fields import FIELDS_OF_A_JOB
-from timeball.cli.job_options import read_value
+from timeball.cli.job_options import kind_of, read_file, read_value
+from timeball.domain.instants import shown
 from timeball.errors import InvalidInput
 
 JobsFile = Annotated[
     Path,
     typer.Argument(metavar="FILE", help="JSON lines or CSV, as `jobs export` writes them, or a JSON list; - is stdin."),
 ]
+_SUCH_AS = 'such as [{"name": "a", "handler": "test.echo"}]; timeball jobs export writes such files'
 _SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json"}
 
 
@@ -37,43 +39,62 @@ def read_jobs(file: Path, kind: str) -> list[dict[str, Any]]:
 
     told = set(JobOut.model_fields) - set(FIELDS_OF_A_JOB)
     found: list[dict[str, Any]] = []
-    for place, row in _rows(_text(file), kind):
+    for place, row in _rows(_text(file), kind, file):
         if not isinstance(row, dict):
-            raise InvalidInput(f"{place} of {file} is no JSON object", field="file")
+            raise InvalidInput(
+                f"{place} of {file} is {kind_of(row)}, expected a job: a JSON object", field="file", hint=_SUCH_AS
+            )
         # A field that nobody knows is sent as well, so that the API refuses it: it may be a misspelt one.
         found.append({name: value for name, value in row.items() if name not in told and value is not None})
     return found
 
 
-def _rows(text: str, kind: str) -> Iterator[tuple[str, Any]]:
+def _rows(text: str, kind: str, file: Path) -> Iterator[tuple[str, Any]]:
     match kind:
         case "csv":
             rows = csv.DictReader(io.StringIO(text, newline=""))
+            _check_heading(rows.fieldnames or (), file)
             yield from ((f"row {number}", _from_csv(row)) for number, row in enumerate(rows, start=1))
         case "json":
-            document = read_value(text)
+            document = _json(text, str(file))
             jobs = document.get("jobs") if isinstance(document, dict) else document
-            yield from ((f"job {number}", job) for number, job in enumerate(_listed(jobs), start=1))
+            yield from ((f"job {number}", job) for number, job in enumerate(_listed(jobs, document, file), start=1))
         case _:
             lines = enumerate(text.splitlines(), start=1)
-            yield from ((f"line {number}", read_value(line)) for number, line in lines if line.strip())
+            yield from (
+                (f"line {number}", _json(line, f"line {number} of {file}")) for number, line in lines if line.strip()
+            )
 
 
-def _listed(jobs: Any) -> list[Any]:
-    if not isinstance(jobs, list):
+def _check_heading(names: Sequence[str], file: Path) -> None:
+    """A file of another kind is read as CSV without a complaint, and would have no jobs, or jobs of no name."""
+    if names and not {"name", "handler"} & set(names):
+        found = shown(", ".join(names))
         raise InvalidInput(
-            "the file is no list of jobs", field="file", hint='such as [{"name": "a", "handler": "test.echo"}]'
+            f"the first line of {file} is {found!r}, expected the names of columns, name and handler among them",
+            field="file",
+            hint="for JSON, call the file .json or .jsonl, or add --format; timeball jobs export writes such files",
         )
+
+
+def _listed(jobs: Any, document: Any, file: Path) -> list[Any]:
+    if not isinstance(jobs, list):
+        found = f"an object whose jobs are {kind_of(jobs)}" if isinstance(document, dict) else kind_of(document)
+        raise InvalidInput(f"{file} is {found}, expected a list of jobs", field="file", hint=_SUCH_AS)
     return jobs
 
 
-def _text(file: Path) -> str:
-    if str(file) == "-":
-        return sys.stdin.read()
+def _json(text: str, where: str) -> Any:
+    import orjson
+
     try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{file} cannot be read: {error}", field="file") from None
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise InvalidInput(f"{where} is no JSON: {error}", field="file", hint=_SUCH_AS) from None
+
+
+def _text(file: Path) -> str:
+    return sys.stdin.read() if str(file) == "-" else read_file(file, "file")
 
 
 _PLAIN_TEXT = frozenset(

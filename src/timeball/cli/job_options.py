@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from timeball.domain.instants import shown
 from timeball.errors import InvalidInput
 
 Arguments = Annotated[
@@ -50,15 +51,16 @@ class JobOptions:
 
     def fields(self, arguments: Sequence[str] | None = None) -> dict[str, Any]:
         """The fields of a job that were given, as the API takes them."""
+        self._check_one_schedule()
         found: dict[str, Any] = {
             "schedule": self.cron,
-            "interval_seconds": None if self.every is None else _seconds(self.every, "every"),
+            "interval_seconds": None if self.every is None else _seconds(self.every, "--every"),
             "scheduled_at": self._instant(),
             "timezone": self.tz,
             "queue": self.queue,
             "priority": None if self.priority is None else read_priority(self.priority),
             "max_retries": self.retries,
-            "timeout_ms": None if self.timeout is None else int(_seconds(self.timeout, "timeout") * 1000),
+            "timeout_ms": None if self.timeout is None else int(_seconds(self.timeout, "--timeout") * 1000),
             "tags": self.tag or None,
             "description": self.description,
             "payload": self._payload(arguments or ()),
@@ -66,23 +68,33 @@ class JobOptions:
         given = {name: value for name, value in found.items() if value is not None}
         return given | read_pairs(self.other or (), "--set")
 
+    def _check_one_schedule(self) -> None:
+        wishes = {"--cron": self.cron, "--every": self.every, "--at": self.at, "--in": self.delay}
+        given = [option for option, text in wishes.items() if text is not None]
+        if len(given) > 1:
+            raise InvalidInput(
+                f"{' and '.join(given)} are given, expected one of them",
+                field="schedule",
+                hint="leave out what you do not mean",
+            )
+
     def _instant(self) -> str | None:
-        if self.at is not None and self.delay is not None:
-            raise InvalidInput("--at and --in are both given, expected one", field="scheduled_at")
         if self.delay is not None:
             from timeball.clock import SystemClock
             from timeball.domain.spans import parse_span
 
-            return _stamp(SystemClock().now() + parse_span(self.delay, "in"))
+            return _stamp(SystemClock().now() + parse_span(self.delay, "--in"))
         if self.at is None or self.tz is not None:
             return self.at  # without an offset it is on the clock of --tz, and the API knows best
-        return _stamp(read_moment(self.at, "at"))
+        return _stamp(read_moment(self.at, "--at"))
 
     def _payload(self, arguments: Sequence[str]) -> Any:
         if self.payload is None:
             return read_pairs(arguments, "the payload") or None
         if arguments:
-            raise InvalidInput("both --payload and KEY=VALUE are given, expected one", field="payload")
+            raise InvalidInput(
+                "--payload and KEY=VALUE are given, expected one of them", field="payload", hint="leave out one"
+            )
         return read_json(self.payload)
 
 
@@ -92,7 +104,7 @@ def read_pairs(pairs: Sequence[str], what: str) -> dict[str, Any]:
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not equals or not key:
-            raise InvalidInput(f"{what} has {pair!r}, expected KEY=VALUE", hint="such as to=a@b.co or count=3")
+            raise InvalidInput(f"{what} has {shown(pair)!r}, expected KEY=VALUE", hint="such as to=a@b.co or count=3")
         found[key] = read_value(text)
     return found
 
@@ -115,7 +127,7 @@ def read_json(text: str) -> Any:
         return orjson.loads(_content(text))
     except orjson.JSONDecodeError as error:
         raise InvalidInput(
-            f"the payload is not JSON: {error}", field="payload", hint="""such as --payload '{"to": "a@b.co"}'"""
+            f"--payload is no JSON: {error}", field="payload", hint="""such as --payload '{"to": "a@b.co"}'"""
         ) from None
 
 
@@ -124,18 +136,45 @@ def _content(text: str) -> str:
         return sys.stdin.read()
     if not text.startswith("@"):
         return text
+    return read_file(Path(text[1:]), "payload")
+
+
+def read_file(file: Path, field: str) -> str:
+    """The text of a file."""
     try:
-        return Path(text[1:]).read_text(encoding="utf-8")
-    except OSError as error:
-        raise InvalidInput(f"{text[1:]} cannot be read: {error.strerror}", field="payload") from None
+        return file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        is_text = isinstance(error, OSError)
+        why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        hint = "check its name and who may read it; - reads stdin" if is_text else "save it as UTF-8"
+        raise InvalidInput(f"{file} cannot be read: {why}", field=field, hint=hint) from None
+
+
+def kind_of(value: Any) -> str:
+    """What a JSON value is, without telling it."""
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return "true or false"
+        case str():
+            return "text"
+        case int() | float():
+            return "a number"
+        case list():
+            return "a list"
+        case _:
+            return "an object"
 
 
 def read_priority(text: str) -> int:
     """A priority as a number or as a word."""
     if text in PRIORITIES:
         return PRIORITIES[text]
-    if not (text.isascii() and text.isdecimal()):
-        raise InvalidInput(f"priority is {text!r}, expected 0 to 100, or {', '.join(PRIORITIES)}", field="priority")
+    if not (text.isascii() and text.isdecimal() and int(text[:9]) <= PRIORITIES["critical"]):
+        raise InvalidInput(
+            f"--priority is {shown(text)!r}, expected 0 to 100, or {', '.join(PRIORITIES)}", field="priority"
+        )
     return int(text)
 
 
@@ -152,7 +191,7 @@ def read_moment(text: str, option: str) -> datetime:
         return SystemClock().now() - parse_span(text.removeprefix("-"))
     except InvalidInput:
         raise InvalidInput(
-            f"{option} is {text!r}, expected an instant such as 2026-11-16T06:00, or a span ago such as 2h",
+            f"{option} is {shown(text)!r}, expected an instant such as 2026-11-16T06:00, or a span ago such as 2h",
             field=option,
         ) from None
 

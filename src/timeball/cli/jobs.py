@@ -54,8 +54,8 @@ class JobSearchOptions:
             "search": self.search,
             "payload": self.payload,
             "q": self.query,
-            "start_date": None if self.since is None else read_moment(self.since, "since"),
-            "end_date": None if self.until is None else read_moment(self.until, "until"),
+            "start_date": None if self.since is None else read_moment(self.since, "--since"),
+            "end_date": None if self.until is None else read_moment(self.until, "--until"),
         }
         return {name: value for name, value in found.items() if value is not None}
 

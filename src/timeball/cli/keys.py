@@ -56,7 +56,7 @@ def create_key(
     """Make an API key. It is shown once. From the first key on, no request is let in without one."""
     from timeball.domain.spans import parse_span
 
-    span = None if expires is None else parse_span(expires, "expires")
+    span = None if expires is None else parse_span(expires, "--expires")
 
     async def work(ring: Keys) -> tuple[ApiKey, str] | None:
         if unless_any and await ring.any_usable():

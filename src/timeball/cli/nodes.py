@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from timeball.cli.program import load_program, settings_of
 from timeball.domain.events import Emit, ScheduleUndeclared, SettingUnknown
+from timeball.domain.text import check_label
 from timeball.engine.supervisor import Supervisor
 from timeball.errors import InvalidInput
 from timeball.handlers.registry import Registry
@@ -59,7 +60,7 @@ def _with_flags(settings: Settings, slots: int | None, queues: list[str] | None)
     if slots is not None:
         given["slots"] = slots
     if queues:
-        given["queues"] = tuple(queues)
+        given["queues"] = tuple(check_label(queue, "--queue") for queue in queues)
     if not given:
         return settings
     return settings.model_copy(update={"worker": settings.worker.model_copy(update=given)})

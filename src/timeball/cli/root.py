@@ -123,7 +123,7 @@ def run_command(arguments: Sequence[str]) -> int:
     try:
         ended = app(arguments, prog_name="timeball", standalone_mode=False)
     except TyperException as error:
-        return leave_misused(error)
+        return leave_misused(error, arguments)
     except typer.Abort:
         return INTERRUPTED
     # What a command returns is nobody's business; how it ended is.

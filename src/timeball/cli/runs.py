@@ -51,8 +51,8 @@ class RunSearchOptions:
             "handler": self.handler,
             "queue": self.queue,
             "q": self.query,
-            "start_date": None if self.since is None else read_moment(self.since, "since"),
-            "end_date": None if self.until is None else read_moment(self.until, "until"),
+            "start_date": None if self.since is None else read_moment(self.since, "--since"),
+            "end_date": None if self.until is None else read_moment(self.until, "--until"),
         }
         return {name: value for name, value in found.items() if value is not None}
 

@@ -17,7 +17,7 @@ def show_next(
     """Print the next times of a cron expression, local and UTC, and what clock changes do to them."""
     now = SystemClock().now()
     rule = parse_schedule(schedule=schedule, timezone=timezone, on_gap=on_gap, on_repeat=on_repeat, now=now)
-    start = now if after is None else read_moment(after, timezone, "after")
+    start = now if after is None else read_moment(after, timezone, "--after")
     found: list[Occurrence] = []
     due = 0
     for occurrence in rule.occurrences(start, with_skipped=True):

@@ -11,7 +11,7 @@ from timeball.cli.tree import DatabaseOf, plain, topic
 AppReference = Annotated[
     str | None, typer.Argument(metavar="[APP]", help="Where your handlers are: module:attribute, such as app:tb.")
 ]
-Slots = Annotated[int | None, typer.Option(help="How many executions run together.", min=1)]
+Slots = Annotated[int | None, typer.Option(help="How many executions run together.", min=1, max=10_000)]
 Queues = Annotated[list[str] | None, typer.Option("--queue", help="A queue to serve; repeat for more. None means all.")]
 Processes = Annotated[int, typer.Option(help="How many worker processes to run.", min=1, max=256)]
 Demo = Annotated[bool, typer.Option("--demo", help="With a few jobs to look at, all called demo-...")]

@@ -49,13 +49,15 @@ class Session:
     @asynccontextmanager
     async def connected(self, settings: Settings | None = None) -> AsyncIterator[AsyncClient]:
         """A client: of the server that was named, or of the API in this process."""
-        url = self.url or os.environ.get("TIMEBALL_URL")
+        url = self.url or os.environ.get("TIMEBALL_URL") or None
         if url is None:
             async with _in_process(settings) as client:
                 yield client
             return
         from timeball.client import AsyncClient
+        from timeball.client.faces import check_server
 
+        check_server(url, "--url" if self.url else "TIMEBALL_URL")
         async with AsyncClient(url) as client:
             yield client
 

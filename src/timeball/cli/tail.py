@@ -53,7 +53,7 @@ def tail(
     """Follow what happens: starts with their lateness, ends, failed tries, what operators do."""
     session.printer.refuse_csv("tail")
     wanted = {"queue": queue, "job": job, "types": types}
-    seconds = None if span is None else parse_span(span, "for").total_seconds()
+    seconds = None if span is None else parse_span(span, "--for").total_seconds()
 
     async def follow(client: AsyncClient) -> None:
         from asyncio import timeout

@@ -19,6 +19,7 @@ from timeball.cli.render import Column, Kind
 from timeball.cli.runs import RunSearchOptions, runs
 from timeball.cli.session import Session
 from timeball.cli.tree import DryRun, Reason, Yes, command
+from timeball.errors import InvalidInput
 
 if TYPE_CHECKING:
     from timeball.client import AsyncClient
@@ -64,7 +65,15 @@ def _opened(to: Path | None) -> Iterator[IO[bytes] | _TextSink]:
     if to is None:
         yield getattr(sys.stdout, "buffer", None) or _TextSink(sys.stdout)
         return
-    with to.open("wb") as file:
+    try:
+        file = to.open("wb")
+    except OSError as error:
+        raise InvalidInput(
+            f"--to is {to}, which cannot be written: {error.strerror}",
+            field="to",
+            hint="name a file in a folder that is there and that you may write to",
+        ) from None
+    with file:
         yield file
 
 
@@ -137,7 +146,7 @@ def backfill_job(
     dry_run: DryRun = False,
 ) -> None:
     """Run a job once for every occurrence that its schedule names in a span of the past."""
-    after, until = read_moment(start, "from"), read_moment(end, "to")
+    after, until = read_moment(start, "--from"), read_moment(end, "--to")
 
     async def work(client: AsyncClient) -> None:
         printer = session.printer

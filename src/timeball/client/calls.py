@@ -11,7 +11,7 @@ from urllib.parse import quote
 import orjson
 from pydantic import BaseModel, ValidationError
 
-from timeball.errors import ResultTimeout, ServerError
+from timeball.errors import InvalidInput, ResultTimeout, ServerError
 
 T = TypeVar("T")
 Model = TypeVar("Model", bound=BaseModel)
@@ -140,7 +140,12 @@ def post(path: str, read: Read[T], body: Mapping[str, Any] | None = None, **para
 
 
 def at(*steps: str) -> str:
-    """A path; whatever stands in its steps, no step becomes two."""
+    """A path; whatever stands in its steps, no step becomes two, or none."""
+    for step in steps:
+        if step in ("", ".", ".."):
+            raise InvalidInput(
+                f'a name or id is "{step}", expected that of something there is', hint="list what there is"
+            )
     return "".join(f"/{quote(step, safe='')}" for step in steps)
 
 

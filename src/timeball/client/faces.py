@@ -23,13 +23,25 @@ from timeball.client.calls import Awaited, Call, Page, anything
 from timeball.client.conversation import Patience, Reply, Send, Speaker, Step
 from timeball.client.groups import Groups
 from timeball.client.streams import PASSING_ERRORS, Event, EventStream
+from timeball.domain.addresses import address_problem
+from timeball.errors import InvalidInput
 
 T = TypeVar("T")
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 
 
+def check_server(url: str, name: str) -> None:
+    """Refuse what can be no address of a server; *name* is what it is called where it was written."""
+    if problem := address_problem(url, ("http", "https"), DEFAULT_URL):
+        raise InvalidInput(f"{name} {problem}", field="base_url", hint=f"such as {name}={DEFAULT_URL}")
+
+
 def _speaker(base_url: str | None, api_key: str | None, retries: int, timeout: float) -> Speaker:
+    if base_url:
+        check_server(base_url, "base_url")
+    elif named := os.environ.get("TIMEBALL_URL"):
+        check_server(named, "TIMEBALL_URL")
     url = base_url or os.environ.get("TIMEBALL_URL") or DEFAULT_URL
     return Speaker(url, api_key or os.environ.get("TIMEBALL_API_KEY") or None, Patience(retries), timeout)
 

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import orjson
 
+from timeball.domain.redaction import redacted
 from timeball.errors import (
     Conflict,
     InvalidInput,
@@ -67,7 +68,7 @@ def unreachable(error: httpx.TransportError, base_url: str) -> ServerUnreachable
     """The error for a server that did not answer."""
     words = str(error) or type(error).__name__
     return ServerUnreachable(
-        f"no answer from {base_url}: {words}",
+        f"no answer from {redacted(base_url)}: {words}",
         hint="is it running there? start one with: timeball up; or name another with TIMEBALL_URL",
         maybe_done=not was_never_sent(error),
     )
