@@ -78,7 +78,11 @@ class Timeball:
         settings: Settings | None = None,
     ) -> None:
         if settings is not None and (database_url is not None or data_dir is not None):
-            raise InvalidInput("settings are given beside database_url or data_dir, expected one or the other")
+            raise InvalidInput(
+                "settings are given beside database_url or data_dir, expected one or the other",
+                hint="give them to load_settings: Timeball(settings=load_settings(database_url=...))",
+            )
+        _check_settings(settings)
         self._given = {"database_url": database_url, "data_dir": data_dir}
         self._known_settings = settings
         self._env: Env | None = None
@@ -364,6 +368,19 @@ class Timeball:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+def _check_settings(settings: object) -> None:
+    if settings is None:
+        return
+    from timeball.settings import Settings
+
+    if not isinstance(settings, Settings):
+        raise InvalidInput(
+            f"settings is {type(settings).__name__}, expected Settings",
+            field="settings",
+            hint="make them with load_settings of timeball.settings, or give database_url alone",
+        )
 
 
 def _check_function(function: object) -> None:

@@ -109,7 +109,13 @@ def check_options(options: Mapping[str, Any], known: type[Any], where: str) -> N
     words = known.__optional_keys__
     for word in options:
         if word not in words:
-            raise InvalidInput(f"{where} has no option {word!r}; known are {', '.join(sorted(words))}", field=word)
+            from timeball.setting_names import did_you_mean, nearest  # for who has mistyped something
+
+            raise InvalidInput(
+                f"{where} has no option {word!r}; known are {', '.join(sorted(words))}",
+                field=word,
+                hint=did_you_mean(nearest(word, sorted(words))) or "leave it out",
+            )
 
 
 def job_fields(options: Mapping[str, Any]) -> dict[str, Any]:

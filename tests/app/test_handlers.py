@@ -11,6 +11,7 @@ import pytest
 
 from timeball import Conflict, HandlerHandle, InvalidInput, Timeball
 from timeball.domain.handler import RunStyle
+from timeball.settings import load_settings
 
 tb = Timeball("postgresql://nobody@nowhere.invalid/nothing")
 
@@ -163,3 +164,29 @@ def test_settings_go_alone(fresh: Timeball) -> None:
 def test_handles_are_found_by_whoever_takes_any_handler() -> None:
     assert isinstance(add, HandlerHandle)
     assert isinstance(double, HandlerHandle)
+
+
+def test_a_misspelt_option_is_answered_with_what_was_probably_meant(fresh: Timeball) -> None:
+    with pytest.raises(InvalidInput, match="has no option 'prority'") as refusal:
+        fresh.handler(prority=3)  # type: ignore[call-overload]
+
+    assert refusal.value.hint == "did you mean priority?"
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"settings": "postgresql://h"}, "settings is str, expected Settings"),
+        ({"settings": {"port": 1}}, "settings is dict, expected Settings"),
+        (
+            {"settings": load_settings(), "database_url": "postgresql://h"},
+            "settings are given beside database_url or data_dir, expected one or the other",
+        ),
+    ],
+    ids=["text", "mapping", "both"],
+)
+def test_settings_that_a_program_cannot_use_are_refused_where_it_is_made(given: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InvalidInput, match=problem) as refusal:
+        Timeball(**given)
+
+    assert "load_settings" in (refusal.value.hint or "")
