@@ -9,7 +9,7 @@ BIN     := .venv/bin
 SERVICES := postgresql pgbouncer redis rabbitmq chromium curl
 
 .DEFAULT_GOAL := help
-.PHONY: screenshots reference help up test check lint types audit bench bench-peers performance-page peers-page soak mutants schema reference lock clean run-packages dev-packages services
+.PHONY: screenshots reference help up test check lint types audit bench bench-peers performance-page peers-page swarm soak mutants schema reference lock clean run-packages dev-packages services
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -50,8 +50,14 @@ performance-page: dev-packages ## write the figures of the last runs into docs/e
 peers-page: dev-packages ## write the figures of `make bench-peers` into docs/explanation/peers.md, and draw them
 	@$(BIN)/python -m bench.peers.page
 
-soak: dev-packages services ## the system tests with random faults, for long (MINUTES=60 SEEDS=1000)
-	@SWARM_SEEDS=$(or $(SEEDS),1000) $(BIN)/python -m pytest -q -n $(WORKERS) --timeout 0 tests/engine/test_swarm.py
+swarm: dev-packages services ## whatever seeds do to schedulers and workers (SEEDS=1000 FIRST=0); ONLY=17 or a kept plan tells what happens
+	@SWARM_ONLY="$(ONLY)" SWARM_SEEDS=$(or $(SEEDS),200) SWARM_FIRST=$(or $(FIRST),0) $(BIN)/python -m pytest -q --timeout 0 \
+		$(if $(ONLY),-s,-n $(WORKERS)) tests/engine/test_swarm.py
+
+# Other seeds every day: those of yesterday would find nothing new.
+soak: dev-packages services ## the system tests with random faults, for long (MINUTES=60 SEEDS=5000)
+	@SWARM_SEEDS=$(or $(SEEDS),5000) SWARM_FIRST=$(or $(FIRST),$(shell date -u +%Y%m%d)00000) \
+		$(BIN)/python -m pytest -q -n $(WORKERS) --timeout 0 tests/engine/test_swarm.py
 	@CROWD=100000 $(BIN)/python -m pytest -q --timeout 0 tests/engine/test_crowds.py
 	@SOAK_MINUTES=$(or $(MINUTES),60) $(BIN)/python -m pytest --timeout 0 tests/system $(ARGS)
 

@@ -22,8 +22,6 @@ FAMILIES = {
     "a million rows": re.compile(r"/test_plans\.py::"),
     "a history to break": re.compile(r"/test_verify\.py::"),
     "a small world": re.compile(r"/cli/test_examples\.py::"),
-    # Its last test asks what the others have met.
-    "a swarm": re.compile(r"/test_swarm\.py::"),
 }
 
 

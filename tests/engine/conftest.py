@@ -61,3 +61,25 @@ def make_life(store: Store, env: Env, heard: Heard) -> WorkerLife:
     )
     runners = {RunStyle.COROUTINE: ManualRunner(Succeeded("7"))}
     return WorkerLife(env, heard, store, node, settings, registry(), runners)
+
+
+@pytest.fixture
+def make_database(servers: Servers, template_of: Callable[[PostgresServer], str]) -> Iterator[Callable[[], str]]:
+    """Makes empty databases, each for one run."""
+    try:
+        server = servers.postgres("pg15")
+    except ServiceMissing as error:
+        give_up_on(error)
+        raise
+    made: list[str] = []
+
+    def make() -> str:
+        # Its predecessor has been closed; hundreds of them would not fit on a small disk.
+        while made:
+            server.drop_database(made.pop())
+        made.append(server.create_database(template_of(server)))
+        return server.dsn(made[-1])
+
+    yield make
+    for name in made:
+        server.drop_database(name)

@@ -1,8 +1,8 @@
-"""Schedulers and workers in one process, their loops ticked one at a time in an order that a seed draws, on real SQL.
+"""Schedulers and workers in one process, their loops ticked one at a time in the order of a plan, on real SQL.
 
 Nodes die, between two rounds or between two statements, freeze and come back, and lose the connection before a statement or the reply
 behind its commit; one execution kills whoever runs it; and the database may fall back to what it was some time ago, as a failover does that
-loses the last commits. One clock, one statement at a time, nothing by chance but what the seed says: the same seed gives the same run,
+loses the last commits. One clock, one statement at a time, nothing by chance but what the plan says: the same plan gives the same run,
 statement by statement, and `trace` tells two runs apart.
 """
 
@@ -11,18 +11,34 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from hashlib import blake2b
 from random import Random
-from typing import Any
+from typing import Any, assert_never
 
-from tests.engine.support import MORTAL, ManualRunner, make_executor, registry
+from tests.engine.support import MORTAL, ManualRunner, create, make_executor, registry
+from tests.engine.swarm_plan import (
+    CUT,
+    KILL,
+    NARROW,
+    PLAIN,
+    POISON,
+    SCHEDULER,
+    SCHEDULES,
+    Deed,
+    Fault,
+    Plan,
+    What,
+)
 from tests.factories import FAILURE, HANDLER, make_node
+from timeball.commands import Commands
 from timeball.current import RunContext
 from timeball.domain.events import Event, Hoisted, OutcomeRefused
 from timeball.domain.execution import Claimed, Failed, Finding, Outcome, Succeeded
 from timeball.domain.handler import Handler
-from timeball.domain.ids import ExecutionId, Incarnation
+from timeball.domain.ids import ClaimId, ExecutionId, Incarnation
+from timeball.domain.job import JobSpec
 from timeball.domain.lifecycle import Move, Wait
 from timeball.domain.node import NodeKind
 from timeball.engine.claimer import Claimer, Sweeper
@@ -41,7 +57,12 @@ from timeball.testing import VirtualClock
 OpenStore = Callable[[Env], Awaitable[Store]]
 
 # What kills whoever runs it.
-POISON = '{"poison": true}'
+_POISONED = '{"poison": true}'
+_WORK = {
+    PLAIN: (JobSpec(handler=HANDLER, max_retries=20, max_lost=20), "{}"),
+    NARROW: (JobSpec(handler=HANDLER, queue=NARROW, max_lost=20), "{}"),
+    POISON: (JobSpec(handler=HANDLER, max_lost=3), _POISONED),
+}
 # What must be met by a batch of seeds, or it proves less than it seems to.
 TO_BE_MET = frozenset(
     {
@@ -103,18 +124,20 @@ class NotingRunner(ManualRunner):
 class SwarmNode:
     """One node: a life after the other, each until it is killed or finds its lease gone."""
 
-    def __init__(self, swarm: Swarm, store: Store, number: int) -> None:
+    def __init__(self, swarm: Swarm, store: Store, name: str) -> None:
         self.swarm = swarm
         self.store = store
-        self.number = number
-        self.services: list[Service] = []
+        self.name = name
+        self.services: dict[str, Service] = {}
         self.incarnation: Incarnation | None = None
         self.frozen_until = 0.0
-        # Just woken, it goes on where it was, before it looks at any clock.
-        self.is_numb = False
+        # How often, just woken, it goes on where it was, before it looks at any clock.
+        self.numb_for = 0
         # How often it acts before it notices that the database is another one.
         self.notices_in: int | None = None
         self._lost_reply: str | None = None
+        self._faults: list[Fault] = []
+        self._points = 0
         self._lease_ends = 0.0
         self._renew_at = 0.0
 
@@ -128,39 +151,40 @@ class SwarmNode:
     def kind(self) -> NodeKind:
         raise NotImplementedError
 
-    def make_services(self, incarnation: Incarnation) -> list[Service]:
+    def make_services(self, incarnation: Incarnation) -> dict[str, Service]:
         raise NotImplementedError
 
     def die(self) -> None:
         """As by kill -9: nothing is said, nothing is written."""
         self.incarnation = None
-        self.services = []
-        self.is_numb = False
+        self.services = {}
+        self.numb_for = 0
         self.notices_in = self._lost_reply = None
 
-    async def act(self, rng: Random) -> None:
+    async def act(self, turn: Deed, rng: Random) -> None:
         """One round of one loop, or a renewal; whatever the database refuses is tried again another time."""
+        self._faults, self._points = list(turn.faults), 0
         try:
             if self.incarnation is None:
                 await self.begin()
-            elif self.is_numb:
-                self.is_numb = False
-                await rng.choice(self.services).tick()
+            elif self.numb_for:
+                self.numb_for -= 1
+                await self.services[turn.loop].tick()
             elif self.swarm.clock.monotonic() >= self._lease_ends:
                 self.swarm.seen["life lost"] += 1
                 self.die()
             elif self.swarm.clock.monotonic() >= self._renew_at:
                 await self._renew(self.incarnation)
             else:
-                await rng.choice(self.services).tick()
+                await self.services[turn.loop].tick()
         except KilledError:
             self.swarm.seen["killed between two statements"] += 1
             self.die()
         except StoreUnavailable:
             self.swarm.seen["cut"] += 1
         self._notice_failover()
-        for _ in range(3):
-            await asyncio.sleep(0)
+        await _breathe()
+        self._faults = []
 
     def _notice_failover(self) -> None:
         if self.notices_in is not None:
@@ -169,17 +193,20 @@ class SwarmNode:
                 self.die()
 
     def fault(self, point: str) -> None:
-        """What the seed does to the statement that is to be sent, or has just been committed."""
-        self.swarm.note(self.number, point)
-        if self.swarm.is_healed:
+        """What the plan does to the statement that is to be sent, or has just been committed."""
+        self.swarm.note(self.name, point)
+        here = next((fault for fault in self._faults if fault[1] in (self._points, point)), None)
+        self._points += 1
+        if here is None:
+            self._see_what_was_found(point)
             return
-        chance = self.swarm.rng.random()
-        if chance < self.swarm.kill_rate:
+        self._faults.remove(here)
+        self.swarm.struck(here[0], point)
+        if here[0] == KILL:
             raise KilledError("killed")
-        if chance < self.swarm.kill_rate + self.swarm.cut_rate:
-            self._lost_reply = point
-            raise StoreUnavailable("the connection was cut")
-        self._see_what_was_found(point)
+        assert here[0] == CUT
+        self._lost_reply = point
+        raise StoreUnavailable("the connection was cut")
 
     def _see_what_was_found(self, point: str) -> None:
         lost = self._lost_reply
@@ -211,22 +238,23 @@ class SwarmScheduler(SwarmNode):
 
     kind = NodeKind.SCHEDULER
 
-    def make_services(self, incarnation: Incarnation) -> list[Service]:
+    def make_services(self, incarnation: Incarnation) -> dict[str, Service]:
         env, store, emit = self.store.env, self.store, self.emit
         keeper = ShardKeeper(env, emit, store.nodes, incarnation, lambda: None)
         scheduler = Scheduler(env, emit, store.rooms, store.jobs, keeper, SchedulerSettings())
         housekeeping = HousekeepingSettings()
-        rooms = NotingRooms(store.rooms, self.swarm)
-        reaper = Reaper(env, emit, store.nodes, rooms, housekeeping, lambda: keeper.is_housekeeper)
-        return [keeper, scheduler, scheduler, reaper]
+        reaper = Reaper(
+            env, emit, store.nodes, NotingRooms(store.rooms, self.swarm), housekeeping, lambda: keeper.is_housekeeper
+        )
+        return {"keeper": keeper, "scheduler": scheduler, "reaper": reaper}
 
 
 class SwarmWorker(SwarmNode):
-    """Claims, runs and records; a run fails or succeeds as the seed says, and is noted outside of the system."""
+    """Claims, runs and records; a run fails or succeeds as the plan says, and is noted outside of the system."""
 
     kind = NodeKind.WORKER
 
-    def make_services(self, incarnation: Incarnation) -> list[Service]:
+    def make_services(self, incarnation: Incarnation) -> dict[str, Service]:
         env, store, emit = self.store.env, self.store, self.emit
         settings = WorkerSettings(slots=500, hold_limit=0)
         recorder = Recorder(env, emit, NotingRooms(store.rooms, self.swarm))
@@ -235,54 +263,61 @@ class SwarmWorker(SwarmNode):
         claimer = Claimer(env, emit, store.rooms, executor, incarnation, (HANDLER,), settings)
         sweeper = Sweeper(env, emit, store.rooms, claimer)
         stocktaker = Stocktaker(env, emit, store.rooms, incarnation, claimer, executor, recorder.unrecorded)
-        return [recorder, recorder, claimer, claimer, sweeper, stocktaker]
+        return {"recorder": recorder, "claimer": claimer, "sweeper": sweeper, "stocktaker": stocktaker}
 
-    async def act(self, rng: Random) -> None:
-        await super().act(rng)
+    async def act(self, turn: Deed, rng: Random) -> None:
+        if self.numb_for and self.incarnation is not None:
+            # What it ran went on to its end as if no time had passed.
+            self._end_some(rng, turn.fails)
+            await _breathe()
+        await super().act(turn, rng)
         if self.incarnation is None:
             return
-        if any(context.claimed.payload == POISON for context in self._runner.started):
+        if any(context.claimed.payload == _POISONED for context in self._runner.started):
             self.die()
         else:
-            self._end_some(rng)
+            self._end_some(rng, turn.fails)
 
-    def _end_some(self, rng: Random) -> None:
-        for context in [context for context in self._runner.started if rng.random() < 0.5]:
+    def _end_some(self, rng: Random, fails: float) -> None:
+        for context in [context for context in self._runner.started if rng.random() < self.swarm.plan.ends]:
             self._runner.started.remove(context)
-            self.swarm.runs[context.claimed.id, context.claimed.claim_id] += 1
-            fails = not self.swarm.is_healed and rng.random() < 0.2
-            self._runner.end(context.claimed, Failed(FAILURE) if fails else Succeeded())
+            outcome: Outcome = Failed(FAILURE) if rng.random() < fails else Succeeded()
+            self.swarm.runs.append((context.claimed.id, context.claimed.claim_id, outcome))
+            self._runner.end(context.claimed, outcome)
 
 
 class Swarm:
-    """All nodes, their clock, and what happens to them."""
+    """All nodes, their clock, what happens to them, and what they have done."""
 
-    def __init__(self, seed: int, clock: VirtualClock) -> None:
-        self.rng = Random(seed)
+    def __init__(self, plan: Plan, clock: VirtualClock, tell: Callable[[str], None] | None = None) -> None:
+        self.plan = plan
         self.clock = clock
-        self.nodes: list[SwarmNode] = []
+        self.nodes: dict[str, SwarmNode] = {}
         self.seen: Counter[str] = Counter()
-        self.runs: Counter[object] = Counter()
+        # The ledger, outside of what is tested: every run that has ended, and every one-off that was acknowledged and not lost since.
+        self.runs: list[tuple[ExecutionId, ClaimId, Outcome]] = []
+        self.acknowledged: list[ExecutionId] = []
         # Until when an execution was to wait after an attempt; and those that did not.
         self.retries: dict[tuple[ExecutionId, int], datetime | None] = {}
         self.early: list[str] = []
+        # The deeds as they went: with faults that have struck, by the names of the points where they did.
+        self.done: list[Deed] = []
+        self._struck: list[Fault] = []
+        self._saved: int | None = None
         self._saved_retries: dict[tuple[ExecutionId, int], datetime | None] = {}
-        self.is_healed = False
-        self.cut_rate = self.rng.choice((0, 0.02, 0.1))
-        self.kill_rate = self.rng.choice((0, 0.002, 0.01))
-        self._trouble_rate = self.rng.choice((0.005, 0.02))
-        self._is_lossy = self.rng.random() < 0.4
-        self._saves_at, self._fails_over_at = (250, 250 + self.rng.randint(10, 100)) if self._is_lossy else (None, None)
-        self._steps = 0
+        self._tell = tell
         self._trace = blake2b(digest_size=16)
-
-    def __str__(self) -> str:
-        kinds = Counter(node.kind.value for node in self.nodes)
-        return f"{dict(kinds)}, cuts {self.cut_rate}, kills {self.kill_rate}, trouble {self._trouble_rate}, failover {self._fails_over_at}"
 
     def note(self, *facts: object) -> None:
         """One line of the trace, with the time it was."""
-        self._trace.update(f"{self.clock.now()} {facts}\n".encode())
+        line = f"{self.clock.now()} {facts}"
+        self._trace.update(f"{line}\n".encode())
+        if self._tell is not None:
+            self._tell(line)
+
+    def struck(self, kind: str, point: str) -> None:
+        self.note("struck", kind, point)
+        self._struck.append((kind, point))
 
     def note_start(self, claimed: Claimed) -> None:
         """An attempt begins: not before its instant, nor before any time that was set for a retry of it."""
@@ -298,51 +333,79 @@ class Swarm:
         return self._trace.hexdigest()
 
     async def gather(self, open_store: OpenStore) -> None:
-        """As many nodes of each kind as the seed says, each with connections of its own."""
-        kinds = [SwarmScheduler] * self.rng.randint(1, 3) + [SwarmWorker] * self.rng.randint(1, 3)
-        for number, kind in enumerate(kinds):
-            env = Env(self.clock, Random(self.rng.getrandbits(32)))
-            node = kind(self, await open_store(env), number)
-            self.nodes.append(node)
+        """The nodes of the plan, each with connections of its own."""
+        for name in self.plan.nodes:
+            env = Env(self.clock, self.plan.chance(name))
+            kind = SwarmScheduler if name.startswith(SCHEDULER) else SwarmWorker
+            node = self.nodes[name] = kind(self, await open_store(env), name)
             env.fault = node.fault
 
-    async def step(self) -> None:
-        """A moment passes, and one node does one thing; or something happens to it."""
-        self._steps += 1
-        if self._steps == self._saves_at:
-            await _remember(self.nodes[0].store)
-            self._saved_retries = dict(self.retries)
-        elif self._steps == self._fails_over_at:
-            await self._fail_over()
-        self.clock.advance(self.rng.choice((0, 0.01, 0.1, 0.5)))
-        node = self.rng.choice(self.nodes)
-        if not self.is_healed and self.rng.random() < self._trouble_rate:
-            self._trouble(node)
+    async def do(self, deed: Deed, store: Store) -> None:
+        """One node does one thing; or something happens to it, or to the database, or there is more to do."""
+        if self._tell is not None:
+            self._tell(str(deed))
+        self._struck = []
+        match deed.what:
+            case What.TURN:
+                await self._turn(deed)
+            case What.WAIT:
+                self.clock.advance(deed.seconds)
+            case What.WORK:
+                await self._work(store, deed)
+            case What.KILL:
+                self.seen["killed"] += 1
+                self.nodes[deed.node].die()
+            case What.FREEZE:
+                self._freeze(deed)
+            case What.SAVE:
+                await _remember(store)
+                self._saved = len(self.acknowledged)
+                self._saved_retries = dict(self.retries)
+            case What.FALL_BACK if self._saved is not None:
+                await self._fall_back(store, self._saved)
+            case What.FALL_BACK:
+                pass
+            case _ as never:
+                assert_never(never)
+        self.done.append(replace(deed, faults=tuple(self._struck)))
+
+    async def _turn(self, turn: Deed) -> None:
+        self.clock.advance(turn.seconds)
+        node = self.nodes[turn.node]
         if self.clock.monotonic() >= node.frozen_until:
-            await node.act(self.rng)
+            await node.act(turn, self.plan.chance(turn.number))
 
-    def _trouble(self, node: SwarmNode) -> None:
-        if self.rng.random() < 0.5:
-            self.seen["killed"] += 1
-            node.die()
-        else:
-            self.seen["frozen"] += 1
-            node.frozen_until = self.clock.monotonic() + self.rng.choice((2, 15, 40))
-            node.is_numb = True
+    async def _work(self, store: Store, deed: Deed) -> None:
+        if deed.work in SCHEDULES:
+            fields = {"overlap": deed.work, "max_executions": deed.amount}
+            await create(store, name=deed.work, interval_seconds=7, misfire="all", **fields)
+            return
+        spec, payload = _WORK[deed.work]
+        if deed.work == NARROW:
+            await Commands(store, store.env).limit_queue(NARROW, 2)
+        self.acknowledged += await Commands(store, store.env).enqueue_many(spec, [payload] * deed.amount)
 
-    async def _fail_over(self) -> None:
-        """The last commits are lost; some notice at once, others have sent something before."""
+    def _freeze(self, deed: Deed) -> None:
+        self.seen["frozen"] += 1
+        node = self.nodes[deed.node]
+        node.frozen_until = self.clock.monotonic() + deed.seconds
+        node.numb_for = deed.amount
+
+    async def _fall_back(self, store: Store, saved: int) -> None:
+        """The last commits are lost, as a failover loses them; some notice at once, others have sent something before."""
         self.seen["failed over"] += 1
-        await _fall_back(self.nodes[0].store)
+        await _fall_back(store)
+        del self.acknowledged[saved:]
+        self._saved = None
         self.retries = self._saved_retries
-        for node in self.nodes:
-            node.notices_in = self.rng.randint(0, 2)
+        for node in self.nodes.values():
+            node.notices_in = self.plan.chance("notices", node.name).randint(0, 5)
 
-    def heal(self) -> None:
-        """No more trouble: from here on everything has to come to its end."""
-        self.is_healed = True
-        for node in self.nodes:
-            node.frozen_until = 0.0
+
+async def _breathe() -> None:
+    """Whoever has been told something gets round to it."""
+    for _ in range(3):
+        await asyncio.sleep(0)
 
 
 async def _remember(store: Store) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.engine.support import check_promises, create, ranges, start_scheduler, start_worker, states
 from tests.engine.swarm import Swarm
+from tests.engine.swarm_plan import LOOPS, Deed, What, draw
 from tests.factories import enqueue, seconds, table
 from timeball.domain.ids import JobId
 from timeball.store.postgres import Store
@@ -55,9 +56,10 @@ async def pass_time(swarm: Swarm, number: int) -> None:
     rng = Random(number)
     for _ in range(number):
         swarm.clock.advance("1s")
-        for node in swarm.nodes:
-            for _ in range(2 + len(node.services)):
-                await node.act(rng)
+        for node in swarm.nodes.values():
+            loops = LOOPS[node.kind.value]
+            for _ in range(2 + len(loops)):
+                await node.act(Deed(what=What.TURN, loop=rng.choice(loops)), rng)
 
 
 async def succeeded(store: Store, job_id: JobId) -> set[datetime]:
@@ -68,8 +70,7 @@ async def test_a_clock_that_is_set_neither_doubles_nor_loses_an_occurrence(
     store: Store, clock: SteppingClock, open_store: Callable[..., Awaitable[Store]]
 ) -> None:
     """Fault 20. Leases run out with a step ahead, and their nodes begin new lives; a step back makes instants come a second time."""
-    swarm = Swarm(20, clock)
-    swarm.heal()
+    swarm = Swarm(draw(20), clock)
     await swarm.gather(open_store)
     job = await create(store, interval_seconds=5, overlap="allow")
     one_off = await enqueue(store, after=HOUR.total_seconds())
