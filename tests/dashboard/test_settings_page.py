@@ -61,7 +61,8 @@ async def test_every_setting_is_there_with_its_value_and_its_meaning(parts: Fron
     ],
 )
 def test_no_secret_is_shown(name: str, url: str, shown: str) -> None:
-    settings = Settings.model_validate({name: url})
+    # Some of these are refused when settings are read; the page hides them all the same.
+    settings = Settings().model_copy(update={name: url if name == "database_url" else SecretStr(url)})
 
     found = {one.name: one for _, some in shown_settings(settings) for one in some}
 
