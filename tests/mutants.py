@@ -260,6 +260,20 @@ MUTANTS = (
         f"{_RACES}::test_a_retry_is_not_parked_behind_the_resumption_of_its_job",
     ),
     _one(
+        "a retry that is held is dropped for a pause",
+        "domain/lifecycle.py",
+        "    if reason == SkipReason.PAUSED and standing.attempts > 1:\n",
+        "    if False:\n",
+        "tests/domain/test_lifecycle.py::test_a_retry_that_was_held_when_its_job_was_paused_waits",
+    ),
+    _one(
+        "a retry that was held waits for no time of its own",
+        f"{_SQL}/finishing.sql",
+        "greatest(next_run_at, run_at)",
+        "next_run_at",
+        "tests/store/test_changes.py::test_a_retry_that_is_held_when_its_job_is_paused_waits_for_the_end_of_that",
+    ),
+    _one(
         "a retry forgets its time over a pause",
         f"{_SQL}/jobs.sql",
         "scheduled_for, CASE WHEN kind <> 'occurrence' THEN watermark END),",

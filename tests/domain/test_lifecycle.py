@@ -36,7 +36,7 @@ chances = st.floats(0, 1, exclude_max=True)
 failures = st.builds(Failed, st.just(ERROR), st.booleans(), st.none() | spans)
 uncounted = st.just(Released()) | st.builds(Snoozed, spans)
 unhappy = failures | st.just(TimedOut(ERROR)) | st.just(Lost(ERROR))
-final = st.just(Succeeded("1")) | st.just(Cancelled("enough")) | st.just(NotDropped("paused"))
+final = st.just(Succeeded("1")) | st.just(Cancelled("enough")) | st.just(NotDropped("deleted"))
 policies = st.builds(
     RetryPolicy,
     max_retries=st.integers(0, 5),
@@ -143,7 +143,7 @@ def test_a_success_a_cancellation_and_a_calling_off_end_it_for_good(
         case Cancelled():
             assert (end.state, end.reason) == (ExecutionState.CANCELLED, "enough")
         case NotDropped():
-            assert (end.state, end.reason) == (ExecutionState.SKIPPED, "paused")
+            assert (end.state, end.reason) == (ExecutionState.SKIPPED, "deleted")
 
 
 @given(policies, unhappy | uncounted | final, chances, st.integers(1, 10), st.integers(0, 4))
@@ -331,6 +331,14 @@ def test_what_was_called_off_while_it_was_held_and_is_given_back_was_not_dropped
     end = decide(standing, Released(), NOW, 0)
 
     assert end == Finish(ExecutionState.SKIPPED, 0, 0, reason="paused")
+
+
+@pytest.mark.parametrize(("attempts", "lost"), [(2, 0), (2, 1), (5, 1)])
+@pytest.mark.parametrize("outcome", [NotDropped("paused"), Released()])
+def test_a_retry_that_was_held_when_its_job_was_paused_waits(outcome: Outcome, attempts: int, lost: int) -> None:
+    standing = Standing(attempts=attempts, lost=lost, retry=GENEROUS, stop="skip:paused", is_paused=True)
+
+    assert decide(standing, outcome, NOW, 0) == Wait(NOW, attempts - 1, lost, is_retry=True)
 
 
 def test_exactly_four_states_are_final() -> None:

@@ -34,7 +34,7 @@ from tests.factories import (
 from timeball.commands import Commands
 from timeball.domain import changes
 from timeball.domain.changes import JobChange
-from timeball.domain.execution import Cancelled, Failed, Origin
+from timeball.domain.execution import Cancelled, Failed, NotDropped, Origin
 from timeball.domain.ids import ExecutionId, JobId, new_id, occurrence_id
 from timeball.domain.job import Job
 from timeball.errors import Conflict, InvalidInput, NotFound
@@ -334,6 +334,29 @@ async def test_a_retry_is_not_tried_before_its_time_after_a_pause(
 
     after = await only_row(store, "due")
     assert (after["run_at"], after["kind"], after["watermark"]) == (before["run_at"], "retry", None)
+
+
+async def test_a_retry_that_is_held_when_its_job_is_paused_waits_for_the_end_of_that(
+    store: Store, clock: VirtualClock
+) -> None:
+    job = await make_job(store)
+    owner = await make_owner(store)
+    retrying = await make_retrying(store, job)
+    clock.advance_to((await only_row(store, "due"))["run_at"] - seconds(0.3))
+    await hoist(store, [await plan_row(store, await due_row(store, job.id))], owner)
+    (held,) = await claim_all(store, holds=5)
+    await pause(store, job)
+
+    await record(store, [found(held, NotDropped("paused"), started_at=None, finished_at=clock.now())])
+
+    row = await only_row(store, "due")
+    assert (row["id"], row["kind"], row["attempts"], row["fence"]) == (retrying, "retry", 1, 2)
+    assert row["run_at"] == held.run_at > clock.now(), "not a moment before its time, if that is over soon"
+
+    await store.rooms.park([await due_row(store, job.id)])
+    await resume(store, job)
+
+    assert (await only_row(store, "due"))["run_at"] == held.run_at
 
 
 async def test_a_retry_whose_time_passes_in_a_pause_is_tried_when_that_is_over(

@@ -282,12 +282,12 @@ async def test_a_cancelled_execution_ends_with_its_reason(store: Store, running:
 
 
 async def test_what_was_called_off_before_its_drop_is_skipped(store: Store, running: Running) -> None:
-    called_off = finding(running, NotDropped("paused"))._replace(started_at=None)
+    called_off = finding(running, NotDropped("deleted"))._replace(started_at=None)
 
     await record(store, [called_off])
 
     row = await only_row(store, "finished")
-    assert row == in_history(running, "skipped", reason="paused", attempts=3, started_at=None)
+    assert row == in_history(running, "skipped", reason="deleted", attempts=3, started_at=None)
 
 
 async def test_a_lost_execution_is_ready_again_and_its_attempt_kept(store: Store, running: Running) -> None:

@@ -35,6 +35,7 @@ from timeball.domain.execution import (
     TimedOut,
     called_off,
 )
+from timeball.domain.misfire import SkipReason
 from timeball.domain.retry import RetryPolicy
 
 
@@ -123,7 +124,7 @@ def _follow(standing: Standing, outcome: Outcome, now: datetime, chance: float) 
         case Cancelled(reason):
             return Finish(ExecutionState.CANCELLED, attempts, lost, reason=reason)
         case NotDropped(reason):
-            return Finish(ExecutionState.SKIPPED, attempts - 1, lost, reason=reason)
+            return _after_calling_off(standing, reason, now)
         case Lost(error):
             return _after_loss(standing, error)
         case Released(has_started):
@@ -140,6 +141,13 @@ def _after_failure(standing: Standing, outcome: Failed, now: datetime, chance: f
         return _dead(standing, outcome.error, f"failed {failures} times, max_retries is {standing.retry.max_retries}")
     delay = outcome.retry_after if outcome.retry_after is not None else standing.retry.delay(failures, chance)
     return Wait(now + delay, standing.attempts, standing.lost, is_retry=True, error=outcome.error)
+
+
+def _after_calling_off(standing: Standing, reason: str, now: datetime) -> Finish | Wait:
+    if reason == SkipReason.PAUSED and standing.attempts > 1:
+        # As the retries that nobody held: they wait for the end of the pause.
+        return Wait(now, standing.attempts - 1, standing.lost, is_retry=True)
+    return Finish(ExecutionState.SKIPPED, standing.attempts - 1, standing.lost, reason=reason)
 
 
 def _after_loss(standing: Standing, error: ErrorInfo) -> Finish | Requeue:

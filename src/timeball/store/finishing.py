@@ -167,7 +167,8 @@ def _is_recorded(outcome: Outcome, state: str | None, tried: str | None) -> bool
         case Cancelled():
             return state == "cancelled"
         case NotDropped():
-            return state == "skipped"
+            # A retry that was called off waits, and leaves no trace.
+            return state == "skipped" or (state is None and tried is None)
         case Failed() | TimedOut() | Lost():
             return tried == _word_for(outcome)
         case Released() | Snoozed():

@@ -72,6 +72,7 @@ LEFT JOIN timeball.job ON job.id = running.job_id;
 -- The job of what is to be tried again is locked, and seen as it is after a lock wait: whoever pauses or deletes it comes before this statement,
 -- which heeds it, or behind it, and finds the execution where it went. The row is locked when it is looked up, in the order of ids, so
 -- that two batches do not wait for each other, and looked at again after a lock wait; then it is deleted by ctid.
+-- What was held for its instant, and waits again, waits for that at least.
 WITH given AS (
     SELECT *
     FROM json_to_recordset(:transitions::text::json) AS t (
@@ -143,7 +144,7 @@ ended AS (
 waiting AS (
     INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, tzdata, version, queue, priority, handler,
                               queued_at, attempts, lost, fence, limit_key, unique_key, payload, retry_of)
-    SELECT id, job_id, due_kind, origin, shard, next_run_at, scheduled_for, tzdata, version, queue, priority, handler,
+    SELECT id, job_id, due_kind, origin, shard, greatest(next_run_at, run_at), scheduled_for, tzdata, version, queue, priority, handler,
            queued_at, next_attempts, next_lost, fence, limit_key, unique_key, payload, retry_of
     FROM gone
     WHERE target = 'due'
