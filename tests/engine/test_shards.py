@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from tests.engine.support import IMMORTAL, MORTAL, ManualScheduler, start_scheduler, start_worker
+from tests.factories import table
 from timeball.domain.events import ShardsChanged
 from timeball.domain.ids import Incarnation
 from timeball.domain.node import fair_share
@@ -20,11 +21,11 @@ from timeball.testing import VirtualClock
 
 
 async def owners(store: Store) -> dict[int, Incarnation | None]:
-    return {shard.id: shard.owner for shard in await store.nodes.shards()}
+    return {row["id"]: row["owner"] for row in await table(store, "shard")}
 
 
 async def epochs(store: Store) -> dict[int, int]:
-    return {shard.id: shard.epoch for shard in await store.nodes.shards()}
+    return {row["id"]: row["epoch"] for row in await table(store, "shard")}
 
 
 async def share_out(*nodes: ManualScheduler) -> None:
@@ -67,9 +68,9 @@ async def test_what_they_believe_is_what_the_database_says(store: Store) -> None
 
     await share_out(*nodes)
 
-    rows = await store.nodes.shards()
+    rows = await table(store, "shard")
     for node in nodes:
-        assert node.keeper.epochs == {row.id: row.epoch for row in rows if row.owner == node.incarnation}
+        assert node.keeper.epochs == {row["id"]: row["epoch"] for row in rows if row["owner"] == node.incarnation}
 
 
 async def test_a_settled_share_is_left_alone(store: Store) -> None:
@@ -101,6 +102,23 @@ async def test_the_share_is_computed_when_somebody_comes_or_goes(store: Store, m
     await share_out(node, node)
 
     assert computed == [2, 1]
+
+
+async def test_what_could_not_be_taken_is_asked_for_again_though_nothing_has_changed(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await start_scheduler(store, takes=False)
+
+    async def nothing(_incarnation: Incarnation, _ids: Sequence[int]) -> dict[int, int]:
+        return {}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.nodes, "take_shards", nothing)
+        await node.keeper.tick()
+    assert node.keeper.epochs == {}
+
+    await node.keeper.tick()
+    assert len(node.keeper.epochs) == store.shards
 
 
 async def test_a_newcomer_is_given_its_share_and_little_else_moves(store: Store) -> None:

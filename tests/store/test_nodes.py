@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.factories import LEASE, make_node, make_owner, only_row, seconds, table
 from timeball.domain.ids import Incarnation
 from timeball.domain.node import Lease, Node, NodeKind, NodeStatus
-from timeball.store.nodes import ShardRow
+from timeball.store.nodes import Holding
 from timeball.store.postgres import DEFAULT_SHARDS, Store
 from timeball.testing import VirtualClock
 
@@ -19,8 +19,17 @@ async def own(store: Store, *shards: int) -> tuple[Incarnation, dict[int, int]]:
     return incarnation, await store.nodes.take_shards(incarnation, shards)
 
 
-async def shard(store: Store, number: int) -> ShardRow:
-    return (await store.nodes.shards())[number]
+class Shard(NamedTuple):
+    """A shard, its owner, and whether that one is alive."""
+
+    owner: Incarnation | None
+    epoch: int
+    owner_lives: bool
+
+
+async def shard(store: Store, number: int) -> Shard:
+    (holding,) = [holding for holding in await store.nodes.holdings() if number in holding.epochs]
+    return Shard(holding.owner, holding.epochs[number], holding.lives)
 
 
 # leases
@@ -203,7 +212,7 @@ async def test_a_reading_of_the_clock_lies_between_question_and_answer(store: St
 
 
 async def test_there_are_as_many_shards_as_were_asked_for_and_nobody_owns_them(store: Store) -> None:
-    assert await store.nodes.shards() == [ShardRow(number, None, 0, False) for number in range(DEFAULT_SHARDS)]
+    assert await store.nodes.holdings() == [Holding(None, False, False, dict.fromkeys(range(DEFAULT_SHARDS), 0))]
     assert store.shards == DEFAULT_SHARDS
 
 
@@ -211,8 +220,8 @@ async def test_a_living_scheduler_takes_free_shards_each_with_a_new_epoch(store:
     first, epochs = await own(store, 3, 4)
 
     assert epochs == {3: 1, 4: 1}
-    assert await shard(store, 3) == ShardRow(3, first, 1, True)
-    assert await shard(store, 5) == ShardRow(5, None, 0, False)
+    assert await shard(store, 3) == Shard(first, 1, True)
+    assert await shard(store, 5) == Shard(None, 0, False)
     assert await store.nodes.take_shards(first, [3]) == {}  # it is ours already
     (status,) = await store.nodes.list()
     assert status.shards == (3, 4)
@@ -230,12 +239,12 @@ async def test_the_shards_of_the_living_stay_theirs(store: Store) -> None:
 async def test_the_shards_of_the_dead_are_taken_over(store: Store, clock: VirtualClock) -> None:
     dead, _ = await own(store, 3)
     clock.advance(LEASE.span)
-    assert await shard(store, 3) == ShardRow(3, dead, 1, False)
+    assert await shard(store, 3) == Shard(dead, 1, False)
 
     heir, epochs = await own(store, 3)
 
     assert epochs == {3: 2}
-    assert await shard(store, 3) == ShardRow(3, heir, 2, True)
+    assert await shard(store, 3) == Shard(heir, 2, True)
 
 
 async def test_who_is_dead_takes_nothing(store: Store, clock: VirtualClock) -> None:
@@ -251,7 +260,7 @@ async def test_a_released_shard_is_free_at_once_and_its_epoch_goes_on(store: Sto
 
     await store.nodes.release_shards(first, [3])
 
-    assert await shard(store, 3) == ShardRow(3, None, 1, False)
+    assert await shard(store, 3) == Shard(None, 1, False)
     second, epochs = await own(store, 3, 4)
     assert epochs == {3: 2}
     await store.nodes.release_shards(first, [3])  # not its own any more
@@ -264,7 +273,7 @@ async def test_a_farewell_releases_everything_at_once(store: Store) -> None:
     await store.nodes.remove(owner.incarnation)
 
     assert await table(store, "node") == []
-    assert {row.owner for row in await store.nodes.shards()} == {None}
+    assert [holding.owner for holding in await store.nodes.holdings()] == [None]
 
 
 async def test_a_farewell_leaves_the_shards_of_others_alone(store: Store) -> None:
@@ -285,4 +294,28 @@ async def test_shards_are_shared_among_living_schedulers_that_stay(store: Store,
     staying = await make_node(store, NodeKind.SCHEDULER)
     clock.advance("5s")
 
-    assert await store.nodes.schedulers() == [staying]
+    holdings = await store.nodes.holdings()
+    assert [holding.owner for holding in holdings if holding.takes_part] == [staying]
+
+
+async def test_every_owner_is_told_with_all_it_owns_and_whoever_may_own_something(
+    store: Store, clock: VirtualClock
+) -> None:
+    dead, _ = await own(store, 1, 7)
+    clock.advance(LEASE.span)
+    drained, _ = await own(store, 2)
+    await store.nodes.drain(drained)
+    busy, _ = await own(store, 4, 3)
+    poor, _ = await own(store)
+    await make_node(store, NodeKind.WORKER)
+
+    holdings = {holding.owner: holding for holding in await store.nodes.holdings()}
+
+    free = dict.fromkeys(set(range(DEFAULT_SHARDS)) - {1, 2, 3, 4, 7}, 0)
+    assert holdings == {
+        None: Holding(None, False, False, free),
+        dead: Holding(dead, False, False, {1: 1, 7: 1}),
+        drained: Holding(drained, True, False, {2: 1}),
+        busy: Holding(busy, True, True, {3: 1, 4: 1}),
+        poor: Holding(poor, True, True, {}),
+    }

@@ -864,8 +864,8 @@ async def test_two_schedulers_take_the_same_shard(race: Race, store: Store, *, c
     )
 
     assert result.second == ({} if commits else {3: 1})
-    row = (await store.nodes.shards())[3]
-    assert (row.owner, row.epoch) == (one if commits else other, 1)
+    row = (await table(store, "shard"))[3]
+    assert (row["owner"], row["epoch"]) == (one if commits else other, 1)
 
 
 # finish and cancel

@@ -16,7 +16,7 @@ from timeball.domain.ids import Incarnation
 from timeball.domain.node import fair_share
 from timeball.engine.service import Service
 from timeball.env import Env
-from timeball.store.interface import NodeStore
+from timeball.store.interface import Holding, NodeStore
 
 _INTERVAL = timedelta(seconds=1)
 # The shard whose owner does the housekeeping for all.
@@ -34,8 +34,10 @@ class ShardKeeper(Service):
         self.incarnation = incarnation
         self._on_change = on_change
         self.epochs: dict[int, int] = {}
-        self._sharers: tuple[tuple[int, ...], frozenset[Incarnation]] | None = None
-        self._share: dict[int, Incarnation] = {}
+        self._sharers: tuple[frozenset[int], frozenset[Incarnation]] | None = None
+        self._share: set[int] = set()
+        # Who owned what when nothing was left to be done: while that stays so, nothing is to be computed either.
+        self._settled: Sequence[Holding] | None = None
 
     @property
     def is_housekeeper(self) -> bool:
@@ -43,26 +45,37 @@ class ShardKeeper(Service):
         return HOUSEKEEPING_SHARD in self.epochs
 
     async def tick(self) -> timedelta:
-        shards = await self._nodes.shards()
-        living = await self._nodes.schedulers()
-        share = self._fair_share([shard.id for shard in shards], living)
-        mine = {shard for shard, owner in share.items() if owner == self.incarnation}
-        owned = {shard.id: shard.epoch for shard in shards if shard.owner == self.incarnation}
+        holdings = await self._nodes.holdings()
+        if holdings == self._settled:
+            return _INTERVAL
+        self._settled = None
+        mine = self._fair_share(holdings)
+        owned: dict[int, int] = {}
+        vacant: list[int] = []
+        for holding in holdings:
+            if holding.owner == self.incarnation:
+                owned.update(holding.epochs)
+            elif not holding.lives:
+                vacant += [shard for shard in holding.epochs if shard in mine]
         surplus = sorted(owned.keys() - mine)
         if surplus:
             self._forget(surplus)
             await self._nodes.release_shards(self.incarnation, surplus)
-        vacant = [shard.id for shard in shards if shard.id in mine and shard.id not in owned and not shard.owner_lives]
-        taken = await self._nodes.take_shards(self.incarnation, vacant) if vacant else {}
+        taken = await self._nodes.take_shards(self.incarnation, sorted(vacant)) if vacant else {}
         kept = {shard: epoch for shard, epoch in owned.items() if shard in mine}
         self._become(kept | taken, gained=len(taken), released=len(surplus))
+        if not surplus and not vacant:
+            self._settled = holdings
         return _INTERVAL
 
-    def _fair_share(self, shards: Sequence[int], living: Sequence[Incarnation]) -> dict[int, Incarnation]:
-        """Computed when somebody came or went, and not every second: it was a seventh of what an idle scheduler computes."""
-        sharers = (tuple(shards), frozenset(living))
-        if sharers != self._sharers:
-            self._sharers, self._share = sharers, fair_share(shards, living)
+    def _fair_share(self, holdings: Sequence[Holding]) -> set[int]:
+        """What of all shards should be ours; computed when somebody came or went."""
+        shards = frozenset(shard for holding in holdings for shard in holding.epochs)
+        living = frozenset(holding.owner for holding in holdings if holding.owner is not None and holding.takes_part)
+        if (shards, living) != self._sharers:
+            self._sharers = shards, living
+            owners = fair_share(shards, living)
+            self._share = {shard for shard, owner in owners.items() if owner == self.incarnation}
         return self._share
 
     def _forget(self, shards: list[int]) -> None:

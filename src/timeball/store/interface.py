@@ -16,8 +16,8 @@ from timeball.store.jobs import Jobs as JobStore
 from timeball.store.jobs import Request
 from timeball.store.lost_replies import write_again
 from timeball.store.new_jobs import Created, Opening
+from timeball.store.nodes import Holding, Renewal
 from timeball.store.nodes import Nodes as NodeStore
-from timeball.store.nodes import Renewal, ShardRow
 from timeball.store.placing import AuditEntry
 from timeball.store.postgres import Store
 from timeball.store.retention import Retention as RetentionStore
@@ -41,6 +41,7 @@ __all__ = [
     "Connection",
     "Created",
     "HistoryStore",
+    "Holding",
     "JobStore",
     "LogLine",
     "NodeStore",
@@ -55,7 +56,6 @@ __all__ = [
     "RetentionStore",
     "RollupStore",
     "RoomStore",
-    "ShardRow",
     "Store",
     "TicketClaims",
     "TicketStore",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -36,13 +36,16 @@ class Renewal:
 
 
 @dataclass(frozen=True, slots=True)
-class ShardRow:
-    """A shard, its owner, and whether that one is alive."""
+class Holding:
+    """What a scheduler owns: shards with their epochs. Whether it is alive, and one of those among which all shards are shared.
 
-    id: int
+    What nobody owns is a holding without an owner.
+    """
+
     owner: Incarnation | None
-    epoch: int
-    owner_lives: bool
+    lives: bool
+    takes_part: bool
+    epochs: Mapping[int, int]
 
 
 class Nodes:
@@ -138,18 +141,13 @@ class Nodes:
         """The queues served (None means all) and the handlers known by living workers that use this broker; each pair once."""
         return [(row["queues"], row["handlers"]) for row in await self._database.fetch("read_inboxes", broker=broker)]
 
-    async def schedulers(self) -> Sequence[Incarnation]:
-        """The schedulers among which the shards are shared."""
-        return [Incarnation(row["incarnation"]) for row in await self._database.fetch("living_schedulers")]
-
-    async def shards(self) -> Sequence[ShardRow]:
-        """All shards."""
-        rows = await self._database.fetch("read_shards")
+    async def holdings(self) -> Sequence[Holding]:
+        """All shards, by their owners; and all who take part in the sharing, with or without shards."""
         return [
-            ShardRow(
-                row["id"], None if row["owner"] is None else Incarnation(row["owner"]), row["epoch"], row["owner_lives"]
+            Holding(
+                None if owner is None else Incarnation(owner), lives, takes_part, dict(zip(shards, epochs, strict=True))
             )
-            for row in rows
+            for owner, lives, takes_part, shards, epochs in await self._database.fetch("read_holdings")
         ]
 
     async def take_shards(self, incarnation: Incarnation, ids: Sequence[int]) -> dict[int, int]:

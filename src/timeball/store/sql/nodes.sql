@@ -66,19 +66,28 @@ SELECT node.*,
 FROM timeball.node
 ORDER BY kind, name, incarnation;
 
--- name: read_shards
--- All shards, with whether their owner is alive.
-SELECT shard.id, shard.owner, shard.epoch, node.incarnation IS NOT NULL AS owner_lives
-FROM timeball.shard
-LEFT JOIN timeball.node ON node.incarnation = shard.owner AND node.lease_until > coalesce(:now, now())
-ORDER BY shard.id;
-
--- name: living_schedulers
-SELECT incarnation
-FROM timeball.node
-WHERE kind = 'scheduler'
-  AND NOT draining
-  AND lease_until > coalesce(:now, now());
+-- name: read_holdings
+-- Who owns which shards, nobody included; and every scheduler among which they are shared, though it own none.
+-- A row for each of them and not for each shard: every scheduler asks once a second.
+WITH owned AS (
+    SELECT owner, array_agg(id ORDER BY id) AS shards, array_agg(epoch ORDER BY id) AS epochs
+    FROM timeball.shard
+    GROUP BY owner
+),
+living AS (
+    SELECT incarnation, draining
+    FROM timeball.node
+    WHERE kind = 'scheduler'
+      AND lease_until > coalesce(:now, now())
+)
+SELECT coalesce(owned.owner, living.incarnation) AS owner,
+       living.incarnation IS NOT NULL AS lives,
+       coalesce(NOT living.draining, false) AS takes_part,
+       coalesce(owned.shards, '{}') AS shards,
+       coalesce(owned.epochs, '{}') AS epochs
+FROM owned
+FULL JOIN living ON living.incarnation = owned.owner
+ORDER BY 1;
 
 -- name: host_is_alive
 -- Whether a node of one of these kinds on this host is believed alive; a node is named after its host and process.
