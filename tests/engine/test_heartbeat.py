@@ -358,18 +358,18 @@ async def test_a_step_of_the_databases_clock_is_told_and_its_being_put_right_is_
 async def test_a_loop_that_stands_still_is_told_once_with_its_stack(
     clock: VirtualClock, beating: Heartbeat, heard: Heard
 ) -> None:
-    clock.advance("1600ms")
+    clock.advance("2100ms")
     await until(lambda: heard)
     await asyncio.sleep(0.03)
 
     (blocked,) = heard.of(LoopBlocked)
-    assert blocked.blocked_for == timedelta(seconds=1.6)
+    assert blocked.blocked_for == timedelta(seconds=2.1)
     assert "test_heartbeat.py" in (blocked.stack or "") or "asyncio" in (blocked.stack or "")
 
 
 async def test_a_loop_that_turns_is_not_told_of(clock: VirtualClock, beating: Heartbeat, heard: Heard) -> None:
     for _ in range(6):
-        clock.advance("400ms")
+        clock.advance("1100ms")
         beating.loop_turned()
         await asyncio.sleep(0.01)
 

@@ -80,7 +80,7 @@ async def test_a_connection_that_was_cut_in_silence_is_found_out_and_replaced(
         await asyncio.Event().wait()
 
     listener._connection = _Silent(silent, no_answer)
-    clock.advance("4900ms")
+    clock.advance("4800ms")
     await listener.tick()
     clock.advance("200ms")
     with pytest.raises(StoreUnavailable):

@@ -7,11 +7,13 @@ from datetime import timedelta
 
 import pytest
 
+from tests.engine.leaping import leaping
 from tests.engine.support import PATIENCE_SECONDS, Heard, until
 from timeball.domain.events import ServiceFailed, ServiceRecovered
-from timeball.engine.service import AT_ONCE, Service
+from timeball.engine.service import AT_ONCE, Beat, Service
 from timeball.env import Env
 from timeball.errors import StoreUnavailable
+from timeball.testing import VirtualClock
 
 FOREVER = timedelta(days=1)
 
@@ -105,6 +107,63 @@ async def test_no_rest_is_longer_than_a_second(env: Env, heard: Heard) -> None:
     await until(lambda: service.rounds == 2)
 
     await stopped(service, task)
+
+
+async def test_those_of_a_node_are_woken_together(env: Env, clock: VirtualClock, heard: Heard) -> None:
+    services = [Scripted(env, heard) for _ in range(10)]
+    beat = Beat()
+    for service in services:
+        service.beat = beat
+
+    with leaping(clock) as leaper:
+        tasks = [run(service) for service in services]
+        await asyncio.sleep(60.5)
+
+    assert {service.rounds for service in services} == {61}
+    assert leaper.wakes <= 62
+    for service, task in zip(services, tasks, strict=True):
+        await stopped(service, task)
+
+
+async def test_who_is_woken_between_two_beats_waits_for_the_next_no_longer_than_the_others(
+    env: Env, clock: VirtualClock, heard: Heard
+) -> None:
+    early, late = Scripted(env, heard), Scripted(env, heard)
+    late.beat = early.beat
+
+    with leaping(clock):
+        tasks = [run(service) for service in (early, late)]
+        await asyncio.sleep(0.9)
+        late.wake()
+        await asyncio.sleep(0.2)
+
+    assert (early.rounds, late.rounds) == (2, 3)
+    for service, task in zip((early, late), tasks, strict=True):
+        await stopped(service, task)
+
+
+async def test_a_shorter_rest_does_not_wait_for_the_beat(env: Env, clock: VirtualClock, heard: Heard) -> None:
+    service = Scripted(env, heard, *[timedelta(milliseconds=100)] * 8)
+
+    with leaping(clock):
+        task = run(service)
+        await asyncio.sleep(0.95)
+
+    assert service.rounds == 9
+    await stopped(service, task)
+
+
+async def test_a_beat_is_not_missed_by_who_meant_to_wait_a_little_longer(
+    env: Env, clock: VirtualClock, heard: Heard
+) -> None:
+    """Or it would be a whole beat late, every time."""
+    service = Scripted(env, heard)
+    planned = clock.monotonic() + 2
+
+    clock.advance("1800ms")
+    assert not service.is_time(planned)
+    clock.advance("150ms")
+    assert service.is_time(planned)
 
 
 async def test_stopping_ends_the_rest_and_lets_the_round_be_the_last(env: Env, heard: Heard) -> None:

@@ -38,7 +38,7 @@ class Bookkeeper(Service):
 
     async def tick(self) -> timedelta:
         now = self.env.clock.monotonic()
-        if not self._is_housekeeper() or now < self._next_fold:
+        if not self._is_housekeeper() or not self.is_time(self._next_fold):
             return self._interval
         folded = await self._rollups.fold()
         if folded.has_more:

@@ -33,11 +33,14 @@ from timeball.store.interface import Renewal, Store
 
 _MARGIN = timedelta(seconds=1)
 _RETRY_SECONDS = 0.5
+# The longest rest; a shorter one ends just when something is to be done.
+_LOOK_SECONDS = 1.0
+_GATHER_SECONDS = 0.25
 # What a clock is put right by, all the time, is no step.
 _STEP = timedelta(milliseconds=100)
-_LOOK_SECONDS = 0.5
-# How long the node's loop may stand still before that is reported, with the stack that holds it.
-_BLOCKED_SECONDS = 1.5
+# How long the node's loop may not be seen to turn before that is reported, with the stack that holds it: it shows itself once a second.
+_BLOCKED_SECONDS = 2.0
+_REPORTED_AGAIN_SECONDS = 15.0
 
 
 class Heartbeat:
@@ -49,7 +52,9 @@ class Heartbeat:
         self._store = store
         self._node = node
         self._on_lost = on_lost
-        self._stop = threading.Event()
+        self._stopped = False
+        # Ends the rest of the heart's thread.
+        self._roused = threading.Event()
         self._thread: threading.Thread | None = None
         self._deadline = 0.0
         self._identity: str | None = None
@@ -83,14 +88,17 @@ class Heartbeat:
 
     def stop(self) -> None:
         """Stop beating; the node's row stays until somebody removes it."""
-        self._stop.set()
+        self._stopped = True
+        self._roused.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             # It may be waiting for a database that does not answer; a renewal that comes late changes nothing.
             self._thread.join(timeout=1)
 
     def renew_soon(self) -> None:
         """The nodes have changed: do not wait for the next renewal to hear who there is."""
-        self._is_in_haste = True
+        if not self._is_in_haste:
+            self._is_in_haste = True
+            self._roused.set()
 
     def loop_turned(self) -> None:
         """Called on the node's loop, every now and then: it turns."""
@@ -116,12 +124,15 @@ class Heartbeat:
     async def _beat(self) -> None:
         connection: Any = None
         next_renewal = self._env.clock.monotonic() + self._node.lease.interval.total_seconds()
-        while not self._stop.is_set() and not self.is_lost:
+        while not self._stopped and not self.is_lost:
             # Blocking is right here: nothing else lives in this thread's loop.
-            self._stop.wait(_LOOK_SECONDS)
+            self._rest_for(self._until_next_duty(next_renewal))
+            if self._is_in_haste and not self._stopped:
+                # Nodes come and go together: one renewal is to hear of all of them.
+                self._rest_for(_GATHER_SECONDS)
             self._watch_loop()
             self._watch_deadline()
-            if self._stop.is_set() or self.is_lost or not self._is_time_to_renew(next_renewal):
+            if self._stopped or self.is_lost or not self._is_time_to_renew(next_renewal):
                 continue
             self._is_in_haste = False
             connection = await self._renew(connection)
@@ -129,6 +140,15 @@ class Heartbeat:
             next_renewal = self._env.clock.monotonic() + pause
         if connection is not None:
             await _close(connection)
+
+    def _rest_for(self, seconds: float) -> None:
+        self._roused.wait(min(seconds, _LOOK_SECONDS))
+        self._roused.clear()
+
+    def _until_next_duty(self, next_renewal: float) -> float:
+        """Seconds until there is something to be done, or to be said of a loop that does not turn."""
+        next_duty = min(next_renewal, self._deadline, self._turned_at + _BLOCKED_SECONDS)
+        return max(next_duty - self._env.clock.monotonic(), 0)
 
     def _is_time_to_renew(self, next_renewal: float) -> bool:
         return self._is_in_haste or self._env.clock.monotonic() >= next_renewal
@@ -160,7 +180,7 @@ class Heartbeat:
         return await self._store.nodes.renew(self._node.incarnation, self.busy(), connection, self.broker())
 
     def _accept(self, renewal: Renewal | None, sent: float) -> None:
-        if self._stop.is_set():
+        if self._stopped:
             return
         if renewal is None:
             self._lose("the lease had run out, or the node was buried")
@@ -184,7 +204,7 @@ class Heartbeat:
             self._lose("the database is another one, or was restored or promoted")
 
     def _watch_deadline(self) -> None:
-        if not self._stop.is_set() and not self.is_lost and self._env.clock.monotonic() >= self._deadline:
+        if not self._stopped and not self.is_lost and self._env.clock.monotonic() >= self._deadline:
             self._lose("no renewal was accepted in time")
 
     def _lose(self, reason: str) -> None:
@@ -200,8 +220,8 @@ class Heartbeat:
         frame = sys._current_frames().get(self._node_thread)
         stack = "".join(traceback.format_stack(frame)) if frame is not None else None
         self._emit(LoopBlocked(timedelta(seconds=still_for), stack))
-        # Once per block, and again only after the same time once more.
-        self._turned_at = self._env.clock.monotonic() + 10 * _BLOCKED_SECONDS
+        # Once per block, and again only if it lasts.
+        self._turned_at = self._env.clock.monotonic() + _REPORTED_AGAIN_SECONDS
 
 
 async def _close(connection: Any) -> None:

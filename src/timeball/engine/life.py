@@ -15,12 +15,11 @@ from timeball.domain.hints import Hints
 from timeball.domain.node import Node
 from timeball.engine.heartbeat import Heartbeat
 from timeball.engine.listener import Listener
-from timeball.engine.service import Service
+from timeball.engine.service import LONGEST_REST, Beat, Service
 from timeball.env import Env
 from timeball.errors import StoreError
 from timeball.store.interface import Confirmation, Store
 
-_TURN = timedelta(milliseconds=500)
 _FAREWELL_SECONDS = 2.0
 
 
@@ -33,7 +32,7 @@ class LoopWatch(Service):
 
     async def tick(self) -> timedelta:
         self._heartbeat.loop_turned()
-        return _TURN
+        return LONGEST_REST
 
 
 class Life:
@@ -67,6 +66,9 @@ class Life:
         if not self.store.database.behind_pgbouncer:
             # In transaction mode a subscription would belong to somebody else's session: then polling has to do.
             started.append(self.listener)
+        beat = Beat(self.env.random.random())
+        for service in started:
+            service.beat = beat
         # Whatever they say, they say only where the lease has been confirmed.
         confirmed = Confirmation(self.heartbeat.confirm).context()
         self._tasks = [

@@ -43,7 +43,7 @@ class Listener(Service):
         try:
             if self._connection is None:
                 await self._subscribe()
-            elif self.env.clock.monotonic() >= self._next_probe:
+            elif self.is_time(self._next_probe):
                 await self._probe()
         except Exception as error:
             await self.hang_up()

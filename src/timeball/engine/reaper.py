@@ -43,8 +43,9 @@ class Reaper(Service):
         self._behind_limit = ""
 
     async def tick(self) -> timedelta:
-        if not self._is_housekeeper() or self.env.clock.monotonic() < self._next_sweep:
+        if not self._is_housekeeper() or not self.is_time(self._next_sweep):
             return self._interval
+        begun = self.env.clock.monotonic()
         for incarnation, kind, name in await self._nodes.bury():
             self.emit(NodeBuried(incarnation, kind.value, name))
         self.env.fault("reaper.buried")
@@ -54,7 +55,7 @@ class Reaper(Service):
         if len(orphans) == _BATCH:
             return AT_ONCE
         await self._hand_on_places()
-        self._next_sweep = self.env.clock.monotonic() + self._interval.total_seconds()
+        self._next_sweep = begun + self._interval.total_seconds()
         return self._interval
 
     async def _reap(self, orphans: list[Orphan]) -> None:

@@ -78,7 +78,7 @@ class Recorder(Service):
         batch, was_tried = (self._in_doubt, True) if self._in_doubt else (self._waiting[:_BATCH], False)
         if not batch:
             self._idle.set()
-            if self.env.clock.monotonic() >= self._next_report:
+            if self.is_time(self._next_report):
                 self._report_successes()
             return LONGEST_REST
         if not was_tried:

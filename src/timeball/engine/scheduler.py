@@ -98,7 +98,7 @@ class Scheduler(Service):
     async def _look(self) -> None:
         """Find out what there is to hold: everything once a second, or seldomer if it takes long; else what was asked for."""
         begun = self.env.clock.monotonic()
-        is_poll = begun >= self._next_poll
+        is_poll = self.is_time(self._next_poll)
         if is_poll:
             self._next_poll = begun + _POLL.total_seconds()
             self._begin_anew()

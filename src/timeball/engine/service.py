@@ -3,6 +3,9 @@
 A service does one round in `tick()` and says how long to rest; here are the waiting, the waking, the errors and the stopping. Every rest
 is at most a second: no hint is ever needed for progress. So is every pause after an error: what was out of reach is found again within a
 second of its return.
+
+Those of a node that rest as long as they may are woken together, by one timer (`Beat`): what an idle node costs is how often it is woken,
+for each time its code has left the processor's caches meanwhile.
 """
 
 from __future__ import annotations
@@ -19,6 +22,45 @@ AT_ONCE = timedelta(0)
 LONGEST_REST = timedelta(seconds=1)
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 1.0
+# Who is woken by a beat may have waited that much less than it meant to: then it is time all the same, or it would be a whole beat late.
+_EARLY_SECONDS = 0.1
+
+
+class Beat:
+    """Wakes all that rest, each second: so nobody rests for longer.
+
+    *phase* is the part of a second before the first beat; nodes that were started together are not to ask the database together for ever.
+    """
+
+    def __init__(self, phase: float = 1.0) -> None:
+        self._phase = phase
+        self._resting: dict[asyncio.Event, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._last = float("-inf")
+
+    async def wait(self, woken: asyncio.Event) -> None:
+        """Wait until it is set: by the next beat, unless somebody sets it before."""
+        self._resting[woken] = None
+        if self._timer is None:
+            self._plan()
+        try:
+            await woken.wait()
+        finally:
+            self._resting.pop(woken, None)
+
+    def _plan(self) -> None:
+        loop = asyncio.get_running_loop()
+        now, next_ = loop.time(), self._last + LONGEST_REST.total_seconds()
+        # Where nobody rested for a while, no beat was missed.
+        at = next_ if next_ > now else now + self._phase * LONGEST_REST.total_seconds()
+        self._timer = loop.call_at(at, self._strike)
+
+    def _strike(self) -> None:
+        self._timer = None
+        self._last = asyncio.get_running_loop().time()
+        resting, self._resting = self._resting, {}
+        for woken in resting:
+            woken.set()
 
 
 class Service:
@@ -31,6 +73,8 @@ class Service:
         self._stopped = asyncio.Event()
         self._failures = 0
         self.is_stopping = False
+        # That of the node, once it is part of one.
+        self.beat = Beat()
 
     @property
     def name(self) -> str:
@@ -40,6 +84,10 @@ class Service:
     async def tick(self) -> timedelta:
         """Do one round, and say how long to rest before the next."""
         raise NotImplementedError  # pragma: no cover
+
+    def is_time(self, at: float) -> bool:
+        """Whether this moment (monotonic) has come, or is so near that the next beat would be late."""
+        return self.env.clock.monotonic() >= at - _EARLY_SECONDS
 
     def wake(self) -> None:
         """End the present rest, or skip the next one."""
@@ -84,6 +132,9 @@ class Service:
         if rest <= AT_ONCE:
             # Even a service that is never done lets the others have a turn.
             await asyncio.sleep(0)
+            return
+        if rest >= LONGEST_REST:
+            await self.beat.wait(self._woken)
             return
         # A timeout would do the same, and take the claimer twice as long to wake up.
         alarm = asyncio.get_running_loop().call_later(rest.total_seconds(), self._woken.set)

@@ -49,7 +49,7 @@ class Stocktaker(Service):
         self._looked_at = env.clock.monotonic()
 
     async def tick(self) -> timedelta:
-        if not self._executor.may_begin() or self.env.clock.monotonic() < self._looked_at + self._pause():
+        if not self._executor.may_begin() or not self.is_time(self._looked_at + self._pause()):
             return LONGEST_REST
         unknown = await self._unknown()
         strays = unknown & self._suspects
