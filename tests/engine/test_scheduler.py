@@ -818,6 +818,57 @@ async def test_an_occurrence_that_older_time_zone_data_yielded_is_moved(
     await check_promises(store)
 
 
+async def backdate_data(store: Store) -> None:
+    """As if whoever wrote the pending occurrences had older time-zone data, that say the same."""
+    async with store.database.transaction() as connection:
+        await connection.execute("UPDATE timeball.due SET tzdata = '2001a'")
+
+
+async def test_what_others_compute_by_older_data_is_looked_for_once_a_minute(
+    store: Store, clock: VirtualClock, node: ManualScheduler
+) -> None:
+    """Somebody with older data may change a job at any time."""
+    job = await create(store, schedule="0 15 * * *")
+    await node.tick()
+    await backdate_data(store)
+
+    clock.advance("59s")
+    await node.tick()
+    assert (await due_row(store, job.id)).tzdata == "2001a"
+
+    clock.advance("1s")
+    await node.tick()
+    assert (await due_row(store, job.id)).tzdata == tzdata_version()
+
+
+async def test_what_older_data_yielded_is_computed_again_before_it_is_hoisted(
+    store: Store, clock: VirtualClock, node: ManualScheduler
+) -> None:
+    await create(store, schedule="* * * * *")
+    await node.tick()
+    await backdate_data(store)
+
+    await node.run_for(59.8)
+
+    (row,) = await table(store, "ready")
+    assert (row["scheduled_for"], row["tzdata"]) == (START + seconds(60), tzdata_version())
+
+
+async def test_what_comes_with_a_shard_is_looked_at_before_it_is_hoisted(
+    store: Store, clock: VirtualClock, node: ManualScheduler
+) -> None:
+    """Even if it was ours before: who had it meanwhile may have older data."""
+    job = await create(store, schedule="0 15 * * *")
+    await node.tick()
+    await backdate_data(store)
+
+    node.keeper.epochs = {shard: epoch + 2 for shard, epoch in node.keeper.epochs.items()}
+    clock.advance("1s")
+    await node.tick()
+
+    assert (await due_row(store, job.id)).tzdata == tzdata_version()
+
+
 @pytest.mark.parametrize("fields", [{"schedule": "0 15 * * *"}, {"interval_seconds": 3600}])
 async def test_an_occurrence_on_which_newer_data_agree_stays(
     store: Store, clock: VirtualClock, node: ManualScheduler, fields: dict[str, Any]

@@ -46,6 +46,8 @@ _ALWAYS = datetime(1970, 1, 1, tzinfo=UTC)
 _POLL = timedelta(seconds=1)
 # Between two polls there is so many times as much time as one took.
 _WORK_TO_POLLING = 9
+# What others computed by older time-zone data is looked for when shards come to us; and seldom besides, unless some of it is near.
+_ZONES_SECONDS = 60.0
 # Rows that fall due close together are moved together.
 _BATCHING = timedelta(milliseconds=25)
 _ITSELF = AuditEntry("timeball", "the pause was over")
@@ -70,8 +72,9 @@ class Scheduler(Service):
         self._timetables: dict[JobId, Timetable] = {}
         self._unprepared: deque[DueRow] = deque()
         self._bounds: dict[int, datetime] = {}
-        self._owned: frozenset[int] = frozenset()
+        self._owned: dict[int, int] = {}
         self._next_poll = float("-inf")
+        self._next_look_at_zones = float("-inf")
 
     def heed(self, hints: Hints) -> None:
         """Read what a hint announces, if it is ours and near."""
@@ -102,7 +105,8 @@ class Scheduler(Service):
         if is_poll:
             self._next_poll = begun + _POLL.total_seconds()
             self._begin_anew()
-            await self._refresh_zones()
+            if self.is_time(self._next_look_at_zones):
+                await self._refresh_zones()
         self._read_on()
         await self._look_from_bounds()
         if is_poll:
@@ -129,10 +133,11 @@ class Scheduler(Service):
         self._bounds = dict.fromkeys(self._keeper.epochs, _ALWAYS)
         self._unread.clear()
         self._full.clear()
-        owned = frozenset(self._keeper.epochs)
+        owned = dict(self._keeper.epochs)
         if owned != self._owned:
             self._owned = owned
             self._upcoming.keep_only(owned)
+            self._look_at_zones_soon()
 
     def _note_full_shards(self, marks: Sequence[DueMark]) -> None:
         """A shard that gave a whole page has more behind the last row of it."""
@@ -167,14 +172,22 @@ class Scheduler(Service):
         return True
 
     def _remember(self, row: DueRow) -> None:
-        if self._is_near(row.run_at) and self._upcoming.add(row) and self._needs_timetable(row):
-            self._unprepared.append(row)
+        if self._is_near(row.run_at) and self._upcoming.add(row):
+            if self._needs_timetable(row):
+                self._unprepared.append(row)
+            if row.tzdata is not None and row.kind is DueKind.OCCURRENCE and row.tzdata < tzdata_version():
+                self._look_at_zones_soon()
 
     def _is_near(self, instant: datetime) -> bool:
         return instant <= self.env.clock.now() + self._look_ahead
 
+    def _look_at_zones_soon(self) -> None:
+        """With the next poll: what is held is mostly read a second or two before it is hoisted."""
+        self._next_look_at_zones = float("-inf")
+
     async def _refresh_zones(self) -> None:
         """When the time-zone data are newer than those an occurrence was computed by, compute it again."""
+        begun = self.env.clock.monotonic()
         stale = await self._rooms.occurrences_of_other_tzdata(
             list(self._keeper.epochs), tzdata_version(), self._settings.page
         )
@@ -188,6 +201,8 @@ class Scheduler(Service):
                 await self._rooms.move_occurrence(row, fresh)
             elif await self._rooms.end_occurrence(row, tzdata_version()):
                 self.emit(OccurrencesSkipped(row.job_id, 1, SkipReason.ENDED.value))
+        if len(stale) < self._settings.page:
+            self._next_look_at_zones = begun + _ZONES_SECONDS
 
     # hoisting
 
