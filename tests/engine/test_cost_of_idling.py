@@ -1,0 +1,129 @@
+"""What a node costs that has nothing to do: how often it is woken in a minute, and what it asks. Counted, not timed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.engine.conftest import make_life
+from tests.engine.leaping import leaping
+from tests.engine.support import IMMORTAL, Heard, until
+from timeball.domain.events import ListenerChanged
+from timeball.domain.ids import Incarnation
+from timeball.domain.node import Lease, Node, NodeKind
+from timeball.engine.heartbeat import Heartbeat
+from timeball.engine.life import Life
+from timeball.engine.scheduler_life import SchedulerLife
+from timeball.env import Env
+from timeball.settings import HousekeepingSettings, SchedulerSettings, WorkerSettings
+from timeball.store.postgres import Store
+from timeball.testing import VirtualClock
+
+MINUTE = 60.0
+# So many beats before the counting: until then, everybody finds its place.
+SETTLING_SECONDS = 7.0
+# What is asked on a connection that had no turn before.
+CONFIRMATION = {"read_identity", "renew_lease"}
+
+
+@pytest.fixture
+async def lives(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[Life]]:
+    """Whoever is to be ended. Their hearts beat in real time, and are counted by themselves."""
+    monkeypatch.setattr(Heartbeat, "_beat_in_thread", lambda _heart: None)
+    made: list[Life] = []
+    yield made
+    for life in made:
+        await life._cut_services()
+        life.heartbeat.stop()
+
+
+def make_scheduler(store: Store, env: Env, heard: Heard) -> SchedulerLife:
+    node = Node(incarnation=Incarnation(env.new_id()), kind=NodeKind.SCHEDULER, name="s", lease=IMMORTAL)
+    return SchedulerLife(env, heard, store, node, SchedulerSettings(), HousekeepingSettings())
+
+
+async def idle_minute(life: Life, clock: VirtualClock, heard: Heard) -> tuple[int, Counter[str]]:
+    """How often the loop is woken in a minute, and what is asked."""
+    await life.start()
+    await until(lambda: heard.of(ListenerChanged))
+    if isinstance(life, SchedulerLife):
+        await until(lambda: life.janitor._next_round > 0)
+    with leaping(clock) as leaper:
+        leaper.watch(life)
+        await asyncio.sleep(SETTLING_SECONDS)
+        leaper.asked.clear()
+        before = leaper.wakes
+        await asyncio.sleep(MINUTE)
+        return leaper.wakes - before, leaper.asked
+
+
+async def test_an_idle_worker_is_woken_by_one_beat_a_second_and_asks_whether_a_hint_was_lost(
+    store: Store, env: Env, clock: VirtualClock, heard: Heard, lives: list[Life]
+) -> None:
+    life = make_life(store, env, heard)
+    lives.append(life)
+
+    wakes, asked = await idle_minute(life, clock, heard)
+
+    # It claims nothing where nothing is, and asks for no stops where nothing runs.
+    assert set(asked) - CONFIRMATION <= {"lanes", "probe", "stakes"}
+    assert sum(asked.values()) <= 80
+    assert 45 <= asked["lanes"] <= 61
+    assert 9 <= asked["probe"] <= 13
+    assert asked["stakes"] <= 1
+    # A beat, and the answer to what it asked; a little more, where that comes in pieces.
+    assert wakes <= 160
+
+
+async def test_an_idle_scheduler_asks_two_questions_a_second_and_keeps_house(
+    store: Store, env: Env, clock: VirtualClock, heard: Heard, lives: list[Life]
+) -> None:
+    life = make_scheduler(store, env, heard)
+    lives.append(life)
+
+    wakes, asked = await idle_minute(life, clock, heard)
+
+    assert min(asked["look_ahead"], asked["read_holdings"]) >= 45
+    assert max(asked["look_ahead"], asked["read_holdings"]) <= 61
+    every_two_seconds = [asked[name] for name in ("bury_nodes", "reap_orphans", "blocked_keys", "mark_queue_limited")]
+    assert 22 <= min(every_two_seconds) <= max(every_two_seconds) <= 31
+    every_five_seconds = [asked[name] for name in ("lock_fold", "fold", "probe")]
+    assert 9 <= min(every_five_seconds) <= max(every_five_seconds) <= 13
+    assert asked["occurrences_of_other_tzdata"] <= 1
+    assert sum(asked.values()) <= 295
+    assert wakes <= 420
+
+
+async def test_an_idle_heart_is_woken_once_a_second_and_renews_in_its_interval(
+    store: Store, env: Env, clock: VirtualClock, heard: Heard
+) -> None:
+    """Also for its own sake: so it would see within a second that the lease has run out."""
+    lease = Lease(span=WorkerSettings().lease.span, interval=WorkerSettings().lease.interval)
+    node = Node(incarnation=Incarnation(env.new_id()), kind=NodeKind.WORKER, name="w", lease=lease, slots=1)
+    heart = Heartbeat(env, heard, store, node, lambda _reason: None)
+    heart._beat_in_thread = lambda: None  # type: ignore[method-assign]
+    await heart.start()
+    rests: list[float] = []
+    renewals: list[float] = []
+    began, accept = clock.monotonic(), heart._accept
+
+    def rest(seconds: float) -> None:
+        rests.append(seconds)
+        clock.advance(min(seconds, 1.0))
+        # The node's loop, which turns once a second.
+        heart._turned_at = float(int(clock.monotonic()))
+        heart._stopped = clock.monotonic() - began > MINUTE
+
+    def accepted(renewal: object, sent: float) -> None:
+        renewals.append(sent)
+        accept(renewal, sent)  # type: ignore[arg-type]
+
+    heart._rest_for, heart._accept = rest, accepted  # type: ignore[method-assign]
+    await heart._beat()
+
+    assert len(rests) <= MINUTE + 2
+    assert len(renewals) == 12
+    assert heard == []
