@@ -254,8 +254,8 @@ MUTANTS = (
     _one(
         "a retry parked behind the resumption of its job",
         f"{_SQL}/hoisting.sql",
-        "  AND NOT EXISTS (SELECT 1 FROM looked_at WHERE looked_at.id = due.job_id AND looked_at.paused_at IS NULL);",
-        ";",
+        "          AND NOT EXISTS (SELECT 1 FROM looked_at WHERE looked_at.id = due.job_id AND looked_at.paused_at IS NULL)\n",
+        "",
         f"{_SCHEDULER}::test_a_retry_that_was_read_during_a_pause_is_not_parked_after_it",
         f"{_RACES}::test_a_retry_is_not_parked_behind_the_resumption_of_its_job",
     ),

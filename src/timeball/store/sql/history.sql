@@ -17,14 +17,28 @@ LIMIT 1;
 
 -- name: executions_of_job
 -- Newest first. An enqueued execution bears its job's id; all others are found by the indexes on job_id, which leave those out.
+-- The history in the order of its index, by comparing rows: see standing_of_jobs. The rooms by the bytes of ids: a plan for all jobs would read all
+-- of each by its primary key, to find those of one in their order. That the states of either are told keeps the other out of it.
 WITH own AS (
     (
         SELECT *
         FROM timeball.execution
-        WHERE job_id = :job_id
+        WHERE state IN ('scheduled', 'retrying', 'queued', 'running')
+          AND job_id = :job_id::uuid
           AND job_id <> id
           AND id < :before
-        ORDER BY id DESC
+        ORDER BY uuid_send(id) DESC
+        LIMIT :limit
+    )
+    UNION ALL
+    (
+        SELECT *
+        FROM timeball.execution
+        WHERE state IN ('succeeded', 'cancelled', 'dead', 'skipped')
+          AND (job_id, id) >= (:job_id::uuid, '00000000-0000-0000-0000-000000000000'::uuid)
+          AND (job_id, id) < (:job_id::uuid, :before::uuid)
+          AND job_id <> id
+        ORDER BY job_id DESC, id DESC
         LIMIT :limit
     )
     UNION ALL

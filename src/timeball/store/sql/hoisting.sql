@@ -198,40 +198,56 @@ SELECT id FROM taken;
 
 -- name: park
 -- Let second tries of a paused job wait for its resumption. The job is locked, and seen as it is after a lock wait: whatever was parked behind
--- its resumption would wait for ever. The instant they had waited for is kept: they are not to be tried before that either.
+-- its resumption would wait for ever. The instant they had waited for is kept: they are not to be tried before that either. Looked up, locked and
+-- changed by ctid as in hoist; IS NOT DISTINCT FROM: see unpark.
 WITH looked_at AS MATERIALIZED (
     SELECT id, paused_at
     FROM timeball.job
     WHERE id = ANY (:job_ids::uuid[])
     FOR SHARE
+),
+found AS MATERIALIZED (
+    SELECT looked_up.tid
+    FROM unnest(:ids::uuid[], :run_ats::timestamptz[]) AS given (id, run_at)
+    CROSS JOIN LATERAL (
+        SELECT due.ctid AS tid
+        FROM timeball.due
+        WHERE due.id = given.id
+          AND due.run_at IS NOT DISTINCT FROM given.run_at
+          AND due.kind IN ('retry', 'snooze')
+          AND NOT EXISTS (SELECT 1 FROM looked_at WHERE looked_at.id = due.job_id AND looked_at.paused_at IS NULL)
+        OFFSET 0
+        FOR UPDATE
+    ) AS looked_up
 )
 UPDATE timeball.due
 SET run_at = :parked_at,
-    watermark = given.run_at
-FROM unnest(:ids::uuid[], :run_ats::timestamptz[]) AS given (id, run_at)
-WHERE due.id = given.id
-  AND due.run_at = given.run_at
-  AND due.kind IN ('retry', 'snooze')
-  AND NOT EXISTS (SELECT 1 FROM looked_at WHERE looked_at.id = due.job_id AND looked_at.paused_at IS NULL);
+    watermark = due.run_at
+WHERE due.ctid = ANY (ARRAY(SELECT found.tid FROM found));
 
 -- name: occurrences_of_other_tzdata
--- Occurrences of our shards that were computed by older time-zone data.
+-- Occurrences of our shards that were computed by older time-zone data. That is the only condition inside: for the others, a planner without statistics
+-- would read all that lies ahead.
 SELECT id, job_id, kind, origin, shard, run_at, scheduled_for, watermark, tzdata, version, executions_left, limit_key, queue, priority, false AS is_paused
-FROM timeball.due
-WHERE tzdata < :tzdata
-  AND kind = 'occurrence'
+FROM (
+    SELECT *
+    FROM timeball.due
+    WHERE tzdata < :tzdata
+    ORDER BY tzdata, id
+    OFFSET 0
+) AS due
+WHERE kind = 'occurrence'
   AND shard = ANY (:shards::smallint[])
-ORDER BY tzdata, id
-LIMIT :limit;
+LIMIT (SELECT :limit::bigint);
 
 -- name: move_occurrence
--- Replace a pending occurrence by the one that the present time-zone data yield.
+-- Replace a pending occurrence by the one that the present time-zone data yield. IS NOT DISTINCT FROM: see unpark.
 WITH taken AS (
     DELETE FROM timeball.due
     WHERE id = :id
-      AND run_at = :run_at
+      AND run_at IS NOT DISTINCT FROM :run_at
       AND version = :version
-      AND kind = 'occurrence'
+      AND kind IS NOT DISTINCT FROM 'occurrence'
     RETURNING *
 )
 INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, watermark, tzdata, version, queue, priority, handler,

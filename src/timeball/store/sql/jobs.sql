@@ -655,17 +655,19 @@ FROM timeball.audit
 WHERE id = :id;
 
 -- name: waiting_in_queue
--- What is queued and has not been claimed, some of it.
-(
+-- What is queued and has not been claimed, some of it. What is blocked has no index for that, and is looked at when nothing else is left.
+WITH waiting AS MATERIALIZED (
     SELECT id
     FROM timeball.ready
     WHERE queue = :queue
     LIMIT :limit
 )
+SELECT id
+FROM waiting
 UNION ALL
 (
     SELECT id
     FROM timeball.blocked
     WHERE queue = :queue
-    LIMIT :limit
+    LIMIT :limit - (SELECT count(*) FROM waiting)
 );

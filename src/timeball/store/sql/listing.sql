@@ -83,6 +83,7 @@ LIMIT 1;
 -- alone, and of each group only the latest is read. When they died is counted in :parts equal parts of the time since the first of them;
 -- parts without a death are left out. All are put together without being sorted, the latest id first; handlers and queues come as often
 -- as they are there, for whoever reads them sorts them out in a fraction of the time.
+-- OFFSET 0 and (SELECT :most): otherwise a planner without statistics fetches and sorts all of the dead.
 WITH grouped AS MATERIALIZED (
     SELECT key, count(*) AS executions, (array_agg(id))[1] AS latest_id, (array_agg(finished_at))[1] AS latest_at,
            min(finished_at) AS first_at, max(finished_at) AS last_at,
@@ -92,9 +93,9 @@ WITH grouped AS MATERIALIZED (
                handler, queue, finished_at
         FROM timeball.finished
         WHERE state = 'dead'
-          AND NOT EXISTS (SELECT 1 FROM timeball.settled WHERE settled.execution_id = finished.id)
+          AND NOT EXISTS (SELECT 1 FROM timeball.settled WHERE settled.execution_id = finished.id OFFSET 0)
         ORDER BY id DESC
-        LIMIT :most
+        LIMIT (SELECT :most::bigint)
     ) AS dead
     GROUP BY key
 ),
@@ -150,32 +151,44 @@ FROM (
 ) AS few;
 
 -- name: settle
--- Mark dead executions as dealt with; others are left alone.
+-- Mark dead executions as dealt with; others are left alone. OFFSET 0: otherwise a planner without statistics may read all of the dead, to find some of them.
 INSERT INTO timeball.settled (execution_id, how, settled_at)
-SELECT DISTINCT finished.id, :how, coalesce(:now, now())
-FROM timeball.finished
-WHERE finished.id = ANY (:ids::uuid[])
-  AND finished.state = 'dead'
+SELECT DISTINCT given.id, :how, coalesce(:now, now())
+FROM unnest(:ids::uuid[]) AS given (id)
+CROSS JOIN LATERAL (
+    SELECT finished.state
+    FROM timeball.finished
+    WHERE finished.id = given.id
+    OFFSET 0
+) AS ended
+WHERE ended.state = 'dead'
 ON CONFLICT (execution_id) DO NOTHING
 RETURNING execution_id;
 
 -- name: queue_overview
 -- Every queue that has something ready, running, a pause or a limit, or a living worker that names it. Depths are counted up to :most; the oldest is one probe a lane.
-WITH RECURSIVE lane AS (
+-- `whole` as in lanes.
+WITH RECURSIVE whole AS MATERIALIZED (
+    SELECT 0::smallint AS lowest, 100::smallint AS highest, '-infinity'::timestamptz AS first, 'infinity'::timestamptz AS last
+),
+lane AS (
     (
         SELECT queue, priority, run_at
         FROM timeball.ready
-        ORDER BY queue, priority, run_at
+        ORDER BY queue, priority, run_at, uuid_send(id)
         LIMIT 1
     )
     UNION ALL
     SELECT following.*
     FROM lane
+    CROSS JOIN whole
     CROSS JOIN LATERAL (
         SELECT ready.queue, ready.priority, ready.run_at
         FROM timeball.ready
         WHERE (ready.queue, ready.priority) > (lane.queue, lane.priority)
-        ORDER BY ready.queue, ready.priority, ready.run_at
+          AND ready.priority BETWEEN whole.lowest AND whole.highest
+          AND ready.run_at BETWEEN whole.first AND whole.last
+        ORDER BY ready.queue, ready.priority, ready.run_at, uuid_send(ready.id)
         LIMIT 1
     ) AS following
 ),

@@ -2,6 +2,32 @@
 
 -- name: present_numbers
 -- What waits, runs, is late and is dead, each counted up to :most + 1; and how long the oldest has waited.
+-- What is late is looked for lane by lane, each from its first on: otherwise all that is ready would be read wherever nothing is late.
+-- `lane` and `whole` as in lanes.
+WITH RECURSIVE whole AS MATERIALIZED (
+    SELECT 0::smallint AS lowest, 100::smallint AS highest, '-infinity'::timestamptz AS first, 'infinity'::timestamptz AS last
+),
+lane AS (
+    (
+        SELECT queue, priority
+        FROM timeball.ready
+        ORDER BY queue, priority, run_at, uuid_send(id)
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT following.*
+    FROM lane
+    CROSS JOIN whole
+    CROSS JOIN LATERAL (
+        SELECT ready.queue, ready.priority
+        FROM timeball.ready
+        WHERE (ready.queue, ready.priority) > (lane.queue, lane.priority)
+          AND ready.priority BETWEEN whole.lowest AND whole.highest
+          AND ready.run_at BETWEEN whole.first AND whole.last
+        ORDER BY ready.queue, ready.priority, ready.run_at, uuid_send(ready.id)
+        LIMIT 1
+    ) AS following
+)
 SELECT coalesce(:now, now()) AS moment,
        (SELECT count(*) FROM (SELECT 1 FROM timeball.running WHERE run_at <= coalesce(:now, now()) LIMIT :most + 1) AS few) AS running,
        (SELECT count(*) FROM (SELECT 1 FROM timeball.ready LIMIT :most + 1) AS few)
@@ -9,7 +35,22 @@ SELECT coalesce(:now, now()) AS moment,
        + (SELECT count(*) FROM (SELECT 1 FROM timeball.running WHERE run_at > coalesce(:now, now()) LIMIT :most + 1) AS few) AS queued,
        (SELECT count(*) FROM (SELECT 1 FROM timeball.due WHERE kind NOT IN ('resume', 'retry') LIMIT :most + 1) AS few) AS scheduled,
        (SELECT count(*) FROM (SELECT 1 FROM timeball.due WHERE kind = 'retry' LIMIT :most + 1) AS few) AS retrying,
-       (SELECT count(*) FROM (SELECT 1 FROM timeball.ready WHERE run_at < coalesce(:now, now()) - :late_after::interval LIMIT :most + 1) AS few) AS late,
+       (
+           SELECT count(*)
+           FROM (
+               SELECT 1
+               FROM lane
+               CROSS JOIN LATERAL (
+                   SELECT 1
+                   FROM timeball.ready
+                   WHERE ready.queue = lane.queue
+                     AND ready.priority = lane.priority
+                     AND ready.run_at < coalesce(:now, now()) - :late_after::interval
+                   LIMIT (SELECT :most::bigint + 1)
+               ) AS late
+               LIMIT :most + 1
+           ) AS few
+       ) AS late,
        (
            SELECT count(*)
            FROM (

@@ -19,12 +19,12 @@ FROM timeball.operation
 WHERE id = :id;
 
 -- name: list_operations
--- The latest first, behind an id.
+-- The latest first, behind an id. (SELECT :limit): see next_due.
 SELECT *
 FROM timeball.operation
 WHERE id < :before
 ORDER BY id DESC
-LIMIT :limit;
+LIMIT (SELECT :limit::bigint);
 
 -- name: take_operation
 -- The oldest one that is unfinished and held by nobody who is alive; or the one that is named.
@@ -74,13 +74,20 @@ WHERE id = :id
 RETURNING *;
 
 -- name: record_items
+-- OFFSET 0: otherwise a planner that knows of few items reads all of an operation for every batch. Who records has locked the operation.
 UPDATE timeball.operation_item
 SET status = result.status,
     made = result.made,
     error = result.error
 FROM unnest(:numbers::integer[], :statuses::text[], :made::uuid[], :errors::text[]) AS result (number, status, made, error)
-WHERE operation_item.operation_id = :operation_id
-  AND operation_item.number = result.number;
+CROSS JOIN LATERAL (
+    SELECT item.ctid AS tid
+    FROM timeball.operation_item AS item
+    WHERE item.operation_id = :operation_id
+      AND item.number = result.number
+    OFFSET 0
+) AS found
+WHERE operation_item.ctid = found.tid;
 
 -- name: finish_operation
 UPDATE timeball.operation

@@ -52,14 +52,20 @@ RETURNING key;
 
 -- name: unused_limits
 -- The limits behind a key that no job and no waiting or running execution names, in the order of their keys.
+-- OFFSET 0: otherwise all that is limited is read, to be joined with a few limits.
 SELECT key
-FROM timeball.running_limit
-WHERE key > :after
-  AND NOT EXISTS (SELECT 1 FROM timeball.job WHERE job.limit_key = running_limit.key)
-  AND NOT EXISTS (SELECT 1 FROM timeball.due WHERE due.limit_key = running_limit.key)
-  AND NOT EXISTS (SELECT 1 FROM timeball.ready WHERE ready.limit_key = running_limit.key)
-  AND NOT EXISTS (SELECT 1 FROM timeball.blocked WHERE blocked.limit_key = running_limit.key)
-  AND NOT EXISTS (SELECT 1 FROM timeball.running WHERE running.limit_key = running_limit.key)
+FROM (
+    SELECT key
+    FROM timeball.running_limit
+    WHERE key > :after
+    ORDER BY key
+    OFFSET 0
+) AS running_limit
+WHERE NOT EXISTS (SELECT 1 FROM timeball.job WHERE job.limit_key = running_limit.key OFFSET 0)
+  AND NOT EXISTS (SELECT 1 FROM timeball.due WHERE due.limit_key = running_limit.key OFFSET 0)
+  AND NOT EXISTS (SELECT 1 FROM timeball.ready WHERE ready.limit_key = running_limit.key OFFSET 0)
+  AND NOT EXISTS (SELECT 1 FROM timeball.blocked WHERE blocked.limit_key = running_limit.key OFFSET 0)
+  AND NOT EXISTS (SELECT 1 FROM timeball.running WHERE running.limit_key = running_limit.key OFFSET 0)
 ORDER BY key
 LIMIT :limit;
 
@@ -67,11 +73,11 @@ LIMIT :limit;
 -- Remove those of the limits that are still unused: they were locked by the statement before, so whoever names one from now on waits, and writes it anew.
 DELETE FROM timeball.running_limit
 WHERE key = ANY (:keys::text[])
-  AND NOT EXISTS (SELECT 1 FROM timeball.job WHERE job.limit_key = running_limit.key)
-  AND NOT EXISTS (SELECT 1 FROM timeball.due WHERE due.limit_key = running_limit.key)
-  AND NOT EXISTS (SELECT 1 FROM timeball.ready WHERE ready.limit_key = running_limit.key)
-  AND NOT EXISTS (SELECT 1 FROM timeball.blocked WHERE blocked.limit_key = running_limit.key)
-  AND NOT EXISTS (SELECT 1 FROM timeball.running WHERE running.limit_key = running_limit.key)
+  AND NOT EXISTS (SELECT 1 FROM timeball.job WHERE job.limit_key = running_limit.key OFFSET 0)
+  AND NOT EXISTS (SELECT 1 FROM timeball.due WHERE due.limit_key = running_limit.key OFFSET 0)
+  AND NOT EXISTS (SELECT 1 FROM timeball.ready WHERE ready.limit_key = running_limit.key OFFSET 0)
+  AND NOT EXISTS (SELECT 1 FROM timeball.blocked WHERE blocked.limit_key = running_limit.key OFFSET 0)
+  AND NOT EXISTS (SELECT 1 FROM timeball.running WHERE running.limit_key = running_limit.key OFFSET 0)
 RETURNING key;
 
 -- name: deleted_jobs

@@ -237,14 +237,14 @@ RETURNING 1;
 
 -- name: rollup_series
 -- What happened in each step of a window: numbers and both sketches; of one series, or of one handler in one or all queues.
+-- Rows are compared, not each column: otherwise a planner without statistics reads the window of all series, which are many, by their age.
 WITH part AS MATERIALIZED (
     SELECT date_bin(:step::interval, at, 'epoch'::timestamptz) AS step, *
     FROM timeball.rollup
     WHERE :all_of_handler::text IS NULL
       AND span = :span
-      AND job_id = :series
-      AND at >= :since
-      AND at < :until
+      AND (job_id, at) >= (:series::uuid, :since::timestamptz)
+      AND (job_id, at) < (:series::uuid, :until::timestamptz)
       AND (:queue::text IS NULL OR queue = :queue::text)
       AND (:handler::text IS NULL OR handler = :handler::text)
     UNION ALL
@@ -294,6 +294,7 @@ ORDER BY number.at;
 
 -- name: rollup_groups
 -- What happened in a window to each (queue, handler): numbers and both sketches. Whole hours within it are read by the hour.
+-- Rows are compared: see rollup_series. OFFSET 0: otherwise all that is kept of a series may be read, to be joined with three spans.
 WITH part AS MATERIALIZED (
     SELECT rollup.*
     FROM (
@@ -301,11 +302,14 @@ WITH part AS MATERIALIZED (
                ('hour', :first_hour::timestamptz, :last_hour::timestamptz),
                (:span::text, :last_hour::timestamptz, :until::timestamptz)
     ) AS piece (span, since, until)
-    JOIN timeball.rollup
-      ON rollup.span = piece.span
-     AND rollup.job_id = :series
-     AND rollup.at >= piece.since
-     AND rollup.at < piece.until
+    CROSS JOIN LATERAL (
+        SELECT *
+        FROM timeball.rollup
+        WHERE rollup.span = piece.span
+          AND (rollup.job_id, rollup.at) >= (:series::uuid, piece.since)
+          AND (rollup.job_id, rollup.at) < (:series::uuid, piece.until)
+        OFFSET 0
+    ) AS rollup
     WHERE (:queue::text IS NULL OR rollup.queue = :queue::text)
       AND (:handler::text IS NULL OR rollup.handler = :handler::text)
 ),
@@ -348,14 +352,18 @@ ORDER BY number.queue, number.handler;
 
 -- name: rollup_tallies
 -- How much was done by each of these series in each step before its :untils, without the sketches, which are most of a rollup.
+-- Rows are compared, and OFFSET 0 is there: see rollup_groups.
 SELECT given.series, date_bin(:step::interval, rollup.at, 'epoch'::timestamptz) AS at,
        sum(rollup.starts)::bigint AS starts, sum(rollup.succeeded)::bigint AS succeeded, sum(rollup.cancelled)::bigint AS cancelled,
        sum(rollup.dead)::bigint AS dead, sum(rollup.duration_seconds) AS duration_seconds
 FROM unnest(:series::uuid[], :untils::timestamptz[]) AS given (series, until)
-JOIN timeball.rollup
-  ON rollup.span = :span
- AND rollup.job_id = given.series
- AND rollup.at >= :since
- AND rollup.at < given.until
+CROSS JOIN LATERAL (
+    SELECT *
+    FROM timeball.rollup
+    WHERE rollup.span = :span
+      AND (rollup.job_id, rollup.at) >= (given.series, :since::timestamptz)
+      AND (rollup.job_id, rollup.at) < (given.series, given.until)
+    OFFSET 0
+) AS rollup
 GROUP BY given.series, date_bin(:step::interval, rollup.at, 'epoch'::timestamptz)
 ORDER BY given.series, at;

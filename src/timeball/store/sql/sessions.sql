@@ -20,11 +20,15 @@ WHERE token_hash = :token_hash;
 
 -- name: forget_old_sessions
 -- A few at a time, whenever somebody logs in: nobody else needs to clean up.
+-- Only the first to end are asked whether they have: a planner without statistics would fetch and sort all that have.
 DELETE FROM timeball.dashboard_session
 WHERE token_hash IN (
     SELECT token_hash
-    FROM timeball.dashboard_session
+    FROM (
+        SELECT token_hash, expires_at
+        FROM timeball.dashboard_session
+        ORDER BY expires_at
+        LIMIT 100
+    ) AS first
     WHERE expires_at <= coalesce(:now, now())
-    ORDER BY expires_at
-    LIMIT 100
 );

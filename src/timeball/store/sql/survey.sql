@@ -274,9 +274,13 @@ FROM (
 GROUP BY queue, handler;
 
 -- name: oldest_ready
--- What has waited longest in each of these queues.
+-- What has waited longest in each of these queues. `whole` as in lanes.
+WITH whole AS MATERIALIZED (
+    SELECT '-infinity'::timestamptz AS first, 'infinity'::timestamptz AS last
+)
 SELECT given.queue, oldest.id, oldest.job_id, oldest.run_at
-FROM unnest(:queues::text[]) AS given (queue)
+FROM whole
+CROSS JOIN unnest(:queues::text[]) AS given (queue)
 CROSS JOIN LATERAL (
     SELECT first.id, first.job_id, first.run_at
     FROM generate_series(0, 100) AS level (priority)
@@ -285,6 +289,7 @@ CROSS JOIN LATERAL (
         FROM timeball.ready
         WHERE ready.queue = given.queue
           AND ready.priority = level.priority
+          AND ready.run_at BETWEEN whole.first AND whole.last
         ORDER BY run_at
         LIMIT 1
     ) AS first
@@ -329,6 +334,7 @@ ORDER BY attempt.finished_at DESC, attempt.execution_id DESC;
 
 -- name: next_due
 -- What falls due next, in the order of time: the first few of each shard, by its index, and of those the first few.
+-- (SELECT :most): a planner that knows how many are wanted, and believes that there are hardly more, would fetch and sort all there are.
 SELECT first.id, first.job_id, first.handler, first.run_at, job.name
 FROM timeball.shard
 CROSS JOIN LATERAL (
@@ -338,7 +344,7 @@ CROSS JOIN LATERAL (
       AND due.run_at > coalesce(:now, now())
       AND due.kind <> 'resume'
     ORDER BY due.shard, due.run_at
-    LIMIT :most
+    LIMIT (SELECT :most::bigint)
 ) AS first
 LEFT JOIN timeball.job ON job.id = first.job_id
 ORDER BY first.run_at, first.id

@@ -36,9 +36,9 @@ DELETE FROM timeball.template
 WHERE id = :id;
 
 -- name: list_templates
--- By name, behind a name.
+-- By name, behind a name. (SELECT :limit): see next_due.
 SELECT *, job::text AS job_text
 FROM timeball.template
 WHERE name > :after
 ORDER BY name
-LIMIT :limit;
+LIMIT (SELECT :limit::bigint);
