@@ -6,10 +6,12 @@ tried there or here, or it is said why not: a new one that is not makes the last
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import sha256
+from random import Random
 from typing import Any
 from uuid import UUID
 
@@ -43,9 +45,15 @@ from tests.full_house import (
 )
 from tests.plans import ALL_MODES, EMPTIED, FORGET
 from tests.servers import PostgresServer, Servers, ServiceMissing, give_up_on
+from timeball.domain.execution import ExecutionState
+from timeball.domain.search import ExecutionFilter, PageRequest
+from timeball.env import Env
+from timeball.store.listing import Listing
+from timeball.store.postgres import Store
 from timeball.store.rollups import WHOLE, series_of_queue
 from timeball.store.rooms import PARKED_AT
 from timeball.store.statements import all_statements
+from timeball.testing import VirtualClock
 
 PAGE = 50
 SHARDS = 64
@@ -410,7 +418,8 @@ def planner(request: pytest.FixtureRequest, house_on: Callable[[str], FullHouse]
         give_up_on(error)
         raise
     house.server.execute(_BELIEFS[belief], house.name)
-    with plans.session(house.server, house.name) as connection:
+    # It may idle for long while others have the machine.
+    with plans.session(house.server, house.name, "SET idle_in_transaction_session_timeout = 0") as connection:
         yield Planner(house, connection)
 
 
@@ -437,6 +446,22 @@ def test_what_is_late_is_looked_for_from_the_first_of_each_lane(planner: Planner
         by_time = [scan for scan in plans.scans_of(plan) if scan["Relation Name"] == "ready" and "run_at" in str(scan)]
         pages = sum(scan["Shared Hit Blocks"] + scan["Shared Read Blocks"] for scan in by_time)
         assert pages <= 10 * QUEUES * PRIORITIES
+
+
+async def test_the_first_page_of_executions_is_read_in_the_order_of_an_index(planner: Planner) -> None:
+    """It is composed, and has no name."""
+    store = Store(planner.house.server.dsn(planner.house.name), Env(VirtualClock(NOW), Random(1)))
+    await store.open(migrates=False)
+    listing = Listing(store.database, store.jobs)
+
+    states = [(), *((state,) for state in ExecutionState)]
+    told = [await listing.explain_executions(ExecutionFilter(states=each), PageRequest(limit=PAGE)) for each in states]
+
+    await store.close()
+    for plan in told:
+        read = plan.partition("Planning")[0]
+        pages = max(sum(map(int, re.findall(r"(?:hit|read)=(\d+)", line))) for line in read.splitlines())
+        assert pages <= 8 * PAGE, plan
 
 
 @pytest.mark.parametrize("name", READS_NO_TABLE)

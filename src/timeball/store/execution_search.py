@@ -230,4 +230,5 @@ def _conditions(wanted: ExecutionFilter, values: Values, before: UUID | None) ->
 
 
 def _cut(branch: str, order: str, limit: int | None) -> str:
-    return f"({branch} ORDER BY {order} LIMIT {int(limit)})" if limit is not None else f"({branch})"
+    # (SELECT ...): a planner that knows how many are wanted, and believes that there are hardly more, would fetch and sort all there are.
+    return f"({branch} ORDER BY {order} LIMIT (SELECT {int(limit)}))" if limit is not None else f"({branch})"
