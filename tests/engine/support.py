@@ -229,20 +229,22 @@ class ManualRunner:
         self.outcome = outcome
         self.started: list[RunContext] = []
         self.is_stopped = False
-        self._ends: dict[ExecutionId, asyncio.Future[Outcome]] = {}
+        self._ends: dict[tuple[ExecutionId, ClaimId], asyncio.Future[Outcome]] = {}
 
     async def run(self, handler: Handler, context: RunContext) -> Outcome:
         self.started.append(context)
         if self.outcome is not None:
             return self.outcome
-        end = self._ends[context.claimed.id] = asyncio.get_running_loop().create_future()
+        claimed = context.claimed
+        # By the claim as well: after a failover one worker may be given the same execution twice.
+        end = self._ends[claimed.id, claimed.claim_id] = asyncio.get_running_loop().create_future()
         return await end
 
     async def stop(self) -> None:
         self.is_stopped = True
 
     def end(self, claimed: Claimed, outcome: Outcome | None = None) -> None:
-        self._ends.pop(claimed.id).set_result(outcome or Succeeded())
+        self._ends.pop((claimed.id, claimed.claim_id)).set_result(outcome or Succeeded())
 
     @property
     def ids(self) -> list[ExecutionId]:

@@ -135,12 +135,13 @@ def draw(seed: int) -> Plan:
     length = rng.choice((60, 100, 150, 250, 500))
     trouble_rate = rng.choice((2, 10)) / length
     saves_at = length // 2 if rng.random() < 0.4 else None
-    falls_back_at = saves_at + rng.randint(10, min(100, length // 2 - 1)) if saves_at is not None else None
+    falls_back_at = saves_at + rng.randint(5, 29) if saves_at is not None else None
     deeds = list(_first_work(rng))
     turns = _turns(rng, nodes, (0, 0.01, 0.1, 0.5))
     for number, turn in enumerate(islice(turns, length)):
         if number == saves_at:
-            deeds.append(Deed(what=What.SAVE))
+            # What is claimed between here and there will be claimed again, under the same number.
+            deeds += [Deed(what=What.WORK, work=PLAIN, amount=5), Deed(what=What.SAVE)]
         if number == falls_back_at:
             deeds.append(Deed(what=What.FALL_BACK))
         if rng.random() < trouble_rate:

@@ -196,8 +196,8 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "lock_job": ({"id": id_(JOB + 77)}, 1),
     "has_occurrence": (_JOB, 1),
     "write_job": ({"job": json(_DEFINITION)}, 1),
-    "open_version": (_JOB | {"effective_from": NOW}, 1 + SOME // RECURRING),
-    "close_versions": (_JOB | {"closes_at": NOW}, SOME // RECURRING),
+    "open_version": (_JOB | {"effective_from": NOW, "tzdata": None}, 1 + SOME // RECURRING),
+    "close_versions": (_JOB | {"closes_at": NOW, "tzdata": None}, SOME // RECURRING),
     "versions_of_job": (_JOB, SOME // RECURRING),
     "is_unlimited": (_JOB, 3 * MANY // RECURRING),
     "put_under_limit": (_JOB | {"limit_key": "limit 77"}, 3 * MANY // RECURRING),
@@ -209,6 +209,16 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "occurrences_of_other_tzdata, but there are none": (
         {"tzdata": "2026a", "shards": list(range(SHARDS)), "limit": PAGE},
         0,
+    ),
+    "end_occurrence": (
+        {
+            "id": id_(DUE + 77),
+            "run_at": NOW - timedelta(seconds=23),
+            "version": 1,
+            "reason": "ended",
+            "tzdata": "2026b",
+        },
+        2,
     ),
     "move_occurrence": (
         {
@@ -252,8 +262,7 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "bury_nodes": ({}, NODES),
     "drain_node": (_NODE, 1),
     "list_nodes": ({}, NODES + (NODES + 1) * SHARDS),
-    "read_shards": ({}, SHARDS + NODES * SHARDS),
-    "living_schedulers": ({}, NODES),
+    "read_holdings": ({}, SHARDS + NODES),
     "host_is_alive": ({"kinds": ["worker"], "host": "host"}, NODES),
     "read_inboxes": ({"broker": "postgresql"}, NODES),
     "take_shards": ({"ids": list(range(SHARDS)), "incarnation": holder(1)}, 2 * SHARDS + NODES * SHARDS),

@@ -259,13 +259,13 @@ RETURNING id;
 
 -- name: end_occurrence
 -- Take a pending occurrence away in whose place the present time-zone data name nothing, and record that it is not run. It cites the data that named it;
--- those by which nothing follows are noted with its version.
+-- those by which nothing follows are noted with its version. IS NOT DISTINCT FROM: see unpark.
 WITH taken AS (
     DELETE FROM timeball.due
     WHERE id = :id
-      AND run_at = :run_at
+      AND run_at IS NOT DISTINCT FROM :run_at
       AND version = :version
-      AND kind = 'occurrence'
+      AND kind IS NOT DISTINCT FROM 'occurrence'
     RETURNING *
 ),
 noted AS (
