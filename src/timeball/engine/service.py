@@ -36,29 +36,26 @@ class Beat:
         self._phase = phase
         self._resting: dict[asyncio.Event, None] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._last = float("-inf")
 
     async def wait(self, woken: asyncio.Event) -> None:
         """Wait until it is set: by the next beat, unless somebody sets it before."""
         self._resting[woken] = None
         if self._timer is None:
-            self._plan()
+            self._strike_in(self._phase * LONGEST_REST)
         try:
             await woken.wait()
         finally:
             self._resting.pop(woken, None)
 
-    def _plan(self) -> None:
-        loop = asyncio.get_running_loop()
-        now, next_ = loop.time(), self._last + LONGEST_REST.total_seconds()
-        # Where nobody rested for a while, no beat was missed.
-        at = next_ if next_ > now else now + self._phase * LONGEST_REST.total_seconds()
-        self._timer = loop.call_at(at, self._strike)
+    def _strike_in(self, rest: timedelta) -> None:
+        self._timer = asyncio.get_running_loop().call_later(rest.total_seconds(), self._strike)
 
     def _strike(self) -> None:
         self._timer = None
-        self._last = asyncio.get_running_loop().time()
         resting, self._resting = self._resting, {}
+        if resting:
+            # Now, and not when they rest again: that would be later by what they do.
+            self._strike_in(LONGEST_REST)
         for woken in resting:
             woken.set()
 
