@@ -108,10 +108,10 @@ class Batcher(Generic[Item, Answer]):
         with self._mutex:
             if self._is_closed:
                 return False
+            if not self._incoming:
+                # First called, then handed in: a signal that strikes in between leaves nothing that everybody takes for called.
+                self._loop.call_soon_threadsafe(self._take_in)
             self._incoming.append((item, receiver))
-            is_first = len(self._incoming) == 1
-        if is_first:
-            self._loop.call_soon_threadsafe(self._take_in)
         return True
 
     def _take_in(self) -> None:

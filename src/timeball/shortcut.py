@@ -146,13 +146,16 @@ class _Driven(Generic[L]):
         task: asyncio.Future[Answer] = asyncio.ensure_future(work, loop=self._loop)
         self._task = task
         try:
-            return self._loop.run_until_complete(task)
-        except RuntimeError:
-            if self._stray is None:
-                raise
-            raise self._stray from None
-        except asyncio.CancelledError:
-            raise StoreUnavailable("Timeball was closed while this call was under way") from None
+            answer = self._loop.run_until_complete(task)
+        except BaseException as error:
+            if self._stray is not None:
+                raise self._stray from None
+            if isinstance(error, asyncio.CancelledError):
+                raise StoreUnavailable("Timeball was closed while this call was under way") from None
+            raise
+        if self._stray is not None:
+            raise self._stray
+        return answer
 
     def is_sound(self, *, after_pause: bool) -> bool:
         """Whether the connection is still there; after a pause the loop has a look first, for nobody drove it meanwhile."""
@@ -170,15 +173,17 @@ class _Driven(Generic[L]):
 
     def end(self) -> None:
         """Let go of everything, in whatever state it is."""
+        if running_loop() is self._loop:
+            # Struck just when it was about to say that it runs no longer.
+            asyncio._set_running_loop(None)
         if running_loop() is not None:
             if self.line is not None:
                 self.line.terminate()
             return
-        try:
-            # It may be broken: that is why it ends.
-            with suppress(Exception):
-                self._wind_up()
-        finally:
+        # It may be broken: that is why it ends.
+        with suppress(Exception):
+            self._wind_up()
+        with suppress(RuntimeError):
             self._loop.close()
 
     def _wind_up(self) -> None:
@@ -197,10 +202,13 @@ class _Driven(Generic[L]):
                 await self.line.close(timeout=1.0)
 
     def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A signal's error that struck within a callback would be logged and forgotten: it belongs to whoever drives."""
+        """A signal's error that struck within a callback or a transport would be logged and forgotten: it belongs to whoever drives.
+
+        What comes after it is its consequence.
+        """
         error = context.get("exception")
-        if error is not None and "handle" in context:
-            self._stray = error
+        if error is not None and not isinstance(error, OSError) and ("handle" in context or "transport" in context):
+            self._stray = self._stray or error
             loop.stop()
         else:
             loop.default_exception_handler(context)

@@ -258,3 +258,23 @@ async def test_nothing_is_lost_or_mixed_up_between_many_threads(writer: Writer, 
     await asyncio.gather(*(asyncio.to_thread(thread.join) for thread in threads))
 
     assert found == {item: 10 * item for number in range(8) for item in range(1_000 * number, 1_000 * number + 100)}
+
+
+async def test_a_signal_that_strikes_between_two_steps_stops_nobody_else(
+    writer: Writer, batcher: Batcher[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever came next took the loop for called, and waited for ever."""
+
+    class Struck(Exception): ...
+
+    def strike(*_: object) -> None:
+        raise Struck
+
+    with monkeypatch.context() as patched:
+        patched.setattr(asyncio.get_running_loop(), "call_soon_threadsafe", strike)
+        with pytest.raises(Struck):
+            batcher.asubmit(1)
+    (answer,) = hand_in(batcher, 2)
+    writer.let_go()
+
+    assert await asyncio.wait_for(answer, 30) == 20

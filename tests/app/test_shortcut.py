@@ -210,6 +210,20 @@ def test_a_signal_that_strikes_is_heard_and_everything_is_thrown_away(
     assert exchange.ask() == 7
 
 
+def test_an_error_that_a_transport_took_for_its_own_is_heard(exchange: Exchange) -> None:
+    """Whatever comes of it, an answer included: it was raised for whoever waits."""
+    line = exchange.warm_up()
+
+    async def be_struck(line: FakeLine) -> int:
+        line.loop.call_exception_handler({"message": "fatal", "exception": Struck(), "transport": object()})
+        return await line.number()
+
+    with pytest.raises(Struck):
+        exchange.shortcut.run(be_struck)
+
+    assert line.loop.is_closed()
+
+
 def test_ctrl_c_ends_the_waiting(exchange: Exchange) -> None:
     line = exchange.warm_up()
 

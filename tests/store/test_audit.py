@@ -94,7 +94,16 @@ DEEDS: dict[str, tuple[str, Callable[[World], Awaitable[Any]]]] = {
     "settle": ("dead_letter.discarded", lambda w: w.listing.settle([w.dead], "discarded", ENTRY)),
 }
 # The enqueue of a one-off is work, not a change; an operation was audited when it was begun; the rest only looks.
-UNAUDITED = {"enqueue", "take_operation", "begun_operation", "work_off", "undeclared", "plan_sync"}
+UNAUDITED = {
+    "enqueue",
+    "enqueue_alone",
+    "make_sure",
+    "take_operation",
+    "begun_operation",
+    "work_off",
+    "undeclared",
+    "plan_sync",
+}
 MINUTE = timedelta(minutes=1)
 
 

@@ -111,6 +111,23 @@ async def test_what_threads_tell_is_sent_by_the_stores_own_loop(store: Store, ea
     assert set((await ear.all(store)).shards) == set(range(50))
 
 
+async def test_a_signal_that_strikes_a_thread_silences_nobody_else(
+    store: Store, ear: Ear, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Struck(Exception): ...
+
+    def strike() -> None:
+        raise Struck
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store.hinter, "_call_sender", strike)
+        with pytest.raises(Struck):
+            await asyncio.to_thread(store.hinter.tell, Hints(nodes_changed=True))
+    store.hinter.tell(Hints(look_everywhere=True))
+
+    assert (await ear.all(store)).look_everywhere
+
+
 async def test_a_statement_may_carry_hints_along_and_then_no_more_for_a_while(
     store: Store, clock: VirtualClock
 ) -> None:

@@ -189,6 +189,7 @@ class Cluster:
             "LEDGER": str(folder / "ledger"),
             "GATES": str(self._gates),
             "TIMEBALL_LOG_FORMAT": "json",
+            "TIMEBALL_PORT": "0",
             **({} if dsn is None else {"TIMEBALL_DATABASE_URL": dsn}),
             **environment,
         }

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def test_from_an_empty_folder_to_a_visible_scheduled_run(short_folder: Path) -> 
         with Client(_address(up)) as timeball:
             run = _first_success(timeball)
             assert run.origin == "schedule"
-            assert [line.message for line in timeball.executions.logs(run.id).data] == ["good morning"]
+            assert _first_words(timeball, run.id) == ["good morning"]
             assert timeball.jobs.list().data[0].name == "app:greet"
     finally:
         up.send_signal(signal.SIGINT)
@@ -64,9 +65,18 @@ def _address(up: subprocess.Popen[str]) -> str:
 
 
 def _first_success(timeball: Client) -> Any:
+    return _first(lambda: timeball.executions.list(status="succeeded").data, "a run")[0]
+
+
+def _first_words(timeball: Client, execution_id: str) -> list[str]:
+    """What it said: written beside the outcome, and perhaps a moment after it."""
+    return [line.message for line in _first(lambda: timeball.executions.logs(execution_id).data, "a line")]
+
+
+def _first(look: Callable[[], Sequence[Any]], what: str) -> Sequence[Any]:
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
-        for run in timeball.executions.list(status="succeeded").data:
-            return run
+        if found := look():
+            return found
         time.sleep(0.2)
-    raise AssertionError("nothing has run")
+    raise AssertionError(f"{what} never came")

@@ -38,13 +38,10 @@ class Hinter:
             return
         with self._mutex:
             self._waiting.merge(hints)
-            is_awaited, self._has_sender = self._has_sender, True
-        if is_awaited:
-            return
-        if running_loop() is self._loop:
-            self._begin()
-        else:
-            self._loop.call_soon_threadsafe(self._begin)
+            if not self._has_sender:
+                # First called, then taken for called: a signal may strike in between.
+                self._call_sender()
+                self._has_sender = True
 
     def take_along(self, hints: Hints) -> Hints | None:
         """What the next statement is to announce: these, and all that wait; None if it is too early for another message.
@@ -66,8 +63,15 @@ class Hinter:
         going.lot = int(now * 1e6)
         return going
 
+    def _call_sender(self) -> None:
+        if running_loop() is self._loop:
+            self._begin()
+        else:
+            self._loop.call_soon_threadsafe(self._begin)
+
     def _begin(self) -> None:
-        self._sender = self._loop.create_task(self._send_all())
+        if self._sender is None or self._sender.done():
+            self._sender = self._loop.create_task(self._send_all())
 
     async def _send_all(self) -> None:
         clock = self._database.env.clock
