@@ -12,9 +12,11 @@ connection with a loop of its own, and whoever comes while it is free drives tha
 from __future__ import annotations
 
 import asyncio
+import os
 import selectors
+import socket
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -79,7 +81,7 @@ class Shortcut(Generic[L]):
             raise
         finally:
             if self.is_closed:
-                self._throw_away()
+                self._take_leave()
             self._seat.release()
 
     def close(self) -> None:
@@ -92,7 +94,7 @@ class Shortcut(Generic[L]):
         if not self._seat.acquire(timeout=_PATIENCE_SECONDS):
             return
         try:
-            self._throw_away()
+            self._take_leave()
         finally:
             self._seat.release()
 
@@ -101,7 +103,7 @@ class Shortcut(Generic[L]):
         has_paused = now - self._last_sent > _LONG_SECONDS
         self._last_sent = now
         if self._driven is not None and (self.is_closed or not self._driven.is_sound(after_pause=has_paused)):
-            self._throw_away()
+            self._take_leave()
         if self._driven is None and not self.is_closed and self._is_worth_it(has_paused):
             self._open()
         return self._driven
@@ -116,17 +118,21 @@ class Shortcut(Generic[L]):
         self._driven = driven
         try:
             driven.line = driven.drive(self._connect())
-        except BaseException as error:
-            self._sent = 0
-            self._throw_away()
+        except StoreError:
             # Of a database that is away the portal knows what to say.
-            if not isinstance(error, StoreError):
-                raise
+            self._sent = 0
+            self._take_leave()
 
-    def _throw_away(self) -> None:
+    def _take_leave(self) -> None:
         driven, self._driven = self._driven, None
         if driven is not None:
             driven.end()
+
+    def _throw_away(self) -> None:
+        driven, self._driven = self._driven, None
+        self._sent = 0
+        if driven is not None:
+            driven.drop()
 
 
 class _Driven(Generic[L]):
@@ -135,7 +141,8 @@ class _Driven(Generic[L]):
     def __init__(self) -> None:
         # Not uvloop: in the main thread it takes hold of the signals whenever it is set going, which takes a tenth of a millisecond.
         # And not epoll: what a forked child does to its copy of that when it ends is done to the parent's.
-        self._loop = asyncio.SelectorEventLoop(_Selector())
+        self._selector = _Selector()
+        self._loop = asyncio.SelectorEventLoop(self._selector)
         self._loop.set_exception_handler(self._note)
         self._task: asyncio.Future[Any] | None = None
         self._stray: BaseException | None = None
@@ -172,34 +179,34 @@ class _Driven(Generic[L]):
                 self._loop.call_soon_threadsafe(task.cancel)
 
     def end(self) -> None:
-        """Let go of everything, in whatever state it is."""
-        if running_loop() is self._loop:
-            # Struck just when it was about to say that it runs no longer.
-            asyncio._set_running_loop(None)
+        """Close the connection in good order."""
         if running_loop() is not None:
             if self.line is not None:
                 self.line.terminate()
             return
-        # It may be broken: that is why it ends.
+        # It may have broken: that is why it ends.
         with suppress(Exception):
-            self._wind_up()
+            self._loop.run_until_complete(self._close_line())
+        self._loop.close()
+
+    async def _close_line(self) -> None:
+        if self.line is not None and not self.line.is_closed():
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                await self.line.close(timeout=_PATIENCE_SECONDS)
+
+    def drop(self) -> None:
+        """Let go of everything that a signal has struck, without setting it going again: it might never end."""
+        if running_loop() is self._loop:
+            # Struck just when it was about to say that it runs no longer.
+            asyncio._set_running_loop(None)
+        for watched in list(self._selector.get_map().values()):
+            # Whoever is at the other end is told; the file belongs to its socket, which closes it.
+            with suppress(OSError), socket.socket(fileno=os.dup(watched.fd)) as other:
+                other.shutdown(socket.SHUT_RDWR)
+        for task in asyncio.all_tasks(self._loop):
+            _forget(task)
         with suppress(RuntimeError):
             self._loop.close()
-
-    def _wind_up(self) -> None:
-        is_under_way = self._task is not None and not self._task.done()
-        if self.line is not None and is_under_way:
-            self.line.terminate()
-        left = asyncio.all_tasks(self._loop)
-        for task in left:
-            task.cancel()
-        self._loop.run_until_complete(self._part(left))
-
-    async def _part(self, left: Iterable[asyncio.Task[Any]]) -> None:
-        async with asyncio.timeout(_PATIENCE_SECONDS):
-            await asyncio.gather(*left, return_exceptions=True)
-            if self.line is not None and not self.line.is_closed():
-                await self.line.close(timeout=1.0)
 
     def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A signal's error that struck within a callback or a transport would be logged and forgotten: it belongs to whoever drives.
@@ -212,3 +219,12 @@ class _Driven(Generic[L]):
             loop.stop()
         else:
             loop.default_exception_handler(context)
+
+
+def _forget(task: asyncio.Task[Any]) -> None:
+    """Nobody will ever come back to it, and nobody needs to hear of that."""
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    coroutine = task.get_coro()
+    if coroutine is not None:
+        with suppress(Exception):
+            coroutine.close()
