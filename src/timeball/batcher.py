@@ -79,7 +79,13 @@ class Batcher(Generic[Item, Answer]):
         # From here on, in the loop alone.
         self._waiting: deque[tuple[Item, _Receiver]] = deque()
         self._sender: asyncio.Task[None] | None = None
+        self._going = 0
         self._rest: asyncio.Future[None] = self._loop.create_future()
+
+    @property
+    def crowd(self) -> int:
+        """About how many wait here just now; may be asked from any thread."""
+        return len(self._incoming) + len(self._waiting) + self._going
 
     def submit(self, item: Item) -> Slip[Answer] | None:
         """Hand an item in, from any thread; None if it is too late, because the batcher is closed.
@@ -132,7 +138,9 @@ class Batcher(Generic[Item, Answer]):
             while not self._is_closed:
                 self._rest = self._loop.create_future()
                 while batch := self._next_batch():
+                    self._going = len(batch)
                     await self._send(batch)
+                    self._going = 0
                 await self._rest
         finally:
             self._sender = None

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _ENQUEUED_VERSION = 7
 # A clock that has not been compared with the database's for longer is compared before it is relied on.
 _CLOCK_IS_GOOD_FOR_SECONDS = 5.0
+# While more than these wait for a commit they share, whoever goes alone would only make them wait for his.
+_FEW_TOGETHER = 2
 # A program has so many kinds of wishes at most, or makes a new one each time.
 _MOST_PATTERNS = 1_000
 
@@ -182,7 +184,7 @@ class Office:
     def _send_by_hand(self, desk: Desk, wish: Wish, payload: str) -> Created | None:
         """Enqueue one job without waking another thread; None, and nothing is done, if that is not possible now."""
         pattern = desk.pattern(wish)
-        if pattern is None:
+        if pattern is None or desk.enqueues.crowd > _FEW_TOGETHER:
             return None
         own: list[Own] = []
 

@@ -278,3 +278,16 @@ async def test_a_signal_that_strikes_between_two_steps_stops_nobody_else(
     writer.let_go()
 
     assert await asyncio.wait_for(answer, 30) == 20
+
+
+async def test_it_is_known_how_many_wait(writer: Writer, batcher: Batcher[int, int]) -> None:
+    before = batcher.crowd
+    answers = hand_in(batcher, 1, 2, 3)
+    waiting = [batcher.crowd]
+    await turn()
+    waiting.append(batcher.crowd)
+    writer.let_go()
+    await asyncio.gather(*answers)
+    await turn()
+
+    assert (before, waiting, batcher.crowd) == (0, [3, 3], 0)

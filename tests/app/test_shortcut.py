@@ -339,6 +339,24 @@ async def _server_process(line: Any) -> int:
     return pid
 
 
+@ON_ONE_SERVER
+def test_whoever_comes_with_a_crowd_shares_its_commit(tb: Timeball, monkeypatch: pytest.MonkeyPatch) -> None:
+    @tb.handler(name="note")
+    def note(n: int) -> None: ...
+
+    for number in range(20):
+        note.enqueue(number)
+    asked: list[object] = []
+    desk = desk_of(tb)
+    monkeypatch.setattr(desk.shortcut, "run", asked.append)
+    note.enqueue(20)
+    is_alone = len(asked)
+    monkeypatch.setattr(type(desk.enqueues), "crowd", 16)
+    note.enqueue(21)
+
+    assert (is_alone, len(asked)) == (1, 1)
+
+
 STRUCK = """
 import random, signal, sys
 from timeball import Timeball

@@ -198,8 +198,8 @@ def test_a_thread_hands_its_wish_in_and_waits_at_a_single_lock(
             for _ in range(20):
                 work.enqueue()
 
-    # Arguments and payload four, the way to the desk eight, finding the shortcut closed five, a slip three, the run three.
-    assert sum(made.values()) / 20 <= 24, made
+    # Arguments and payload four, the way to the desk nine, finding the shortcut closed five, a slip three, the run three.
+    assert sum(made.values()) / 20 <= 25, made
 
 
 @pytest.mark.parametrize("fresh_database", ["pg18"], indirect=True)
@@ -216,7 +216,7 @@ def test_a_thread_that_sends_one_after_the_other_wakes_nobody(fresh_database: Fr
             for _ in range(100):
                 work.enqueue()
 
-    assert not [name for name in made if name.startswith(("Batcher.", "Slip."))], made
+    assert not {"Batcher.submit", "Slip.result"} & set(made), made
     # About 67; a hint that goes along takes nine, and one that is told three.
     assert sum(made.values()) / 100 <= 76, made
 
