@@ -11,6 +11,7 @@ connection with a loop of its own, and whoever comes while it is free drives tha
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import os
 import selectors
@@ -116,9 +117,19 @@ class Shortcut(Generic[L]):
         driven: _Driven[L] = _Driven()
         # Known before it is open, so that whoever closes the shortcut need not wait for a connection.
         self._driven = driven
+        # In a thread of its own, where no signal strikes: much is done to connect, and a driver may stumble over what it did not expect.
+        # A bare one with a bare lock: what `threading` makes of these must not be struck either.
+        gate = threading.Lock()
+        gate.acquire()
+        _thread.start_new_thread(driven.open, (self._connect, gate))
         try:
-            driven.line = driven.drive(self._connect())
-        except StoreError:
+            gate.acquire()
+        except BaseException:
+            driven.interrupt()
+            if driven.is_opening:
+                gate.acquire(timeout=_PATIENCE_SECONDS)
+            raise
+        if driven.line is None:
             # Of a database that is away the portal knows what to say.
             self._sent = 0
             self._take_leave()
@@ -147,6 +158,16 @@ class _Driven(Generic[L]):
         self._task: asyncio.Future[Any] | None = None
         self._stray: BaseException | None = None
         self.line: L | None = None
+        self.is_opening = True
+
+    def open(self, connect: Callable[[], Awaitable[L]], gate: threading.Lock) -> None:
+        """Have a connection, unless the database is away; then open the gate."""
+        try:
+            with suppress(StoreError):
+                self.line = self.drive(connect())
+        finally:
+            self.is_opening = False
+            gate.release()
 
     def drive(self, work: Awaitable[Answer]) -> Answer:
         """Run the loop until the work is done."""
