@@ -38,7 +38,9 @@ async def test_what_is_wrong_in_a_real_store(store: Store, insights: Insights, c
         await enqueue(store, queue="reports")
     await enqueue(store, queue="mail")
     await commands.pause_queue("mail", Actor("ana"))
-    await make_recurring(store, handler="app.old:sync")
+    # A job that waits for its next occurrence and has one waiting besides is one job.
+    old = await make_recurring(store, handler="app.old:sync")
+    await commands.trigger(old.id)
     await enqueue(store, max_retries=0)
     await record(
         store, [found(claimed, Failed(FAILURE)) for claimed in await claim_all(store) if claimed.queue == "default"]

@@ -265,11 +265,11 @@ SELECT coalesce(:now, now()) AS moment,
 
 -- name: uses_of_handlers
 -- Which handlers are used in which queues: by jobs with a schedule, and by what waits now; a few thousand of each are looked at.
-SELECT queue, handler, count(*) AS jobs
+SELECT queue, handler, count(DISTINCT job_id) AS jobs
 FROM (
-    (SELECT queue, handler FROM timeball.due WHERE tzdata IS NOT NULL ORDER BY tzdata, id LIMIT :most)
+    (SELECT queue, handler, job_id FROM timeball.due WHERE tzdata IS NOT NULL ORDER BY tzdata, id LIMIT :most)
     UNION ALL
-    (SELECT queue, handler FROM timeball.ready ORDER BY queue, priority, run_at LIMIT :most)
+    (SELECT queue, handler, job_id FROM timeball.ready ORDER BY queue, priority, run_at LIMIT :most)
 ) AS used
 GROUP BY queue, handler;
 
