@@ -184,6 +184,20 @@ async def test_a_toast_is_shown_once(browser: Browser, ids: Ids) -> None:
     assert toast(await browser.get("/jobs")) == ""
 
 
+@pytest.mark.parametrize("part", ["/parts/nav?section=jobs", "/parts/palette?q=cron", "/?part=now", "/jobs"])
+async def test_a_part_that_the_page_before_fetches_does_not_take_the_toast(
+    browser: Browser, ids: Ids, part: str
+) -> None:
+    token = token_of((await browser.get("/")).text)
+    sent_on = await browser.post(
+        f"/jobs/{ids['cron']}/pause", data={"token": token, "back": "/jobs"}, follow_redirects=False
+    )
+    fetched = await browser.get(part, headers={"HX-Request": "true", "HX-Request-Type": "partial"})
+
+    assert fetched.status_code == 200, fetched.text
+    assert toast(await browser.get(sent_on.headers["location"])) == "cron is paused."
+
+
 async def test_a_job_is_triggered_and_its_execution_shown(browser: Browser, ids: Ids) -> None:
     page = await browser.submit(f"/jobs/{ids['cron']}/trigger")
 

@@ -43,6 +43,7 @@ class Visit:
         self.api = InnerApi(site.api, caller, site.reads, may_share=self.is_partial)
         self.form: dict[str, str] = {}
         self.form_pairs: list[tuple[str, str]] = []
+        self._is_toast_told = False
 
     # what is asked
 
@@ -124,17 +125,15 @@ class Visit:
     def page(self, template: str, /, *, part: str | None = None, http_status: int = 200, **context: Any) -> Response:
         """A whole page; or, when it is being refreshed, only its *part*."""
         wants_part = part is not None and self.is_partial
-        toast = None if wants_part else self._toast()
         text = self.site.render(
             part if wants_part and part is not None else template,
             visit=self,
             token=self._token,
-            toast=toast,
             **context,
         )
         response = HTMLResponse(text, http_status, headers={"Vary": "HX-Request-Type"})
         keep_visitor(response, self.request, self._visitor)
-        if toast is not None:
+        if self._is_toast_told:
             self._drop_cookie(response, TOAST_COOKIE)
         return response
 
@@ -155,11 +154,13 @@ class Visit:
         is_ours = not parts.scheme and not parts.netloc and wanted.startswith(prefix) and not wanted.startswith("//")
         return wanted if is_ours and "\\" not in wanted and wanted.isprintable() else self.site_url(otherwise)
 
-    def _toast(self) -> Any:
+    def tell_toast(self) -> Any:
+        """What was done just now, for the page that tells it: a part, fetched meanwhile by the page before, must not take it away."""
         try:
             note = orjson.loads(urlsafe_b64decode(self.request.cookies.get(TOAST_COOKIE, "")))
         except ValueError:
             return None
+        self._is_toast_told = True
         return note if isinstance(note, dict) and isinstance(note.get("text"), str) else None
 
     def _drop_cookie(self, response: Response, name: str) -> None:
