@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from timeball.commands import Actor, Commands
     from timeball.env import Env
     from timeball.settings import Settings
-    from timeball.store.interface import Connection, Created, Own, Pattern
+    from timeball.store.interface import Created, LoopLine, Own, Pattern, ThreadLine
     from timeball.transactions import Batch
     from timeball.wiring import Parts
 
@@ -51,7 +51,9 @@ class Desk:
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
         self.enqueues: Batcher[tuple[Wish, str], Created] = Batcher(self._create)
-        self.shortcut: Shortcut[Connection] = Shortcut(parts.store.database.connect, parts.env.clock.monotonic)
+        database, monotonic = parts.store.database, parts.env.clock.monotonic
+        self.shortcut: Shortcut[ThreadLine] = Shortcut(database.thread_line, monotonic)
+        self.ashortcut: Shortcut[LoopLine] = Shortcut(database.loop_line, monotonic)
         self._compared_at = parts.env.clock.monotonic()
         self._patterns: dict[int, tuple[Wish, Pattern | None]] = {}
 
@@ -186,11 +188,12 @@ class Office:
         pattern = desk.pattern(wish)
         if pattern is None or desk.enqueues.crowd > _FEW_TOGETHER:
             return None
+        commands = desk.commands
         own: list[Own] = []
 
-        def write(line: Connection) -> Coroutine[Any, Any, Created]:
-            own.append(desk.commands.prepare_alone(pattern, payload))
-            return desk.commands.enqueue_alone(pattern, own[0], line)
+        def write(line: ThreadLine) -> Created:
+            own.append(commands.prepare_alone(pattern, payload))
+            return commands.enqueue_alone(pattern, own[0], line)
 
         try:
             return desk.shortcut.run(write)
@@ -205,8 +208,30 @@ class Office:
             return (await self._awrite(wish, [payload]))[0]
         future: asyncio.Future[Created] | None = None
         while future is None:
-            future = (await self._adesk()).enqueues.asubmit((wish, payload))
+            desk = await self._adesk()
+            made = await self._asend_by_hand(desk, wish, payload)
+            if made is not None:
+                return made
+            future = desk.enqueues.asubmit((wish, payload))
         return await future
+
+    async def _asend_by_hand(self, desk: Desk, wish: Wish, payload: str) -> Created | None:
+        pattern = desk.pattern(wish)
+        if pattern is None or desk.enqueues.crowd > _FEW_TOGETHER:
+            return None
+        commands = desk.commands
+        own: list[Own] = []
+
+        def write(line: LoopLine) -> Coroutine[Any, Any, Created]:
+            own.append(commands.prepare_alone(pattern, payload))
+            return commands.aenqueue_alone(pattern, own[0], line)
+
+        try:
+            return await desk.ashortcut.arun(write)
+        except StoreError:
+            if desk.ashortcut.is_closed:
+                raise
+            return (await self.portal.acall(lambda desk: desk.commands.make_sure(pattern, own)))[0]
 
     def send_many(self, wish: Wish, payloads: Sequence[str]) -> list[ExecutionId]:
         """Enqueue many jobs that differ only in their payloads, all or none."""
@@ -262,4 +287,4 @@ async def _open_desk(settings: Settings, env: Env | None) -> AsyncIterator[Desk]
             yield desk
         finally:
             desk.enqueues.close()
-            await asyncio.to_thread(desk.shortcut.close)
+            await asyncio.gather(*(asyncio.to_thread(way.close) for way in (desk.shortcut, desk.ashortcut)))

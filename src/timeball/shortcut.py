@@ -1,48 +1,48 @@
-"""The short way for a thread that waits anyway: it drives a connection's event loop by itself, and wakes nobody.
+"""The short way for whoever waits anyway: a line to the database that he uses by himself, and no other thread is woken.
 
-On the way through the portal two threads wake each other, which takes a quarter of the time of a durable enqueue. So there is one
-connection with a loop of its own, and whoever comes while it is free drives that loop for as long as his statement takes.
+On the way through the portal two threads wake each other, which takes a quarter of the time of a durable enqueue and more. So a program
+that enqueues one after the other gets a line that its threads use as they are, and another for its coroutines.
 
 - One at a time: who finds it taken goes through the portal, where those that come together share a commit.
-- Not for everybody: it is opened for a program that enqueues one after the other, not for one that does so now and then.
-- A signal may raise an error at any point of what a thread does, here in the midst of a loop and a driver, where nobody can say what
-  it leaves behind. So both are thrown away then, and the error goes its way; the next one finds the shortcut closed.
+- Not for everybody: it is opened for a program that enqueues in a row, not for one that does so now and then.
+- Nobody waits for it to be opened. A keeper does that, in a thread of its own; it also hangs up on a server that does not answer, and
+  takes leave of one that nobody has asked for a while.
+- A signal may raise an error at any point of what a thread does, here in the midst of a driver, where nobody can say what it leaves
+  behind; a coroutine may be cancelled there. So the line is thrown away then, and the error goes its way; the next one finds none.
 """
 
 from __future__ import annotations
 
 import _thread
-import asyncio
-import os
-import selectors
-import socket
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from timeball.errors import StoreError, StoreUnavailable, TimeballError
-from timeball.loops import running_loop
 
 # A program that has sent so many, none of them long after the one before, will send more.
 _FEW = 10
 _LONG_SECONDS = 1.0
-_PATIENCE_SECONDS = 5.0
-
-_Selector: type[selectors.BaseSelector] = getattr(selectors, "PollSelector", selectors.SelectSelector)
+# Where no line can be had, so many are sent before it is tried again.
+_MANY = 1_000
+# For a statement, as on any other connection of ours.
+_PATIENCE_SECONDS = 60.0
+_IDLE_SECONDS = 60.0
+_LOOK_SECONDS = 5.0
 
 
 class Line(Protocol):
-    """A connection that belongs to one event loop."""
+    """A connection for one at a time."""
 
-    def is_closed(self) -> bool:
-        """Whether it has broken, or was closed."""
+    def is_sound(self) -> bool:
+        """Whether nothing has come in since it was used last: that could only be its end."""
 
-    async def close(self, *, timeout: float | None = None) -> None:
+    def close(self) -> None:
         """Take leave."""
 
-    def terminate(self) -> None:
-        """Hang up."""
+    def hang_up(self) -> None:
+        """Cut off whoever is on the line, from any thread."""
 
 
 L = TypeVar("L", bound=Line)
@@ -50,202 +50,144 @@ Answer = TypeVar("Answer")
 
 
 class Shortcut(Generic[L]):
-    """A connection that the threads of a program use by themselves, one at a time; opened by *connect* once it is worth it.
+    """A line that the threads or the coroutines of a program use by themselves, one at a time; *connect* opens it once it is worth it.
 
     *monotonic* tells the seconds that pass.
     """
 
-    def __init__(self, connect: Callable[[], Awaitable[L]], monotonic: Callable[[], float]) -> None:
+    def __init__(self, connect: Callable[[], L], monotonic: Callable[[], float]) -> None:
         self._connect = connect
         self._monotonic = monotonic
         self._seat = threading.Lock()
         self.is_closed = False
-        # From here on, of whoever has the seat.
+        # From here on, written by whoever has the seat.
         self._sent = 0
         self._last_sent = float("-inf")
-        self._driven: _Driven[L] | None = None
+        self._under_way_since: float | None = None
+        self._kept: _Kept[L] | None = None
 
-    def run(self, work: Callable[[L], Coroutine[Any, Any, Answer]]) -> Answer | None:
-        """Do *work* on the connection and give its answer; None, and nothing is done, if it is not to be had.
-
-        Any error but ours leaves the connection closed.
-        """
-        if running_loop() is not None or not self._seat.acquire(blocking=False):
+    def run(self, work: Callable[[L], Answer]) -> Answer | None:
+        """Do *work* on the line and give its answer; None, and nothing is done, if it is not to be had."""
+        if not self._seat.acquire(blocking=False):
             return None
         try:
-            driven = self._at_hand()
-            return None if driven is None or driven.line is None else driven.drive(work(driven.line))
-        except TimeballError:
-            raise
-        except BaseException:
-            self._throw_away()
+            line = self._at_hand()
+            return None if line is None else work(line)
+        except BaseException as error:
+            self._hear_of(error)
             raise
         finally:
-            if self.is_closed:
-                self._take_leave()
-            self._seat.release()
+            self._rise()
+
+    async def arun(self, work: Callable[[L], Awaitable[Answer]]) -> Answer | None:
+        """The same, for coroutines."""
+        if not self._seat.acquire(blocking=False):
+            return None
+        try:
+            line = self._at_hand()
+            return None if line is None else await work(line)
+        except BaseException as error:
+            self._hear_of(error)
+            raise
+        finally:
+            self._rise()
+
+    def _hear_of(self, error: BaseException) -> None:
+        if isinstance(error, TimeballError) and not isinstance(error, StoreError):
+            return
+        self._throw_away()
+        if self.is_closed and isinstance(error, StoreError):
+            raise StoreUnavailable("Timeball was closed while this call was under way") from None
+
+    def _rise(self) -> None:
+        self._under_way_since = None
+        self._seat.release()
 
     def close(self) -> None:
         """Hang up; whoever is on the line is cut off. Nothing is opened again."""
         self.is_closed = True
-        driven = self._driven
-        if driven is not None:
-            driven.interrupt()
+        kept = self._kept
+        if kept is not None and kept.line is not None and self._under_way_since is not None:
+            kept.line.hang_up()
         # Without the seat there is nothing that could be done: a signal struck where it was about to be given back.
-        if not self._seat.acquire(timeout=_PATIENCE_SECONDS):
+        if not self._seat.acquire(timeout=_LOOK_SECONDS):
             return
         try:
-            self._take_leave()
+            self._throw_away()
         finally:
             self._seat.release()
 
-    def _at_hand(self) -> _Driven[L] | None:
+    def _at_hand(self) -> L | None:
         now = self._monotonic()
         has_paused = now - self._last_sent > _LONG_SECONDS
         self._last_sent = now
-        if self._driven is not None and (self.is_closed or not self._driven.is_sound(after_pause=has_paused)):
-            self._take_leave()
-        if self._driven is None and not self.is_closed and self._is_worth_it(has_paused):
-            self._open()
-        return self._driven
-
-    def _is_worth_it(self, has_paused: bool) -> bool:
-        self._sent = 1 if has_paused else self._sent + 1
-        return self._sent > _FEW
+        if self._kept is None:
+            self._sent = 1 if has_paused and self._sent > 0 else self._sent + 1
+            if self._sent > _FEW and not self.is_closed:
+                self._open()
+            return None
+        line = self._kept.line
+        if line is not None and has_paused and not line.is_sound():
+            self._throw_away()
+            return None
+        self._under_way_since = now
+        return line
 
     def _open(self) -> None:
-        driven: _Driven[L] = _Driven()
-        # Known before it is open, so that whoever closes the shortcut need not wait for a connection.
-        self._driven = driven
-        # In a thread of its own, where no signal strikes: much is done to connect, and a driver may stumble over what it did not expect.
-        # A bare one with a bare lock: what `threading` makes of these must not be struck either.
-        gate = threading.Lock()
-        gate.acquire()
-        _thread.start_new_thread(driven.open, (self._connect, gate))
-        try:
-            gate.acquire()
-        except BaseException:
-            driven.interrupt()
-            if driven.is_opening:
-                gate.acquire(timeout=_PATIENCE_SECONDS)
-            raise
-        if driven.line is None:
-            # Of a database that is away the portal knows what to say.
-            self._sent = 0
-            self._take_leave()
-
-    def _take_leave(self) -> None:
-        driven, self._driven = self._driven, None
-        if driven is not None:
-            driven.end()
+        # A bare thread: what `threading` makes of one must not be struck by a signal. There are none when a program is about to end.
+        with suppress(RuntimeError):
+            self._kept = _Kept()
+            _thread.start_new_thread(self._keep, (self._kept,))
 
     def _throw_away(self) -> None:
-        driven, self._driven = self._driven, None
+        kept, self._kept = self._kept, None
         self._sent = 0
-        if driven is not None:
-            driven.drop()
+        if kept is not None:
+            kept.end()
+
+    # the keeper's, in a thread of its own
+
+    def _keep(self, kept: _Kept[L]) -> None:
+        try:
+            kept.begin(self._connect())
+        except StoreError:
+            # Of a database that is away the portal knows what to say.
+            self._sent = -_MANY
+            self._kept = None
+            return
+        while not kept.has_ended.wait(_LOOK_SECONDS):
+            self._look_after(kept)
+
+    def _look_after(self, kept: _Kept[L]) -> None:
+        now, since = self._monotonic(), self._under_way_since
+        if since is not None and now - since > _PATIENCE_SECONDS and kept.line is not None:
+            kept.line.hang_up()
+        elif now - self._last_sent > _IDLE_SECONDS and self._seat.acquire(blocking=False):
+            try:
+                self._throw_away()
+            finally:
+                self._seat.release()
 
 
-class _Driven(Generic[L]):
-    """A loop that runs only while somebody waits for something in it, and the connection that belongs to it."""
+class _Kept(Generic[L]):
+    """A line from before it is open until after it is closed."""
 
     def __init__(self) -> None:
-        # Not uvloop: in the main thread it takes hold of the signals whenever it is set going, which takes a tenth of a millisecond.
-        # And not epoll: what a forked child does to its copy of that when it ends is done to the parent's.
-        self._selector = _Selector()
-        self._loop = asyncio.SelectorEventLoop(self._selector)
-        self._loop.set_exception_handler(self._note)
-        self._task: asyncio.Future[Any] | None = None
-        self._stray: BaseException | None = None
+        self._mutex = threading.Lock()
         self.line: L | None = None
-        self.is_opening = True
+        self.has_ended = threading.Event()
 
-    def open(self, connect: Callable[[], Awaitable[L]], gate: threading.Lock) -> None:
-        """Have a connection, unless the database is away; then open the gate."""
-        try:
-            with suppress(StoreError):
-                self.line = self.drive(connect())
-        finally:
-            self.is_opening = False
-            gate.release()
-
-    def drive(self, work: Awaitable[Answer]) -> Answer:
-        """Run the loop until the work is done."""
-        task: asyncio.Future[Answer] = asyncio.ensure_future(work, loop=self._loop)
-        self._task = task
-        try:
-            answer = self._loop.run_until_complete(task)
-        except BaseException as error:
-            if self._stray is not None:
-                raise self._stray from None
-            if isinstance(error, asyncio.CancelledError):
-                raise StoreUnavailable("Timeball was closed while this call was under way") from None
-            raise
-        if self._stray is not None:
-            raise self._stray
-        return answer
-
-    def is_sound(self, *, after_pause: bool) -> bool:
-        """Whether the connection is still there; after a pause the loop has a look first, for nobody drove it meanwhile."""
-        assert self.line is not None
-        if after_pause:
-            self.drive(asyncio.sleep(0))
-        return not self.line.is_closed()
-
-    def interrupt(self) -> None:
-        """Cut off what is under way, from any thread."""
-        task = self._task
-        if task is not None and not task.done():
-            with suppress(RuntimeError):  # the loop has been closed meanwhile
-                self._loop.call_soon_threadsafe(task.cancel)
+    def begin(self, line: L) -> None:
+        """Here it is; but it may be wanted no more."""
+        with self._mutex:
+            if not self.has_ended.is_set():
+                self.line = line
+                return
+        line.close()
 
     def end(self) -> None:
-        """Close the connection in good order."""
-        if running_loop() is not None:
-            if self.line is not None:
-                self.line.terminate()
-            return
-        # It may have broken: that is why it ends.
-        with suppress(Exception):
-            self._loop.run_until_complete(self._close_line())
-        self._loop.close()
-
-    async def _close_line(self) -> None:
-        if self.line is not None and not self.line.is_closed():
-            async with asyncio.timeout(_PATIENCE_SECONDS):
-                await self.line.close(timeout=_PATIENCE_SECONDS)
-
-    def drop(self) -> None:
-        """Let go of everything that a signal has struck, without setting it going again: it might never end."""
-        if running_loop() is self._loop:
-            # Struck just when it was about to say that it runs no longer.
-            asyncio._set_running_loop(None)
-        for watched in list(self._selector.get_map().values()):
-            # Whoever is at the other end is told; the file belongs to its socket, which closes it.
-            with suppress(OSError), socket.socket(fileno=os.dup(watched.fd)) as other:
-                other.shutdown(socket.SHUT_RDWR)
-        for task in asyncio.all_tasks(self._loop):
-            _forget(task)
-        with suppress(RuntimeError):
-            self._loop.close()
-
-    def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A signal's error that struck within a callback or a transport would be logged and forgotten: it belongs to whoever drives.
-
-        What comes after it is its consequence.
-        """
-        error = context.get("exception")
-        if error is not None and not isinstance(error, OSError) and ("handle" in context or "transport" in context):
-            self._stray = self._stray or error
-            loop.stop()
-        else:
-            loop.default_exception_handler(context)
-
-
-def _forget(task: asyncio.Task[Any]) -> None:
-    """Nobody will ever come back to it, and nobody needs to hear of that."""
-    task._log_destroy_pending = False  # type: ignore[attr-defined]
-    coroutine = task.get_coro()
-    if coroutine is not None:
-        with suppress(Exception):
-            coroutine.close()
+        with self._mutex:
+            self.has_ended.set()
+            line, self.line = self.line, None
+        if line is not None:
+            line.close()

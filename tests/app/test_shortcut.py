@@ -1,48 +1,52 @@
-"""The short way: driven by the thread that waits, one at a time; nobody is told wrong, whatever strikes."""
+"""The short way: used by the thread that waits, one at a time; nobody is told wrong, whatever strikes."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.app.conftest import ON_ONE_SERVER
-from timeball import InvalidInput, StoreUnavailable, Timeball
+from timeball import InvalidInput, StoreUnavailable, Timeball, shortcut
+from timeball.domain.ids import show_execution
+from timeball.handles import SyncHandlerHandle
 from timeball.office import Desk
-from timeball.shortcut import _FEW, _LONG_SECONDS, Shortcut
+from timeball.shortcut import _FEW, _IDLE_SECONDS, _LONG_SECONDS, _MANY, _PATIENCE_SECONDS, Shortcut
+from timeball.store.lines import LoopLine, ThreadLine
 
 
 class FakeLine:
-    """A connection that belongs to the loop it was opened in."""
+    """A line that answers, or never does."""
 
     def __init__(self) -> None:
-        self.loop = asyncio.get_running_loop()
         self.is_broken = False
-        self.ended_by: str | None = None
+        self.is_closed = False
         self.under_way = threading.Event()
+        self.hung_up = threading.Event()
 
-    def is_closed(self) -> bool:
-        return self.is_broken or self.ended_by is not None
+    def is_sound(self) -> bool:
+        return not self.is_broken
 
-    async def close(self, *, timeout: float | None = None) -> None:
-        self.ended_by = "close"
+    def close(self) -> None:
+        self.is_closed = True
 
-    def terminate(self) -> None:
-        self.ended_by = "terminate"
+    def hang_up(self) -> None:
+        self.hung_up.set()
 
-    async def number(self) -> int:
-        assert asyncio.get_running_loop() is self.loop
-        await asyncio.sleep(0)
+    def number(self) -> int:
+        assert not self.is_closed
         return 7
 
-    async def never(self) -> int:
+    def never(self) -> int:
         self.under_way.set()
-        await asyncio.Event().wait()
-        raise AssertionError("it came")
+        assert self.hung_up.wait(30)
+        raise StoreUnavailable("the line broke")
 
 
 class Exchange:
@@ -50,11 +54,16 @@ class Exchange:
 
     def __init__(self) -> None:
         self.lines: list[FakeLine] = []
+        self.tried = 0
         self.error: Exception | None = None
+        self.may_connect = threading.Event()
+        self.may_connect.set()
         self.now = 0.0
         self.shortcut: Shortcut[FakeLine] = Shortcut(self._connect, lambda: self.now)
 
-    async def _connect(self) -> FakeLine:
+    def _connect(self) -> FakeLine:
+        self.tried += 1
+        assert self.may_connect.wait(30)
         if self.error is not None:
             raise self.error
         self.lines.append(FakeLine())
@@ -65,7 +74,7 @@ class Exchange:
 
     def warm_up(self) -> FakeLine:
         while self.ask() is None:
-            pass
+            time.sleep(0.001)
         return self.lines[-1]
 
 
@@ -73,13 +82,25 @@ class Exchange:
 def exchange() -> Iterator[Exchange]:
     made = Exchange()
     yield made
+    made.may_connect.set()
     made.shortcut.close()
 
 
-def test_it_is_opened_for_those_who_send_one_after_the_other(exchange: Exchange) -> None:
-    answers = [exchange.ask() for _ in range(_FEW + 2)]
+def wait_until(is_true: Callable[[], object]) -> None:
+    for _ in range(3_000):
+        if is_true():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it did not become true within half a minute")
 
-    assert answers == [None] * _FEW + [7, 7]
+
+def test_it_is_opened_for_those_who_send_one_after_the_other(exchange: Exchange) -> None:
+    assert [exchange.ask() for _ in range(_FEW)] == [None] * _FEW
+    assert exchange.tried == 0
+
+    exchange.warm_up()
+
+    assert exchange.ask() == 7
     assert len(exchange.lines) == 1
 
 
@@ -88,45 +109,56 @@ def test_it_is_not_opened_for_those_who_send_now_and_then(exchange: Exchange) ->
         exchange.now += 2 * _LONG_SECONDS
         assert exchange.ask() is None
 
-    assert exchange.lines == []
+    assert exchange.tried == 0
+
+
+def test_nobody_waits_for_it_to_be_opened(exchange: Exchange) -> None:
+    exchange.may_connect.clear()
+    assert [exchange.ask() for _ in range(3 * _FEW)] == [None] * 3 * _FEW
+    exchange.may_connect.set()
+
+    exchange.warm_up()
+
+    assert exchange.tried == 1
 
 
 def test_once_open_it_stays_through_a_pause(exchange: Exchange) -> None:
     exchange.warm_up()
-    exchange.now += 60 * _LONG_SECONDS
+    exchange.now += 10 * _LONG_SECONDS
 
     assert exchange.ask() == 7
     assert len(exchange.lines) == 1
 
 
-def test_what_broke_meanwhile_is_opened_anew(exchange: Exchange) -> None:
-    exchange.warm_up().is_broken = True
-
-    assert exchange.ask() == 7
-    assert len(exchange.lines) == 2
-
-
 def test_a_line_that_broke_during_a_pause_is_noticed_before_it_is_used(exchange: Exchange) -> None:
-    """Nobody drove its loop: what came in waits there."""
     line = exchange.warm_up()
-    line.loop.call_soon(lambda: setattr(line, "is_broken", True))
-    exchange.now += 60 * _LONG_SECONDS
-    while (answer := exchange.ask()) is None:
-        pass
+    line.is_broken = True
+    exchange.now += 10 * _LONG_SECONDS
 
-    assert answer == 7
-    assert exchange.lines[-1] is not line
+    assert exchange.ask() is None
+    assert line.is_closed
+    assert exchange.warm_up() is not line
+
+
+def test_a_line_that_broke_under_a_statement_is_opened_anew(exchange: Exchange) -> None:
+    line = exchange.warm_up()
+    line.hung_up.set()
+    with pytest.raises(StoreUnavailable, match="the line broke"):
+        exchange.shortcut.run(FakeLine.never)
+
+    assert line.is_closed
+    assert exchange.warm_up() is not line
 
 
 def test_who_finds_it_taken_is_sent_elsewhere(exchange: Exchange) -> None:
     exchange.warm_up()
     asked: list[int | None] = []
 
-    async def ask_meanwhile(line: FakeLine) -> int:
+    def ask_meanwhile(line: FakeLine) -> int:
         other = threading.Thread(target=lambda: asked.append(exchange.ask()))
         other.start()
         other.join()
-        return await line.number()
+        return line.number()
 
     assert exchange.shortcut.run(ask_meanwhile) == 7
     assert asked == [None]
@@ -145,15 +177,19 @@ def test_threads_use_it_one_after_the_other(exchange: Exchange) -> None:
     assert len(exchange.lines) == 1
 
 
-async def test_a_thread_with_a_loop_of_its_own_is_sent_elsewhere(exchange: Exchange) -> None:
+async def test_a_thread_with_a_loop_of_its_own_may_take_it_too(exchange: Exchange) -> None:
     await asyncio.to_thread(exchange.warm_up)
 
-    assert exchange.ask() is None
+    assert exchange.ask() == 7
 
 
-def test_where_the_database_is_away_the_portal_is_asked(exchange: Exchange) -> None:
+def test_where_the_database_is_away_it_is_not_tried_with_every_call(exchange: Exchange) -> None:
     exchange.error = StoreUnavailable("away")
-    assert [exchange.ask() for _ in range(2 * _FEW)] == [None] * 2 * _FEW
+    for _ in range(_FEW + 1):
+        assert exchange.ask() is None
+    wait_until(lambda: exchange.shortcut._kept is None)
+    assert [exchange.ask() for _ in range(_MANY)] == [None] * _MANY
+    assert exchange.tried == 1
     exchange.error = None
 
     exchange.warm_up()
@@ -162,7 +198,7 @@ def test_where_the_database_is_away_the_portal_is_asked(exchange: Exchange) -> N
 def test_our_own_errors_leave_it_open(exchange: Exchange) -> None:
     line = exchange.warm_up()
 
-    async def refuse(_line: FakeLine) -> int:
+    def refuse(_line: FakeLine) -> int:
         raise InvalidInput("no")
 
     with pytest.raises(InvalidInput):
@@ -176,68 +212,48 @@ class Struck(Exception):
     """What a signal handler raises, as those do that limit the time of a task."""
 
 
-@pytest.fixture
-def strike() -> Iterator[Callable[[], None]]:
-    """Has a signal raise an error right now, in the main thread."""
+def test_a_signal_that_strikes_is_heard_and_the_line_is_thrown_away(exchange: Exchange) -> None:
+    line = exchange.warm_up()
+
+    def be_struck(_line: FakeLine) -> int:
+        signal.raise_signal(signal.SIGUSR1)
+        return 7
 
     def raise_error(*_: object) -> None:
         raise Struck
 
     before = signal.signal(signal.SIGUSR1, raise_error)
-    yield lambda: signal.raise_signal(signal.SIGUSR1)
-    signal.signal(signal.SIGUSR1, before)
-
-
-@pytest.mark.parametrize("is_in_callback", [False, True], ids=["in the work", "in a callback"])
-def test_a_signal_that_strikes_is_heard_and_everything_is_thrown_away(
-    exchange: Exchange, strike: Callable[[], None], is_in_callback: bool
-) -> None:
-    """A loop would log what is raised in a callback and forget it, and nobody would ever answer."""
-    line = exchange.warm_up()
-
-    async def be_struck(line: FakeLine) -> int:
-        if not is_in_callback:
-            strike()
-        line.loop.call_soon(strike)
-        return await line.never()
-
-    with pytest.raises(Struck):
-        exchange.shortcut.run(be_struck)
-
-    assert line.loop.is_closed()
-    assert exchange.warm_up() is not line
-    assert exchange.ask() == 7
-
-
-def test_an_error_that_a_transport_took_for_its_own_is_heard(exchange: Exchange) -> None:
-    """Whatever comes of it, an answer included: it was raised for whoever waits."""
-    line = exchange.warm_up()
-
-    async def be_struck(line: FakeLine) -> int:
-        line.loop.call_exception_handler({"message": "fatal", "exception": Struck(), "transport": object()})
-        return await line.number()
-
-    with pytest.raises(Struck):
-        exchange.shortcut.run(be_struck)
-
-    assert line.loop.is_closed()
-
-
-def test_ctrl_c_ends_the_waiting(exchange: Exchange) -> None:
-    line = exchange.warm_up()
-
-    async def be_interrupted(line: FakeLine) -> int:
-        line.loop.call_soon(signal.raise_signal, signal.SIGINT)
-        return await line.never()
-
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with pytest.raises(KeyboardInterrupt):
-            exchange.shortcut.run(be_interrupted)
+        with pytest.raises(Struck):
+            exchange.shortcut.run(be_struck)
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGUSR1, before)
 
-    assert line.loop.is_closed()
+    assert line.is_closed
+    assert exchange.warm_up() is not line
+
+
+def test_a_line_that_nobody_asks_is_closed(exchange: Exchange, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shortcut, "_LOOK_SECONDS", 0.01)
+    line = exchange.warm_up()
+    exchange.now += _IDLE_SECONDS + 1
+
+    wait_until(lambda: line.is_closed)
+
+    assert exchange.ask() is None
+    assert exchange.warm_up() is not line
+
+
+def test_a_server_that_does_not_answer_is_hung_up_on(exchange: Exchange, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shortcut, "_LOOK_SECONDS", 0.01)
+    exchange.warm_up()
+
+    def wait_for_ever(line: FakeLine) -> int:
+        exchange.now += _PATIENCE_SECONDS + 1
+        return line.never()
+
+    with pytest.raises(StoreUnavailable, match="the line broke"):
+        exchange.shortcut.run(wait_for_ever)
 
 
 def test_closing_takes_leave_and_opens_nothing_again(exchange: Exchange) -> None:
@@ -246,8 +262,10 @@ def test_closing_takes_leave_and_opens_nothing_again(exchange: Exchange) -> None
     exchange.shortcut.close()
     exchange.shortcut.close()
 
-    assert line.ended_by == "close"
+    assert line.is_closed
+    assert not line.hung_up.is_set()
     assert [exchange.ask() for _ in range(2 * _FEW)] == [None] * 2 * _FEW
+    assert len(exchange.lines) == 1
 
 
 def test_whoever_is_on_the_line_hears_of_the_closing(exchange: Exchange) -> None:
@@ -267,26 +285,51 @@ def test_whoever_is_on_the_line_hears_of_the_closing(exchange: Exchange) -> None
     waiting.join(10)
 
     assert heard == ["Timeball was closed while this call was under way"]
-    assert line.is_closed()
+    assert line.is_closed
 
 
-def test_a_connection_that_is_being_made_hears_of_the_closing() -> None:
-    is_connecting = threading.Event()
+def test_a_line_that_comes_after_the_closing_is_closed(exchange: Exchange) -> None:
+    exchange.may_connect.clear()
+    for _ in range(_FEW + 1):
+        exchange.ask()
+    exchange.shortcut.close()
+    exchange.may_connect.set()
 
-    async def connect() -> FakeLine:
-        is_connecting.set()
+    wait_until(lambda: exchange.lines and exchange.lines[0].is_closed)
+
+
+# for coroutines
+
+
+async def test_coroutines_use_it_one_at_a_time(exchange: Exchange) -> None:
+    exchange.warm_up()
+
+    async def ask_meanwhile(line: FakeLine) -> list[int | None]:
+        return [line.number(), await exchange.shortcut.arun(answer), exchange.ask()]
+
+    async def answer(line: FakeLine) -> int:
+        return line.number()
+
+    assert await exchange.shortcut.arun(ask_meanwhile) == [7, None, None]
+    assert await exchange.shortcut.arun(answer) == 7
+
+
+async def test_what_a_cancelled_coroutine_leaves_behind_is_thrown_away(exchange: Exchange) -> None:
+    line = exchange.warm_up()
+    has_begun = asyncio.Event()
+
+    async def wait_for_ever(_line: FakeLine) -> None:
+        has_begun.set()
         await asyncio.Event().wait()
-        raise AssertionError("it came")
 
-    shortcut: Shortcut[FakeLine] = Shortcut(connect, lambda: 0.0)
-    answers: list[int | None] = []
-    asking = threading.Thread(target=lambda: answers.extend(shortcut.run(FakeLine.number) for _ in range(_FEW + 1)))
-    asking.start()
-    assert is_connecting.wait(10)
-    shortcut.close()
-    asking.join(10)
+    waiting = asyncio.create_task(exchange.shortcut.arun(wait_for_ever))
+    await has_begun.wait()
+    waiting.cancel()
+    await asyncio.wait([waiting])
 
-    assert answers == [None] * (_FEW + 1)
+    assert waiting.cancelled()
+    assert line.is_closed
+    assert exchange.warm_up() is not line
 
 
 # in a program
@@ -298,22 +341,36 @@ def desk_of(tb: Timeball) -> Desk:
     return desk
 
 
+def open_line(tb: Timeball, note: SyncHandlerHandle[[int], None], first: int = 0) -> tuple[int, int]:
+    """Enqueue numbers until the line is open: the first number that was not sent, and the server's process at its other end."""
+    number = first
+    while True:
+        note.enqueue(number)
+        number += 1
+        process = desk_of(tb).shortcut.run(ThreadLine.server_process)
+        if process is not None:
+            return number, process
+
+
 def test_a_program_that_enqueues_one_after_the_other_takes_it(
-    tb: Timeball, rows: Callable[[str], list[dict[str, Any]]]
+    tb: Timeball, rows: Callable[[str], list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    @tb.handler(name="note")
+    @tb.handler(name="note", tags=["a", "b"])
     def note(n: int) -> None: ...
 
-    runs = [note.enqueue(number) for number in range(30)]
+    number, _ = open_line(tb, note)
+    # Nobody else is there from now on.
+    monkeypatch.setattr(desk_of(tb).enqueues, "submit", None)
+    runs = [note.enqueue(n) for n in range(number, number + 20)]
 
-    assert desk_of(tb).shortcut.run(_is_open) is True
-    found = rows("SELECT job.payload ->> 'n' AS n FROM timeball.ready JOIN timeball.job USING (id)")
-    assert sorted(int(row["n"]) for row in found) == list(range(30))
-    assert len({run.id for run in runs}) == 30
-
-
-async def _is_open(line: Any) -> bool:
-    return not line.is_closed()
+    found = rows("SELECT job.* FROM timeball.ready JOIN timeball.job USING (id) ORDER BY (job.payload ->> 'n')::int")
+    assert [row["payload"]["n"] for row in found] == list(range(number + 20))
+    assert [show_execution(row["id"]) for row in found[number:]] == [run.id for run in runs]
+    own = {"id", "payload", "shard", "scheduled_at", "created_at", "updated_at"}
+    by_hand, by_the_portal = (
+        {name: value for name, value in row.items() if name not in own} for row in (found[-1], found[0])
+    )
+    assert by_hand == by_the_portal
 
 
 @ON_ONE_SERVER
@@ -323,20 +380,128 @@ def test_an_enqueue_on_a_line_that_was_cut_off_is_done_once(
     @tb.handler(name="note")
     def note(n: int) -> None: ...
 
-    for number in range(20):
-        note.enqueue(number)
-    pid = desk_of(tb).shortcut.run(_server_process)
-    rows(f"SELECT pg_terminate_backend({pid}, 5000)")
-    for number in range(20, 40):
-        note.enqueue(number)
+    number, process = open_line(tb, note)
+    rows(f"SELECT pg_terminate_backend({process}, 5000)")
+    note.enqueue(number)
+    number, anew = open_line(tb, note, number + 1)
 
     found = rows("SELECT (payload ->> 'n')::int AS n FROM timeball.job ORDER BY 1")
-    assert [row["n"] for row in found] == list(range(40))
+    assert [row["n"] for row in found] == list(range(number))
+    assert anew != process
 
 
-async def _server_process(line: Any) -> int:
-    pid: int = line.get_server_pid()
-    return pid
+@ON_ONE_SERVER
+def test_a_line_that_was_cut_off_in_a_pause_is_noticed_before_it_is_used(
+    tb: Timeball, rows: Callable[[str], list[dict[str, Any]]]
+) -> None:
+    @tb.handler(name="note")
+    def note(n: int) -> None: ...
+
+    _, process = open_line(tb, note)
+    (session,) = rows(f"SELECT application_name FROM pg_stat_activity WHERE pid = {process}")
+    assert session["application_name"] == "timeball"
+    was_sound = desk_of(tb).shortcut.run(ThreadLine.is_sound)
+    rows(f"SELECT pg_terminate_backend({process}, 5000)")
+
+    assert (was_sound, desk_of(tb).shortcut.run(ThreadLine.is_sound)) == (True, False)
+
+
+@ON_ONE_SERVER
+def test_whoever_waits_for_the_server_is_cut_off_by_the_closing(
+    tb: Timeball, rows: Callable[[str], list[dict[str, Any]]]
+) -> None:
+    @tb.handler(name="note")
+    def note(n: int) -> None: ...
+
+    _, process = open_line(tb, note)
+    heard: list[str] = []
+
+    def enqueue() -> None:
+        try:
+            note.enqueue(1_000)
+        except StoreUnavailable as error:
+            heard.append(str(error))
+
+    with psycopg.connect(tb.settings.database_url) as other:
+        other.execute("LOCK TABLE timeball.job")
+        waiting = threading.Thread(target=enqueue)
+        waiting.start()
+        wait_until(lambda: rows(f"SELECT 1 FROM pg_stat_activity WHERE pid = {process} AND wait_event_type = 'Lock'"))
+        tb.close()
+        waiting.join(30)
+
+    assert heard == ["Timeball was closed while this call was under way"]
+
+
+async def open_loop_line(tb: Timeball, note: SyncHandlerHandle[[int], None], first: int = 0) -> tuple[int, int]:
+    """As `open_line`, for coroutines."""
+    number = first
+    while True:
+        await note.aenqueue(number)
+        number += 1
+        process = desk_of(tb).ashortcut.run(LoopLine.server_process)
+        if process is not None:
+            return number, process
+
+
+def test_coroutines_that_enqueue_one_after_the_other_take_one_of_their_own_in_any_loop(
+    tb: Timeball, rows: Callable[[str], list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @tb.handler(name="note")
+    def note(n: int) -> None: ...
+
+    async def enqueue(numbers: range) -> list[str]:
+        return [(await note.aenqueue(n)).id for n in numbers]
+
+    number, process = asyncio.run(open_loop_line(tb, note))
+    # Nobody else is there from now on.
+    monkeypatch.setattr(desk_of(tb).enqueues, "asubmit", None)
+    ids = asyncio.run(enqueue(range(number, number + 10)))
+    ids += asyncio.run(enqueue(range(number + 10, number + 20)))
+
+    found = rows("SELECT job.* FROM timeball.ready JOIN timeball.job USING (id) ORDER BY (job.payload ->> 'n')::int")
+    assert [row["payload"]["n"] for row in found] == list(range(number + 20))
+    assert [show_execution(row["id"]) for row in found[number:]] == ids
+    assert desk_of(tb).ashortcut.run(LoopLine.server_process) == process
+
+
+@ON_ONE_SERVER
+async def test_a_coroutine_on_a_line_that_was_cut_off_is_served_once(
+    tb: Timeball, rows: Callable[[str], list[dict[str, Any]]]
+) -> None:
+    @tb.handler(name="note")
+    def note(n: int) -> None: ...
+
+    number, process = await open_loop_line(tb, note)
+    await asyncio.to_thread(rows, f"SELECT pg_terminate_backend({process}, 5000)")
+    await note.aenqueue(number)
+    number, anew = await open_loop_line(tb, note, number + 1)
+
+    found = await asyncio.to_thread(rows, "SELECT (payload ->> 'n')::int AS n FROM timeball.job ORDER BY 1")
+    assert [row["n"] for row in found] == list(range(number))
+    assert anew != process
+
+
+@ON_ONE_SERVER
+async def test_a_coroutine_that_is_cancelled_at_the_server_leaves_nothing_hanging(
+    tb: Timeball, rows: Callable[[str], list[dict[str, Any]]]
+) -> None:
+    @tb.handler(name="note")
+    def note(n: int) -> None: ...
+
+    number, process = await open_loop_line(tb, note)
+    waits = f"SELECT 1 FROM pg_stat_activity WHERE pid = {process} AND wait_event_type = 'Lock'"
+    with psycopg.connect(tb.settings.database_url) as other:
+        other.execute("LOCK TABLE timeball.job")
+        waiting = asyncio.create_task(note.aenqueue(number))
+        await asyncio.to_thread(wait_until, lambda: rows(waits))
+        waiting.cancel()
+        await asyncio.wait([waiting])
+    await note.aenqueue(number + 1)
+
+    assert waiting.cancelled()
+    found = await asyncio.to_thread(rows, "SELECT (payload ->> 'n')::int AS n FROM timeball.job ORDER BY 1")
+    assert [row["n"] for row in found] == [*range(number), number + 1]
 
 
 @ON_ONE_SERVER
@@ -344,8 +509,7 @@ def test_whoever_comes_with_a_crowd_shares_its_commit(tb: Timeball, monkeypatch:
     @tb.handler(name="note")
     def note(n: int) -> None: ...
 
-    for number in range(20):
-        note.enqueue(number)
+    note.enqueue(19)
     asked: list[object] = []
     desk = desk_of(tb)
     monkeypatch.setattr(desk.shortcut, "run", asked.append)
@@ -372,10 +536,12 @@ tb = Timeball()
 @tb.handler(name="note")
 def note(n: int) -> None: ...
 
-for number in range(20):
-    note.enqueue(number)
+note.enqueue(0)
+shortcut = tb._office.portal.resource.shortcut
 struck = 0
-for number in range(20, 320):
+for number in range(1, 301):
+    while shortcut.run(lambda line: True) is None:
+        pass
     try:
         signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0001, 0.0015))
         try:
@@ -400,7 +566,7 @@ def test_signals_at_any_moment_lose_nothing_that_was_said_to_be_done(
     (struck,) = [int(number) for word, number in said if word == "struck"]
     found = [row["n"] for row in rows("SELECT (payload ->> 'n')::int AS n FROM timeball.job")]
     assert struck > 0
-    assert done | set(range(20)) <= set(found)
+    assert done | {0} <= set(found)
     assert len(found) == len(set(found))
     assert len(done) + struck == 300
 
@@ -419,6 +585,9 @@ def send(numbers):
         note.enqueue(number)
 
 send(range(20))
+shortcut = tb._office.portal.resource.shortcut
+while shortcut.run(lambda line: True) is None:
+    pass
 for child in range(1, 4):
     sys.stdout.flush()
     pid = os.fork()

@@ -96,7 +96,7 @@ DEEDS: dict[str, tuple[str, Callable[[World], Awaitable[Any]]]] = {
 # The enqueue of a one-off is work, not a change; an operation was audited when it was begun; the rest only looks.
 UNAUDITED = {
     "enqueue",
-    "enqueue_alone",
+    "aenqueue_alone",
     "make_sure",
     "take_operation",
     "begun_operation",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from timeball.commands.actor import LOCAL, Actor
@@ -18,6 +18,9 @@ from timeball.domain.occurrences import first_occurrence
 from timeball.domain.schedule import Once
 from timeball.errors import InvalidInput, StoreUnavailable
 from timeball.store.interface import AuditEntry, Created, Opening, Own, Pattern, pattern_of, write_again
+
+if TYPE_CHECKING:
+    from timeball.store.interface import LoopLine, ThreadLine
 
 
 class Creating(Base):
@@ -136,9 +139,14 @@ class Creating(Base):
         id_ = self._env.new_id()
         return id_, shard_of(id_, self._store.shards), payload
 
-    async def enqueue_alone(self, pattern: Pattern, own: Own, line: Any) -> Created:
-        """Create a one-off that was prepared, due now, on a connection outside the pool; `make_sure` of it if that fails."""
-        await self._store.jobs.enqueue_alone(pattern, own, line)
+    def enqueue_alone(self, pattern: Pattern, own: Own, line: ThreadLine) -> Created:
+        """Create a one-off that was prepared, due now, in a thread that waits by itself; `make_sure` of it if that fails."""
+        self._store.jobs.enqueue_alone(pattern, own, line)
+        return _created(own[0])
+
+    async def aenqueue_alone(self, pattern: Pattern, own: Own, line: LoopLine) -> Created:
+        """The same in an event loop of the caller's."""
+        await self._store.jobs.aenqueue_alone(pattern, own, line)
         return _created(own[0])
 
     async def make_sure(self, pattern: Pattern, rows: Sequence[Own]) -> list[Created]:

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cache
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 import asyncpg
@@ -21,6 +21,9 @@ from timeball.errors import SettingsError, StoreError, StoreUnavailable
 from timeball.store.connections import AT_HAND, Connection, Connections, confirm_first
 from timeball.store.lost_replies import write_again
 from timeball.store.statements import all_statements
+
+if TYPE_CHECKING:
+    from timeball.store.lines import LoopLine, ThreadLine
 
 Record = Any
 Result = TypeVar("Result")
@@ -118,6 +121,19 @@ class Database:
                 connection.terminate()
                 raise
             return connection
+
+    def thread_line(self) -> ThreadLine:
+        """A connection for a thread that waits by itself; the caller closes it."""
+        # Here and not above: only programs that enqueue in a row need this driver.
+        from timeball.store.lines import Route, ThreadLine
+
+        return ThreadLine.connect(Route(self.dsn, _SESSION, _PATIENCE["timeout"], self.behind_pgbouncer))
+
+    def loop_line(self) -> LoopLine:
+        """A connection for coroutines of any event loop, made in a thread that has none; the caller closes it."""
+        from timeball.store.lines import LoopLine, Route
+
+        return LoopLine.connect(Route(self.dsn, _SESSION, _PATIENCE["timeout"], self.behind_pgbouncer))
 
     def connection(self) -> AbstractAsyncContextManager[Connection]:
         """A connection of the pool, for a few statements; behind PgBouncer they are one transaction."""

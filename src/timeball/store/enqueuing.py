@@ -10,17 +10,20 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import chain, islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from timeball.domain.hints import Hints
 from timeball.domain.job import Job
 from timeball.errors import StoreUnavailable
 from timeball.store.connections import Connection
-from timeball.store.database import translated
 from timeball.store.lost_replies import write_again
 from timeball.store.placing import AuditEntry, Placing
 from timeball.store.rows import job_columns, json_text
+
+if TYPE_CHECKING:
+    from timeball.store.hinter import Hinter
+    from timeball.store.lines import LoopLine, ThreadLine
 
 # A hint must not come out later than what it announces, and the two clocks are only nearly the same.
 HINT_MARGIN = timedelta(milliseconds=50)
@@ -63,23 +66,34 @@ class Enqueuing(Placing):
     async def enqueue(self, pattern: Pattern, rows: Sequence[Own], connection: Connection | None = None) -> None:
         """Write plain one-offs that are due now, in one statement; inside a caller's own *connection* no hint is sent."""
         if connection is None:
-            await self._write_hinted(pattern, rows, None)
+            await self._write_hinted(pattern, rows)
         else:
             await self._write_alike(pattern, rows, connection, None)
 
-    async def enqueue_alone(self, pattern: Pattern, own: Own, line: Connection) -> None:
-        """Write one of them on a connection outside the pool, whichever loop it belongs to."""
-        with translated(self._database.dsn):
-            await self._write_hinted(pattern, [own], line)
+    def enqueue_alone(self, pattern: Pattern, own: Own, line: ThreadLine) -> None:
+        """Write one of them in a thread that waits by itself."""
+        with self._announced(pattern, own) as given:
+            line.run("enqueue_one", given)
 
-    async def _write_hinted(self, pattern: Pattern, rows: Sequence[Own], line: Connection | None) -> None:
-        moment = self._database.env.clock.now() - HINT_MARGIN
-        alone = rows[0][0] if len(rows) == 1 else None
-        hints = Hints({(pattern.job.queue, pattern.job.priority): moment}, executions=len(rows), named=alone)
+    async def aenqueue_alone(self, pattern: Pattern, own: Own, line: LoopLine) -> None:
+        """Write one of them in an event loop of the caller's."""
+        with self._announced(pattern, own) as given:
+            await line.run("enqueue_one", given)
+
+    def _announced(self, pattern: Pattern, own: Own) -> _Announced:
+        hints = self._hints_of(pattern, 1, own[0])
+        return _Announced(self._hinter, hints, pattern, own, self._database.env.clock.statement_now())
+
+    async def _write_hinted(self, pattern: Pattern, rows: Sequence[Own]) -> None:
+        hints = self._hints_of(pattern, len(rows), rows[0][0] if len(rows) == 1 else None)
         carried = self._hinter.take_along(hints)
-        await self._carrying(carried, lambda hint: self._write_alike(pattern, rows, line, hint))
+        await self._carrying(carried, lambda hint: self._write_alike(pattern, rows, None, hint))
         if carried is None:
             self._hinter.tell(hints)
+
+    def _hints_of(self, pattern: Pattern, executions: int, alone: UUID | None) -> Hints:
+        moment = self._database.env.clock.now() - HINT_MARGIN
+        return Hints({(pattern.job.queue, pattern.job.priority): moment}, executions=executions, named=alone)
 
     async def _write_alike(
         self, pattern: Pattern, rows: Sequence[Own], connection: Connection | None, hint: str | None
@@ -182,6 +196,38 @@ class Enqueuing(Placing):
             for shard in shards:
                 hints.add_shard(shard, starts_at)
         self._hinter.tell(hints)
+
+
+class _Announced:
+    """One job while it is written outside the pool: gives what `enqueue_one` wants to know, and sees to its hint.
+
+    Not made of a generator: there is one for each enqueue, and it would take longer than what it does.
+    """
+
+    __slots__ = ("_carried", "_hinter", "_hints", "_now", "_own", "_pattern")
+
+    def __init__(self, hinter: Hinter, hints: Hints, pattern: Pattern, own: Own, now: datetime | None) -> None:
+        self._hinter = hinter
+        self._hints = hints
+        self._pattern = pattern
+        self._own = own
+        self._now = now
+        self._carried: Hints | None = None
+
+    def __enter__(self) -> Mapping[str, Any]:
+        self._carried = self._hinter.take_along(self._hints)
+        hint = None if self._carried is None else self._carried.encode()
+        id_, shard, payload = self._own
+        return {**self._pattern.columns, "id": id_, "shard": shard, "payload": payload, "hint": hint, "now": self._now}
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            # It is written now, and may be spoken of.
+            if self._carried is None:
+                self._hinter.tell(self._hints)
+        elif self._carried is not None:
+            # They announce the work of others too.
+            self._hinter.tell(self._carried)
 
 
 class _Slices:

@@ -26,6 +26,7 @@ from timeball.store.rooms import Rooms as RoomStore
 
 if TYPE_CHECKING:
     from timeball.store.changes import Changes, ChangeStream
+    from timeball.store.lines import LoopLine, ThreadLine
     from timeball.store.rollups import Rollups as RollupStore
     from timeball.store.tickets import ReadyRow, TicketClaims
     from timeball.store.tickets import Tickets as TicketStore
@@ -44,6 +45,7 @@ __all__ = [
     "Holding",
     "JobStore",
     "LogLine",
+    "LoopLine",
     "NodeStore",
     "Opening",
     "Orphan",
@@ -57,6 +59,7 @@ __all__ = [
     "RollupStore",
     "RoomStore",
     "Store",
+    "ThreadLine",
     "TicketClaims",
     "TicketStore",
     "is_plain",
@@ -68,8 +71,10 @@ __all__ = [
 _LATE = {
     "ChangeStream": ("changes", "ChangeStream"),
     "Changes": ("changes", "Changes"),
+    "LoopLine": ("lines", "LoopLine"),
     "ReadyRow": ("tickets", "ReadyRow"),
     "RollupStore": ("rollups", "Rollups"),
+    "ThreadLine": ("lines", "ThreadLine"),
     "TicketClaims": ("tickets", "TicketClaims"),
     "TicketStore": ("tickets", "Tickets"),
 }

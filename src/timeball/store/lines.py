@@ -1,0 +1,137 @@
+"""Connections that a caller uses by himself, in his own thread or his own event loop, and not in the one that the pool lives in.
+
+Of psycopg, because asyncpg's belong to one event loop from their first day to their last: a thread that blocks has none, and a loop of
+the caller's may end at any time. These keep nothing but a socket, for whoever waits at it next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import socket
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from timeball.errors import StoreError, StoreUnavailable
+from timeball.store.statements import all_statements
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where the database is, and how it is spoken to: the settings of a session, and the seconds to wait for a connection."""
+
+    dsn: str
+    session: Mapping[str, str]
+    patience_seconds: int
+    behind_pgbouncer: bool
+
+    def options(self) -> dict[str, Any]:
+        """What the driver is told beside the address."""
+        options: dict[str, Any] = {"connect_timeout": self.patience_seconds, "autocommit": True}
+        if not self.behind_pgbouncer:
+            given = conninfo_to_dict(self.dsn).get("options") or ""
+            settings = (f"-c {name}={value}" for name, value in self.session.items())
+            options["options"] = " ".join([str(given), *settings])
+        return options
+
+
+class _Line:
+    """One connection, for one at a time."""
+
+    def __init__(self, connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], route: Route) -> None:
+        self._socket = connection.fileno()
+        self._server = connection.pgconn
+        # In transaction mode the next statement may meet another session, which knows nothing of this one's statements.
+        self._prepares = not route.behind_pgbouncer
+        self._mutex = threading.Lock()
+
+    def server_process(self) -> int:
+        """The id of the server's process at the other end."""
+        return self._server.backend_pid
+
+    def is_sound(self) -> bool:
+        """Whether nothing has come in since it was used last: that could only be its end."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return not poll.poll(0)
+
+    def close(self) -> None:
+        """Take leave."""
+        with self._mutex:
+            self._server.finish()
+
+    def hang_up(self) -> None:
+        """Cut off whoever is on the line, from any thread; he hears that the connection broke."""
+        # Not while it is being closed: its number might be another file's by then.
+        with self._mutex:
+            if self._server.status == psycopg.pq.ConnStatus.OK:
+                with socket.socket(fileno=os.dup(self._socket)) as same:
+                    same.shutdown(socket.SHUT_RDWR)
+
+
+class ThreadLine(_Line):
+    """For a thread that blocks."""
+
+    def __init__(self, connection: psycopg.Connection[Any], route: Route) -> None:
+        super().__init__(connection, route)
+        self._cursor = psycopg.RawCursor(connection)
+
+    @classmethod
+    def connect(cls, route: Route) -> ThreadLine:
+        """Connect; StoreUnavailable says why not."""
+        try:
+            return cls(psycopg.connect(route.dsn, **route.options()), route)
+        except psycopg.Error as error:
+            raise _translation(error) from error
+
+    def run(self, name: str, given: Mapping[str, Any]) -> None:
+        """Run a statement, and wait until it is committed."""
+        text, parameters = _numbered(name)
+        try:
+            self._cursor.execute(text, [given[parameter] for parameter in parameters], prepare=self._prepares)
+        except psycopg.Error as error:
+            raise _translation(error) from error
+
+
+class LoopLine(_Line):
+    """For coroutines, in whichever event loop."""
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any], route: Route) -> None:
+        super().__init__(connection, route)
+        self._cursor = psycopg.AsyncRawCursor(connection)
+
+    @classmethod
+    def connect(cls, route: Route) -> LoopLine:
+        """Connect, in a thread that has no loop; StoreUnavailable says why not."""
+        try:
+            return cls(asyncio.run(psycopg.AsyncConnection.connect(route.dsn, **route.options())), route)
+        except psycopg.Error as error:
+            raise _translation(error) from error
+
+    async def run(self, name: str, given: Mapping[str, Any]) -> None:
+        """Run a statement, and wait until it is committed."""
+        text, parameters = _numbered(name)
+        try:
+            await self._cursor.execute(text, [given[parameter] for parameter in parameters], prepare=self._prepares)
+        except psycopg.Error as error:
+            raise _translation(error) from error
+
+
+@cache
+def _numbered(name: str) -> tuple[str, tuple[str, ...]]:
+    statement = all_statements()[name]
+    return statement.numbered(), statement.parameters
+
+
+def _translation(error: psycopg.Error) -> StoreError:
+    """One of our errors for one of the driver's: unreachable, or refused."""
+    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+        return StoreUnavailable(f"PostgreSQL cannot be reached: {error}")
+    return StoreError(f"PostgreSQL refused a statement: {error}")
