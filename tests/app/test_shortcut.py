@@ -6,7 +6,7 @@ import asyncio
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import psycopg
@@ -14,6 +14,7 @@ import pytest
 
 from tests.app.conftest import ON_ONE_SERVER
 from timeball import InvalidInput, StoreUnavailable, Timeball, shortcut
+from timeball.domain.hints import Hints
 from timeball.domain.ids import show_execution
 from timeball.handles import SyncHandlerHandle
 from timeball.office import Desk
@@ -69,6 +70,11 @@ class Exchange:
         self.lines.append(FakeLine())
         return self.lines[-1]
 
+    @property
+    def is_about_to_connect(self) -> bool:
+        """Whether there is a line, or a keeper who is going to open one."""
+        return self.shortcut._kept is not None
+
     def ask(self) -> int | None:
         return self.shortcut.run(FakeLine.number)
 
@@ -96,7 +102,7 @@ def wait_until(is_true: Callable[[], object]) -> None:
 
 def test_it_is_opened_for_those_who_send_one_after_the_other(exchange: Exchange) -> None:
     assert [exchange.ask() for _ in range(_FEW)] == [None] * _FEW
-    assert exchange.tried == 0
+    assert not exchange.is_about_to_connect
 
     exchange.warm_up()
 
@@ -109,7 +115,7 @@ def test_it_is_not_opened_for_those_who_send_now_and_then(exchange: Exchange) ->
         exchange.now += 2 * _LONG_SECONDS
         assert exchange.ask() is None
 
-    assert exchange.tried == 0
+    assert not exchange.is_about_to_connect
 
 
 def test_nobody_waits_for_it_to_be_opened(exchange: Exchange) -> None:
@@ -187,8 +193,9 @@ def test_where_the_database_is_away_it_is_not_tried_with_every_call(exchange: Ex
     exchange.error = StoreUnavailable("away")
     for _ in range(_FEW + 1):
         assert exchange.ask() is None
-    wait_until(lambda: exchange.shortcut._kept is None)
+    wait_until(lambda: not exchange.is_about_to_connect)
     assert [exchange.ask() for _ in range(_MANY)] == [None] * _MANY
+    assert not exchange.is_about_to_connect
     assert exchange.tried == 1
     exchange.error = None
 
@@ -265,7 +272,7 @@ def test_closing_takes_leave_and_opens_nothing_again(exchange: Exchange) -> None
     assert line.is_closed
     assert not line.hung_up.is_set()
     assert [exchange.ask() for _ in range(2 * _FEW)] == [None] * 2 * _FEW
-    assert len(exchange.lines) == 1
+    assert not exchange.is_about_to_connect
 
 
 def test_whoever_is_on_the_line_hears_of_the_closing(exchange: Exchange) -> None:
@@ -391,6 +398,28 @@ def test_an_enqueue_on_a_line_that_was_cut_off_is_done_once(
 
 
 @ON_ONE_SERVER
+def test_an_enqueue_whose_reply_is_lost_is_done_once(
+    tb: Timeball, rows: Callable[[str], list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @tb.handler(name="note")
+    def note(n: int) -> None: ...
+
+    number, _ = open_line(tb, note)
+    run = ThreadLine.run
+
+    def run_and_break(line: ThreadLine, name: str, given: Mapping[str, Any]) -> None:
+        run(line, name, given)
+        raise StoreUnavailable("the line broke")
+
+    monkeypatch.setattr(ThreadLine, "run", run_and_break)
+    sent = note.enqueue(number)
+
+    found = rows("SELECT id, (payload ->> 'n')::int AS n FROM timeball.job ORDER BY 2")
+    assert [row["n"] for row in found] == list(range(number + 1))
+    assert show_execution(found[-1]["id"]) == sent.id
+
+
+@ON_ONE_SERVER
 def test_a_line_that_was_cut_off_in_a_pause_is_noticed_before_it_is_used(
     tb: Timeball, rows: Callable[[str], list[dict[str, Any]]]
 ) -> None:
@@ -431,6 +460,51 @@ def test_whoever_waits_for_the_server_is_cut_off_by_the_closing(
         waiting.join(30)
 
     assert heard == ["Timeball was closed while this call was under way"]
+
+
+@ON_ONE_SERVER
+def test_what_is_enqueued_is_announced_once_it_is_written_or_along_with_it(
+    tb: Timeball, rows: Callable[[str], list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @tb.handler(name="note")
+    def note(n: int) -> None: ...
+
+    number, _ = open_line(tb, note)
+    hinter, told = desk_of(tb).parts.store.hinter, list[tuple[int, Hints]]()
+
+    def tell(hints: Hints) -> None:
+        told.append((rows("SELECT count(*) AS n FROM timeball.job")[0]["n"], hints))
+
+    monkeypatch.setattr(hinter, "tell", tell)
+    monkeypatch.setattr(hinter, "take_along", lambda hints: None)
+    note.enqueue(number)
+    monkeypatch.setattr(hinter, "take_along", lambda hints: hints)
+    note.enqueue(number + 1)
+    ((written, hints),) = told
+
+    assert written == number + 1
+    assert hints.lanes.keys() == {("default", 50)}
+
+
+@ON_ONE_SERVER
+def test_hints_that_went_along_with_what_failed_are_told_otherwise(
+    tb: Timeball, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @tb.handler(name="note")
+    def note(n: int) -> None: ...
+
+    number, _ = open_line(tb, note)
+    hinter, told, others = desk_of(tb).parts.store.hinter, list[Hints](), Hints(look_everywhere=True)
+
+    def fail(_line: ThreadLine, _name: str, _given: Mapping[str, Any]) -> None:
+        raise StoreUnavailable("the line broke")
+
+    monkeypatch.setattr(hinter, "take_along", lambda hints: others)
+    monkeypatch.setattr(hinter, "tell", told.append)
+    monkeypatch.setattr(ThreadLine, "run", fail)
+    note.enqueue(number)
+
+    assert others in told
 
 
 async def open_loop_line(tb: Timeball, note: SyncHandlerHandle[[int], None], first: int = 0) -> tuple[int, int]:
@@ -480,6 +554,28 @@ async def test_a_coroutine_on_a_line_that_was_cut_off_is_served_once(
     found = await asyncio.to_thread(rows, "SELECT (payload ->> 'n')::int AS n FROM timeball.job ORDER BY 1")
     assert [row["n"] for row in found] == list(range(number))
     assert anew != process
+
+
+@ON_ONE_SERVER
+async def test_a_coroutine_whose_reply_is_lost_is_served_once(
+    tb: Timeball, rows: Callable[[str], list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @tb.handler(name="note")
+    def note(n: int) -> None: ...
+
+    number, _ = await open_loop_line(tb, note)
+    run = LoopLine.run
+
+    async def run_and_break(line: LoopLine, name: str, given: Mapping[str, Any]) -> None:
+        await run(line, name, given)
+        raise StoreUnavailable("the line broke")
+
+    monkeypatch.setattr(LoopLine, "run", run_and_break)
+    sent = await note.aenqueue(number)
+
+    found = await asyncio.to_thread(rows, "SELECT id, (payload ->> 'n')::int AS n FROM timeball.job ORDER BY 2")
+    assert [row["n"] for row in found] == list(range(number + 1))
+    assert show_execution(found[-1]["id"]) == sent.id
 
 
 @ON_ONE_SERVER
