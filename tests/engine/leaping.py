@@ -1,7 +1,8 @@
 """A loop whose time leaps: where nothing is under way, nobody waits for the next timer.
 
 So an idle minute passes in a moment, with every timer in its order and the clock of the test beside it; each time that the loop has slept
-and was woken is counted, and each statement. For a connection that is taken, and for what is asked of it, the loop waits in real time.
+and was woken is counted, and each statement. For a connection that is taken, and for what is asked of it, the loop waits in real time, and
+its own time stands still: a busy machine, on which all that takes longer, must not make the minute shorter.
 """
 
 from __future__ import annotations
@@ -27,15 +28,17 @@ class Leaper:
         self._loop = loop
         self._clock = clock
         self._select, self._time = loop._selector.select, loop.time
-        self._leapt = 0.0
+        self._is_leaping = True
+        self._now = self._began_at = float(loop.time())
+        self._ahead = 0.0
         self._under_way = 0
-        self._began_at, self._clock_began_at = self.time(), clock.now()
+        self._clock_began_at = clock.now()
         self.wakes = 0
         self.asked: Counter[str] = Counter()
 
     def time(self) -> float:
         """What the loop takes for the time."""
-        return float(self._time()) + self._leapt
+        return self._now if self._is_leaping else float(self._time()) + self._ahead
 
     def select(self, timeout: float | None = None) -> Any:
         """Sleep as the loop means to, or leap."""
@@ -43,10 +46,16 @@ class Leaper:
             self.wakes += 1
         is_leap = timeout is not None and not self._under_way
         events = self._select(min(timeout, _REAL_SECONDS) if timeout is not None and is_leap else timeout)
-        if not events and is_leap:
-            self._leapt += timeout or 0
-        self._clock.advance_to(self._clock_began_at + timedelta(seconds=self.time() - self._began_at))
+        if not events:
+            self._now += timeout or 0
+        self._clock.advance_to(self._clock_began_at + timedelta(seconds=self._now - self._began_at))
         return events
+
+    def land(self) -> None:
+        """Go on in real time. That of a loop never goes back, or whatever waits would wait as long again: so what was leapt stays."""
+        self._ahead = self._now - float(self._time())
+        self._is_leaping = False
+        self._loop._selector.select = self._select
 
     def counted(self, name: str, asks: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
         """The same, counted by its name and waited for."""
@@ -100,5 +109,4 @@ def leaping(clock: VirtualClock) -> Iterator[Leaper]:
     try:
         yield leaper
     finally:
-        # The time of a loop never goes back, or whatever waits would wait as long again: so that stays.
-        loop._selector.select = leaper._select
+        leaper.land()
