@@ -33,6 +33,7 @@ import psycopg
 from tests.servers import POSTGRES_PORT, ROLE, PostgresServer, service_account, system_programs
 from tests.system.ledger import Finished, Ledger, problems
 from timeball.commands import Commands
+from timeball.domain.ids import parse_id
 from timeball.domain.job import JobSpec
 from timeball.settings import load_settings
 from timeball.store.verify import Report, verify
@@ -220,6 +221,11 @@ class Cluster:
         for process in started:
             await process.event("node.started", 60)
         return started
+
+    def end_lease(self, process: Process) -> None:
+        """Let the lease of its first life be over, as if the time had passed: so nobody who lives has to be in time with its own."""
+        incarnation = parse_id("nod", process.events("node.started")[0]["incarnation"])
+        self.sql("UPDATE timeball.node SET lease_until = now() WHERE incarnation = %s", incarnation)
 
     def of_pid(self, pid: int) -> Process:
         return next(process for process in self.processes if process.pid == pid)
