@@ -53,9 +53,11 @@ def noted(**more: object) -> Iterator[None]:
 
 
 @tb.handler(name="work")
-async def work(seconds: float = 0, failures: int = 0, label: str = "") -> str:
-    """Take some time; fail in the first so many attempts."""
+async def work(seconds: float = 0, failures: int = 0, label: str = "", gate: str = "") -> str:
+    """Take some time, from the opening of a gate on if there is one; fail in the first so many attempts."""
     with noted(label=label):
+        while gate and not (_gates / gate).exists():
+            await asyncio.sleep(0.01)
         if seconds:
             await asyncio.sleep(seconds)
         if current.attempt <= failures:

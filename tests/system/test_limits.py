@@ -26,22 +26,24 @@ def cluster(cluster: Cluster) -> Cluster:
 
 
 async def test_a_job_runs_no_more_often_at_once_than_its_limit(cluster: Cluster, commands: Commands) -> None:
-    await cluster.nodes(schedulers=1, workers=3)
-    job = await commands.create(
-        JobSpec(name="narrow", handler="work", payload={"seconds": 0.05, "label": "narrow"}, max_running=2)
-    )
+    # Three slots each: no worker can fill the limit alone, so others must be let in.
+    await cluster.nodes(1, 3, "--slots", "3")
+    payload = {"seconds": 0.05, "label": "narrow", "gate": "a"}
+    job = await commands.create(JobSpec(name="narrow", handler="work", payload=payload, max_running=4))
 
     triggered = await asyncio.gather(*(commands.trigger(job.job_id) for _ in range(60)))
     # The same handler, without a limit: it must not be held up.
-    free = [await enqueue(commands, "work", {"seconds": 0.2, "label": "free"}) for _ in range(9)]
+    free = [await enqueue(commands, "work", {"label": "free", "gate": "a"}) for _ in range(5)]
+    await cluster.begins("narrow", 4)
+    await cluster.begins("free", 5)
+    cluster.open_gate("a")
 
     await cluster.drained()
     runs = cluster.ledger.runs("narrow")
     assert {run.execution for run in runs} == set(triggered)
-    assert most_together(runs) == 2
+    assert most_together(runs) == 4
     assert len({run.pid for run in runs}) > 1
-    assert most_together(cluster.ledger.runs("free")) > 2
-    assert len(free) == len(cluster.ledger.runs("free"))
+    assert most_together(cluster.ledger.runs("free")) == len(free) == len(cluster.ledger.runs("free"))
     cluster.check_books()
 
 
@@ -51,8 +53,10 @@ async def test_one_offs_of_several_jobs_share_a_limit(cluster: Cluster, commands
     fields = {"max_running": 3, "limit_key": "the printer"}
     for number in range(45):
         # Some fail and come back through the schedule: then they need a place again.
-        payload = {"seconds": 0.05, "label": "shared", "failures": int(number % 5 == 0)}
+        payload = {"seconds": 0.05, "label": "shared", "failures": int(number % 5 == 0), "gate": "a"}
         await enqueue(commands, "work", payload, initial_backoff_ms=50, max_backoff_ms=200, **fields)
+    await cluster.begins("shared", 3)
+    cluster.open_gate("a")
 
     await cluster.drained()
     runs = cluster.ledger.runs("shared")
@@ -66,9 +70,12 @@ async def test_a_queue_runs_no_more_at_once_than_its_limit(cluster: Cluster, com
     await cluster.nodes(1, 3, "--slots", "3")
     await commands.limit_queue("narrow", 4)
 
-    payload = '{"seconds": 0.05, "label": "narrow"}'
+    payload = '{"seconds": 0.05, "label": "narrow", "gate": "a"}'
     ids = await commands.enqueue_many(JobSpec(handler="work", queue="narrow"), [payload] * 30)
-    others = await commands.enqueue_many(JobSpec(handler="work"), ['{"seconds": 0.5, "label": "wide"}'] * 12)
+    others = await commands.enqueue_many(JobSpec(handler="work"), ['{"label": "wide", "gate": "a"}'] * 12)
+    await cluster.begins("narrow", 4)
+    await cluster.begins("wide", 5)
+    cluster.open_gate("a")
 
     await cluster.drained()
     runs = cluster.ledger.runs("narrow")
