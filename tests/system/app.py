@@ -97,10 +97,11 @@ def isolated(gate: str) -> None:
 
 
 @tb.handler(name="block")
-async def block(seconds: float) -> None:
-    """Keep the event loop from turning, as no coroutine should."""
+async def block(gate: str) -> None:
+    """Keep the event loop from turning until the test opens a gate, as no coroutine should."""
     with noted():
-        time.sleep(seconds)
+        while not (_gates / gate).exists():
+            time.sleep(0.01)
 
 
 @tb.handler(name="poison")
@@ -145,9 +146,10 @@ def fork_isolated() -> list[int]:
 
 
 @tb.handler(name="hold_tables")
-def hold_tables(seconds: float) -> None:
-    """Lock the rooms, so that every statement of every node that needs them waits, and keeps its connection."""
+def hold_tables(gate: str) -> None:
+    """Lock the rooms until the test opens a gate: every statement of every node that needs them waits, and keeps its connection."""
     with noted(), psycopg.connect(os.environ["TIMEBALL_DATABASE_URL"]) as connection:
         connection.execute("LOCK TABLE timeball.ready, timeball.running, timeball.due IN ACCESS EXCLUSIVE MODE")
         note("locked")
-        time.sleep(seconds)
+        while not (_gates / gate).exists():
+            time.sleep(0.01)
