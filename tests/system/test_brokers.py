@@ -84,12 +84,12 @@ async def work_while(commands: Commands, fault: Callable[[], Awaitable[object]],
     return number
 
 
-async def tickets_are_used_again(cluster: Cluster, commands: Commands, worker: Process) -> int:
-    """Enqueue until a ticket has brought something; returns how many that took."""
-    before, number = used([worker]), 0
-    while used([worker]) == before:
+async def tickets_are_used(cluster: Cluster, commands: Commands, workers: list[Process]) -> int:
+    """Enqueue until a ticket has brought one of them something; returns how many that took."""
+    before, number = used(workers), 0
+    while used(workers) == before:
         number += 1
-        assert number < 60, "no ticket is ever used again"
+        assert number < 60, "no ticket is ever used"
         ended = await cluster.ends(await enqueue(commands, "work", {"label": f"by ticket {number}"}))
         assert ended["state"] == "succeeded"
         await asyncio.sleep(0.2)
@@ -107,17 +107,18 @@ async def test_losing_every_ticket_and_every_connection_again_and_again_loses_no
     cluster: Cluster, commands: Commands, broker_server: BrokerServer
 ) -> None:
     """Fault 36."""
-    nodes = await ready_nodes(cluster, 2, broker_server.url())
+    _, *workers = await ready_nodes(cluster, 2, broker_server.url())
+    # Before anything fails: on a busy machine perhaps no ticket arrives between one fault and the next.
+    number = await tickets_are_used(cluster, commands, workers)
     faults = [broker_server.lose_everything, broker_server.cut_connections]
 
     async def strike() -> None:
         faults.append(faults.pop(0))
         await faults[-1]()
 
-    number = await work_while(commands, strike, 0.5)
+    number += await work_while(commands, strike, 0.5)
 
     await all_done(cluster, number)
-    assert used(nodes) > 0
 
 
 async def test_a_redis_that_evicts_and_restarts_is_missed_and_found_again(
@@ -137,7 +138,7 @@ async def test_a_redis_that_evicts_and_restarts_is_missed_and_found_again(
     for node in (scheduler, worker):
         await node.event("broker.works", count=2)
 
-    number += await tickets_are_used_again(cluster, commands, worker)
+    number += await tickets_are_used(cluster, commands, [worker])
     await all_done(cluster, number + 1)
 
 
@@ -164,7 +165,7 @@ async def test_a_rabbitmq_that_blocks_publishers_or_restarts_is_missed_and_found
     await worker.event("broker.lost")
     await scheduler.event("broker.works", 60, count=3)
 
-    number = await tickets_are_used_again(cluster, commands, worker)
+    number = await tickets_are_used(cluster, commands, [worker])
     await all_done(cluster, number + 2)
 
 
