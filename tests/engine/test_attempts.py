@@ -8,7 +8,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from tests.engine.support import make_executor, until
+from tests.engine.support import PATIENCE_SECONDS, make_executor, until
 from tests.engine.test_executor import Findings, claim
 from timeball.domain.execution import Failed, Released, Succeeded, TimedOut
 from timeball.engine.executor import Executor
@@ -273,7 +273,7 @@ async def test_what_the_relay_has_not_begun_can_be_given_back(
     await _turn_until_something_is_done(findings)
 
     given_back = executor.give_back_all()
-    assert await executor.wait_idle(5)
+    assert await executor.wait_idle(PATIENCE_SECONDS)
 
     assert given_back == list(findings.outcomes.values()).count(Released()) > 0
     assert len(findings) == 10

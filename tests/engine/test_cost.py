@@ -136,20 +136,6 @@ async def test_an_execution_enqueued_by_itself_takes_three_statements_however_ma
     assert asked["claim"] == 0, "what a hint names need not be looked for"
 
 
-async def test_an_idle_worker_asks_little(store: Store, env: Env, heard: Heard, worker_life: WorkerLife) -> None:
-    await worker_life.start()
-    await until(lambda: heard.of(NodeStarted))
-    asked: Counter[str] = Counter()
-    env.fault = lambda point: asked.update([point] if point.endswith(".before") else [])
-    seconds = 3
-
-    await asyncio.sleep(seconds)
-
-    # The sweep once a second; it claims nothing where nothing is, and asks for no stops where nothing runs.
-    assert set(asked) <= {"lanes.before", "renew_lease.before"}
-    assert sum(asked.values()) <= seconds + 3
-
-
 async def test_a_claim_does_not_look_at_what_lies_behind_it(store: Store, env: Env) -> None:
     """A foreign snapshot keeps the rows that were claimed from being removed; each claim begins behind them, in the same instant."""
     await Commands(store, env).enqueue_many(JobSpec(handler=HANDLER), ["{}"] * 5_000)
