@@ -129,6 +129,7 @@ def take_out(guard: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 async def test_the_smallest_plan_that_breaks_a_promise_is_kept_to_be_run_again(
     make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -146,6 +146,8 @@ def states(cluster: Cluster) -> set[str]:
     return {row[0] for row in cluster.sql("SELECT broker_state FROM timeball.node")}
 
 
+# It starts RabbitMQ twice and its control program as often, each of which takes most of a minute where all processors are busy.
+@pytest.mark.timeout(600)
 async def test_a_rabbitmq_that_blocks_publishers_or_restarts_is_missed_and_found_again(
     cluster: Cluster, commands: Commands, rabbitmq: Rabbitmq
 ) -> None:
