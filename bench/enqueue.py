@@ -24,9 +24,9 @@ TARGETS = {
 }
 _BULK = 100_000
 _SLICE = 2_500
-_SINGLE = 500
+_SINGLE = 1_000
 _TOGETHER = 100
-_ROUNDS = 3
+_ROUNDS = 5
 
 Noop = AsyncHandlerHandle[[], None]
 Way = Callable[[System], Awaitable[float]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from types import SimpleNamespace
 
 import pytest
 
@@ -155,6 +156,30 @@ async def test_a_statement_that_passes_by_takes_along_what_waits(store: Store, c
     assert carried == Hints(shards={5: clock.now() - seconds(0.006)}, nodes_changed=True, lot=carried.lot)
     await hinter.flush()
     assert not await ear.all(store)
+
+
+async def test_a_stream_is_looked_after_now_and_then_and_its_last_hints_are_sent(
+    store: Store, clock: VirtualClock, ear: Ear, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look would take time of those that pass by, which take everything along by themselves."""
+    waits: list[float] = []
+
+    async def let_one_pass(wait: float) -> None:
+        waits.append(wait)
+        clock.advance(seconds(wait))
+        if len(waits) <= 10:
+            assert store.hinter.take_along(Hints(shards={len(waits): clock.now()})) is not None
+            store.hinter.tell(Hints(shards={100 + len(waits): clock.now()}))
+
+    assert store.hinter.take_along(Hints(shards={0: clock.now()})) is not None
+    monkeypatch.setattr("timeball.store.hinter.asyncio", SimpleNamespace(sleep=let_one_pass, wait=asyncio.wait))
+    store.hinter.tell(Hints(shards={100: clock.now()}))
+    hints = await ear.next()
+
+    assert hints.shards.keys() == {110}
+    assert len(waits) == 11
+    assert all(wait <= 0.0075 for wait in waits[:4])
+    assert all(0.0075 < wait <= 0.025 for wait in waits[4:])
 
 
 async def test_what_a_failed_statement_carried_is_told_all_the_same(
