@@ -58,17 +58,16 @@ _CONSTRAINTS = """
 SELECT conname, pg_get_constraintdef(oid, true)
 FROM pg_constraint
 WHERE conrelid = %s
-  AND contype IN ('p', 'u', 'c', 'f', 'x')
-  AND convalidated
+  AND contype IN ('p', 'u', 'c', 'f')
 ORDER BY contype <> 'p', conname
 """
-# Those that were added to a table with rows: they may call functions, and stand behind them.
+# Those that call functions, and stand behind them.
 _LATER_CONSTRAINTS = """
 SELECT relname, conname, pg_get_constraintdef(pg_constraint.oid, true)
 FROM pg_constraint
 JOIN pg_class ON pg_class.oid = conrelid
 WHERE relnamespace = 'timeball'::regnamespace
-  AND NOT convalidated
+  AND contype = 'x'
 ORDER BY relname, conname
 """
 _INDEXES = """

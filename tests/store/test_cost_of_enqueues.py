@@ -72,8 +72,8 @@ async def test_an_enqueue_is_one_statement_by_itself(store: Store) -> None:
     assert asked == {"enqueue_one.before": 10, "enqueue_one.after_commit": 10}
 
 
-async def test_a_plain_enqueue_meets_one_check_and_calls_no_function_for_it(store: Store) -> None:
-    """PostgreSQL reads and prepares each CHECK of a table for every statement that inserts into it: 25 took half of its time."""
+async def test_a_plain_enqueue_meets_no_check_and_calls_no_function_for_its_rules(store: Store) -> None:
+    """PostgreSQL reads and prepares each CHECK of a table for every statement that inserts into it: 25 took half its time, one a tenth."""
     commands = Commands(store, store.env)
     pattern = commands.pattern(JobSpec(handler="work"))
     assert pattern is not None
@@ -81,7 +81,7 @@ async def test_a_plain_enqueue_meets_one_check_and_calls_no_function_for_it(stor
         checks = await connection.fetch(
             "SELECT conname FROM pg_constraint WHERE contype = 'c' AND conrelid = ANY ('{timeball.job, timeball.ready}'::regclass[])"
         )
-        assert [check["conname"] for check in checks] == ["job_is_sound"]
+        assert checks == []
 
         async with connection.transaction():
             await connection.execute("SET LOCAL track_functions = 'pl'")

@@ -1,4 +1,4 @@
--- The schema after migration 0023, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
+-- The schema after migration 0024, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
 
 CREATE TABLE timeball.migration (
     number     integer NOT NULL,
@@ -739,7 +739,7 @@ CREATE OR REPLACE FUNCTION timeball.bucket(seconds double precision)
 RETURN (CASE WHEN (seconds <= (0.0001)::double precision) THEN (0)::double precision ELSE LEAST(ceil((ln((seconds / (0.0001)::double precision)) / ln((1.05)::double precision))), (550)::double precision) END)::smallint;
 
 -- Whether a job is one that can be. It never says no: it refuses, with the name of the rule that is broken.
--- The CHECK of `job` asks this; what stands before the OR there is only quicker, and must never let through what would be refused here.
+-- The constraint of `job` asks this; what stands before it there is only quicker, and must never let through what would be refused here.
 CREATE OR REPLACE FUNCTION timeball.is_sound(one timeball.job)
  RETURNS boolean
  LANGUAGE plpgsql
@@ -966,4 +966,4 @@ $function$;
 -- A lower limit counts for what was let in before it, too.
 CREATE TRIGGER lower_limit_takes_back AFTER UPDATE ON timeball.running_limit FOR EACH ROW WHEN (new.max_running < old.max_running) EXECUTE FUNCTION timeball.take_back();
 
-ALTER TABLE timeball.job ADD CONSTRAINT job_is_sound CHECK (kind = 'once' AND num_nonnulls(name, schedule, interval_seconds, on_gap, on_repeat, max_executions, jitter_seconds, misfire, misfire_grace_seconds, misfire_cap, misfire_max_age_seconds, overlap, max_running) = 0 AND LEAST(handler, queue) > '' AND length(handler || queue) <= 200 AND priority >= 0 AND priority <= 100 AND LEAST(max_retries, max_lost) >= 1 AND LEAST(initial_backoff_ms, max_backoff_ms, timeout_ms) >= 1 AND scheduled_at >= '1970-01-01 00:00:00+00'::timestamptz AND scheduled_at <= '2199-01-01 00:00:00+00'::timestamptz OR timeball.is_sound(job.*)) NOT VALID;
+ALTER TABLE timeball.job ADD CONSTRAINT job_is_sound EXCLUDE USING btree (id WITH =) WHERE ((kind = 'once' AND num_nonnulls(name, schedule, interval_seconds, on_gap, on_repeat, max_executions, jitter_seconds, misfire, misfire_grace_seconds, misfire_cap, misfire_max_age_seconds, overlap, max_running) = 0 AND LEAST(handler, queue) > '' AND length(handler || queue) <= 200 AND priority >= 0 AND priority <= 100 AND LEAST(max_retries, max_lost) >= 1 AND LEAST(initial_backoff_ms, max_backoff_ms, timeout_ms) >= 1 AND scheduled_at >= '1970-01-01 00:00:00+00'::timestamptz AND scheduled_at <= '2199-01-01 00:00:00+00'::timestamptz) IS NOT TRUE AND NOT timeball.is_sound(job.*));

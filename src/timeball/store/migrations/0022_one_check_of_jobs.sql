@@ -3,7 +3,7 @@
 -- The rules are the same, and so are their names.
 
 -- Whether a job is one that can be. It never says no: it refuses, with the name of the rule that is broken.
--- The CHECK of `job` asks this; what stands before the OR there is only quicker, and must never let through what would be refused here.
+-- The constraint of `job` asks this; what stands before it there is only quicker, and must never let through what would be refused here.
 CREATE FUNCTION timeball.is_sound(one timeball.job)
 RETURNS boolean
 LANGUAGE plpgsql
