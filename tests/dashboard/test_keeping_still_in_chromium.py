@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from tests.dashboard.chromium import PATIENCE_MS
 from tests.dashboard.test_in_chromium import Make
@@ -48,6 +52,51 @@ async def test_a_list_that_is_scrolled_does_not_move(page: Page, make: Make) -> 
     await expect(page.locator("tbody tr")).to_have_count(3)
     await page.evaluate("scrollTo(0, 0)")
     await expect(page.locator("tbody tr")).to_have_count(4)
+
+
+@asynccontextmanager
+async def held_back(page: Page, address: str) -> AsyncIterator[asyncio.Event]:
+    """Keeps what the page asks for there from the server until the end; tells when it has asked."""
+    asked, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        asked.set()
+        await goes_on.wait()
+        await route.continue_()
+
+    await page.route(address, hold)
+    yield asked
+    goes_on.set()
+
+
+@pytest.mark.parametrize("way", ["frozen", "selected", "scrolled"])
+async def test_what_was_asked_for_before_does_not_move_a_page_that_has_to_stand_still(
+    page: Page, make: Make, way: str
+) -> None:
+    name = f"late-{way}"
+    make("/jobs", name=name, handler="test.echo")
+    for _ in range(3):
+        make(f"/jobs/{name}/trigger")
+    await page.set_viewport_size({"width": 1280, "height": 260})
+    await page.goto(f"/executions?q=job:{name}")
+    rows = page.locator("tbody tr")
+    await expect(rows.locator(".badge", has_text="succeeded")).to_have_count(3)
+
+    async with held_back(page, "**/executions?q=job*") as asked:
+        make(f"/jobs/{name}/trigger")
+        await asked.wait()
+        match way:
+            case "frozen":
+                await page.keyboard.press(".")
+            case "selected":
+                await rows.locator("[name=ids]").first.check()
+            case _:
+                await page.evaluate("scrollTo(0, document.body.scrollHeight)")
+
+    await expect(page.locator("[data-new]")).to_have_text("1 new")
+    await expect(rows).to_have_count(3)
+    await page.locator("[data-new]").click()
+    await expect(rows).to_have_count(4)
 
 
 async def test_a_search_completes_itself_and_stands_still_meanwhile(page: Page, make: Make) -> None:

@@ -1,11 +1,10 @@
-// Keeps a page fresh: one stream for the whole browser says what changed, and the parts that show it are fetched anew.
-// The visible tab that holds the lock listens, and tells the others. Where there is no stream, everything is fetched every ten seconds.
-import { all, on, one, tell } from "./dom.js";
-import { countNew, isScrolled } from "./news.js";
+// Keeps a page fresh: one stream per browser says what changed, and the parts that show it are fetched anew.
+// The visible tab with the lock listens, and tells the others; without a stream everything is fetched every ten seconds.
+import { all, ask, on, one, tell } from "./dom.js";
+import { countNew, isScrolled, sayNew } from "./news.js";
 
 const POLL = 10_000;
 const PATIENCE = 25_000;
-const EVERYTHING = ["*"];
 const { ping, stream } = document.documentElement.dataset;
 const channel = new BroadcastChannel("timeball");
 const dirty = new Set();
@@ -16,17 +15,17 @@ const freshAt = new Map();
 const countedAt = new Map();
 let lastHeard = Date.now();
 let failures = 0;
-let offlineSince = null;
+let offlineSince;
 export let isFrozen = false;
 
-function busyHands() {
+function isStill() {
   const isTyping = document.activeElement?.matches("main :is(input:not([type=checkbox], [type=radio]), textarea, select)");
-  return Boolean(isTyping || one("dialog[open], .menu[open], [name=ids]:checked") || String(getSelection()).length > 1);
+  return isFrozen || isTyping || one("dialog[open], .menu[open], [name=ids]:checked") || String(getSelection()).length > 1;
 }
 
 const concerns = (part) => dirty.has("*") || part.dataset.topics.split(" ").some((topic) => dirty.has(topic));
 
-// What was done to a part a moment ago waits for its turn.
+// What was done a moment ago waits for its turn.
 function isEarly(doneAt, part, seconds) {
   const wait = (doneAt.get(part.id) || 0) + seconds * 1000 - Date.now();
   wait > 0 ? setTimeout(refresh, wait + 10) : doneAt.set(part.id, Date.now());
@@ -39,24 +38,33 @@ function renew(part) {
   part.dispatchEvent(new Event("refresh"));
 }
 
-// A list that must stay as it is says how much is new; if it is only scrolled, and nothing would move, it is renewed.
-function peek(part, isStill) {
+// A list that must stay as it is says how much is new; one that is only scrolled is renewed if nothing would move.
+function peek(part) {
   if (!part.matches("[data-list]") || !uncounted.has(part.id) || isEarly(countedAt, part, 2)) return;
   uncounted.delete(part.id);
-  countNew(part).then((number) => { if (!number && !isStill) renew(part); }, () => {});
+  countNew(part).then((number) => { if (!number && !isStill()) renew(part); }, () => {});
+}
+
+// What was asked for before may come when the page has to stand still.
+function arrive(event) {
+  const { sourceElement: part, sourceEvent, text } = event.detail.ctx;
+  if (!part.dataset.topics || sourceEvent?.detail === "wanted" || !isStill() && !(isScrolled(part) && sayNew(part, text))) return;
+  event.preventDefault();
+  stale.add(part.id);
+  uncounted.add(part.id);
+  refresh();
 }
 
 function refresh() {
   if (document.hidden) return;
   const parts = all("[data-topics]");
-  const isStill = isFrozen || busyHands();
   for (const part of parts) if (concerns(part)) { stale.add(part.id); uncounted.add(part.id); }
   dirty.clear();
-  for (const part of parts) if (stale.has(part.id)) isStill || isScrolled(part) ? peek(part, isStill) : renew(part);
+  for (const part of parts) if (stale.has(part.id)) isStill() || isScrolled(part) ? peek(part) : renew(part);
   show();
 }
 
-function mark(topics) {
+function mark(topics = ["*"]) {
   topics.forEach((topic) => dirty.add(topic));
   setTimeout(refresh, 40 + Math.random() * 200);
 }
@@ -64,7 +72,7 @@ function mark(topics) {
 function heard(message) {
   lastHeard = Date.now();
   offlineSince = null;
-  mark(message.topics || []);
+  mark(message.topics);
   tell("stream", message);
 }
 
@@ -76,7 +84,7 @@ function relay(message) {
 function state() {
   if (offlineSince) return ["offline", `Offline since ${offlineSince.toLocaleTimeString("en-GB")}`];
   if (isFrozen) return ["frozen", "Frozen"];
-  if (stale.size && busyHands()) return ["frozen", "Waiting for you"];
+  if (stale.size && isStill()) return ["frozen", "Waiting for you"];
   if (Date.now() - lastHeard > PATIENCE) return ["behind", "Catching up"];
   return ["live", "Live"];
 }
@@ -92,7 +100,7 @@ function show() {
 
 function freeze() {
   isFrozen = !isFrozen;
-  if (!isFrozen) mark(EVERYTHING);
+  if (!isFrozen) mark();
   tell("frozen");
   show();
 }
@@ -103,11 +111,11 @@ function listen() {
   return new Promise((done) => {
     const source = new EventSource(stream);
     const hear = (name, read) => on(name, (event) => relay(read(event.data)), source);
-    hear("open", () => { failures = 0; return { topics: EVERYTHING }; });
+    hear("open", () => { failures = 0; return {}; });
     hear("topics", (data) => ({ topics: JSON.parse(data) }));
-    hear("drop", (data) => ({ drop: JSON.parse(data) }));
-    hear("beat", () => ({}));
-    hear("gap", () => ({ topics: EVERYTHING }));
+    hear("drop", (data) => ({ topics: [], drop: JSON.parse(data) }));
+    hear("beat", () => ({ topics: [] }));
+    hear("gap", () => ({}));
     source.onerror = () => { if (++failures > 1) { source.close(); setTimeout(done, Math.min(30_000, 1_000 * 2 ** failures)); } };
     nextTurn(() => { source.close(); done(); });
   });
@@ -126,23 +134,19 @@ function lost() {
 async function poll() {
   if (document.hidden) return;
   if (Date.now() - lastHeard < POLL - 500) return show();
-  try {
-    const answer = await fetch(ping, { headers: { "HX-Request": "true" }, cache: "no-store" });
-    if (answer.status === 401) return location.reload();
-    if (!answer.ok) throw new Error(answer.status);
-    heard({ topics: EVERYTHING });
-  } catch {
-    lost();
-  }
+  const { ok, status } = await ask(ping).catch(() => ({}));
+  if (status === 401) return location.reload();
+  ok ? heard({}) : lost();
 }
 
 function start() {
   on("click", freeze, one("#live"));
   on("message", (event) => heard(event.data), channel);
-  on("visibilitychange timeball:zone", () => mark(EVERYTHING));
+  on("visibilitychange timeball:zone", () => mark());
   on("focusout change close selectionchange toggle", () => setTimeout(refresh, 60), document, true);
   on("scrollend", refresh);
-  on("online", () => mark(EVERYTHING), window);
+  on("htmx:before:swap", arrive);
+  on("online", () => mark(), window);
   on("offline", lost, window);
   // There are no locks where the address is neither this machine's nor safe.
   if (navigator.locks) compete();

@@ -1,5 +1,5 @@
 // The log of one execution: fetched in pieces behind a cursor, followed while it runs, narrowed by level and words.
-import { all, create, on, one } from "./dom.js";
+import { all, ask, create, on, one } from "./dom.js";
 import { showTimes } from "./time.js";
 
 const LEVELS = ["debug", "info", "warning", "error", "critical"];
@@ -34,14 +34,14 @@ function add(html) {
 async function read() {
   try {
     for (let more = true; more;) {
-      const answer = await fetch(`${box.dataset.log}?cursor=${encodeURIComponent(cursor)}`, { headers: { "HX-Request": "true" } });
+      const answer = await ask(`${box.dataset.log}?cursor=${encodeURIComponent(cursor)}`);
       if (!answer.ok) return;
       add(await answer.text());
       cursor = answer.headers.get("X-Next-Cursor") || cursor;
       more = answer.headers.get("X-Has-More") === "yes";
     }
   } catch {
-    // The indicator says that the server is away; the next round tries again.
+    // The next round tries again.
   }
 }
 

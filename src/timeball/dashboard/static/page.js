@@ -1,4 +1,4 @@
-// What pages do by themselves: theme, palette, dialogs that ask before something is lost, selection, copying, toasts.
+// What pages do by themselves: theme, palette, dialogs that ask first, selection, copying, toasts.
 import { all, create, on, one } from "./dom.js";
 
 export function toggleTheme() {
@@ -41,7 +41,7 @@ function walkPalette(event) {
   next.scrollIntoView({ block: "nearest" });
 }
 
-// A form that would lose something asks first: what it does, a reason, and for the gravest a typed name.
+// A form that would lose something asks first: what, why, and for the gravest a typed name.
 function ask(event) {
   const form = event.target;
   const asking = [event.submitter, form].find((element) => element?.dataset.confirm);
@@ -79,7 +79,7 @@ function hidden(form, name, value) {
 }
 
 const boxes = () => all("[name=ids]");
-let lastBox = null;
+let lastBox;
 
 function pick(event) {
   const box = event.target.closest("[name=ids]");

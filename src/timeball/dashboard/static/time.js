@@ -1,4 +1,4 @@
-// Instants come from the server in UTC. Here they become relative, or those of the zone the visitor chose.
+// Instants come in UTC. Here they become relative, or those of the zone the visitor chose.
 import { all, on, one, tell } from "./dom.js";
 
 const KEY = "timeball.zone";
@@ -37,7 +37,7 @@ export function showTimes(root = document) {
   for (const element of all("[data-zone]", root)) element.textContent = city(zone());
 }
 
-// Pages that draw hours and days are made on the server, which cannot know the zone by itself.
+// The server, which draws hours and days, cannot know the zone by itself.
 function tellZone() {
   const cookie = `timeball_zone=${encodeURIComponent(zone())}`;
   const isKnown = document.cookie.includes(cookie);
