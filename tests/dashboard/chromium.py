@@ -5,6 +5,7 @@ Whatever a page writes to the console as an error, and whatever the content poli
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
@@ -18,7 +19,7 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright
+from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, Route, async_playwright
 
 from tests.queues import free_port
 from tests.servers import PostgresServer, Servers, ServiceMissing, give_up_on, wait_until
@@ -137,6 +138,21 @@ def _is_error(message: ConsoleMessage) -> bool:
     # A form that was refused is answered by a page under the status 422, and whoever has to log in again gets a 401;
     # the console takes both for a failure to load.
     return message.type == "error" and not any(status in message.text for status in ("422", "401"))
+
+
+@asynccontextmanager
+async def held_back(page: Page, address: str) -> AsyncIterator[asyncio.Event]:
+    """Keeps what the page asks for there from the server until the end; tells when it has asked."""
+    asked, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        asked.set()
+        await goes_on.wait()
+        await route.continue_()
+
+    await page.route(address, hold)
+    yield asked
+    goes_on.set()
 
 
 @pytest_asyncio.fixture(loop_scope="session")

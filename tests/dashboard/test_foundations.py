@@ -59,6 +59,14 @@ def test_nothing_is_loaded_from_elsewhere(path: Path) -> None:
     assert not re.search(r"https?://", path.read_text(encoding="utf-8"))
 
 
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
+def test_what_is_asked_while_an_answer_is_awaited_is_the_last_that_was_meant(path: Path) -> None:
+    asking = [tag for tag in path.read_text(encoding="utf-8").splitlines() if "hx-trigger=" in tag]
+
+    # Otherwise the first one to come would wait for its turn, and all later ones be dropped.
+    assert all('hx-sync="queue last"' in tag for tag in asking)
+
+
 async def test_an_address_without_a_page_says_so(browser: Browser) -> None:
     answer = await browser.get("/nowhere/<b>")
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from tests.dashboard.chromium import PATIENCE_MS, Up, window
+from tests.dashboard.chromium import PATIENCE_MS, Up, held_back, window
 from tests.servers import PostgresServer, Servers
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -40,6 +40,27 @@ async def test_a_cron_job_is_made_with_the_editor_and_seen_in_the_list(page: Pag
     await page.goto("/jobs?q=made-by")
     await expect(page.locator("tbody tr")).to_have_count(1)
     await expect(page.locator("tbody")).to_contain_text("At 02:30 every day")
+
+
+async def test_what_was_typed_last_is_what_is_answered(page: Page) -> None:
+    await page.goto("/jobs/new")
+    await page.evaluate(
+        """() => {
+            const { dataset } = document.documentElement;
+            const preview = document.querySelector("#preview");
+            let asked = 0;
+            preview.addEventListener("htmx:config:request", () => (dataset.asked = ++asked));
+        }"""
+    )
+    html, cron = page.locator("html"), page.get_by_label("Cron expression")
+
+    async with held_back(page, "**/parts/schedule") as asked:
+        for number, words in enumerate(("0 1 * * *", "0 2 * * *", "0 3 * * *"), 1):
+            await cron.fill(words)
+            await expect(html).to_have_attribute("data-asked", str(number))
+        await asked.wait()
+
+    await expect(page.locator("#preview")).to_contain_text("At 03:00 every day")
 
 
 async def test_an_edit_shows_what_would_move(page: Page, make: Make) -> None:

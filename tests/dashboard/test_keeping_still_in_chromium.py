@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 import pytest
-from playwright.async_api import Page, Route, expect
+from playwright.async_api import Page, expect
 
-from tests.dashboard.chromium import PATIENCE_MS
+from tests.dashboard.chromium import PATIENCE_MS, held_back
 from tests.dashboard.test_in_chromium import Make
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -52,21 +48,6 @@ async def test_a_list_that_is_scrolled_does_not_move(page: Page, make: Make) -> 
     await expect(page.locator("tbody tr")).to_have_count(3)
     await page.evaluate("scrollTo(0, 0)")
     await expect(page.locator("tbody tr")).to_have_count(4)
-
-
-@asynccontextmanager
-async def held_back(page: Page, address: str) -> AsyncIterator[asyncio.Event]:
-    """Keeps what the page asks for there from the server until the end; tells when it has asked."""
-    asked, goes_on = asyncio.Event(), asyncio.Event()
-
-    async def hold(route: Route) -> None:
-        asked.set()
-        await goes_on.wait()
-        await route.continue_()
-
-    await page.route(address, hold)
-    yield asked
-    goes_on.set()
 
 
 @pytest.mark.parametrize("way", ["frozen", "selected", "scrolled"])
