@@ -307,11 +307,17 @@ async def test_a_viewer_logs_in_below_a_prefix_and_sees_no_button(
     name = server.create_database(template_of(server))
     up = Up(server.dsn(name), tmp_path, TIMEBALL_URL_PREFIX="/tools")
     async with window(chromium, up.address) as page:
+        await page.clock.install()
         await page.goto("/tools/keys")
         await page.get_by_label("Name", exact=True).fill("ana")
         await page.get_by_label("Role").select_option("viewer")
         await page.get_by_role("button", name="Make it").click()
         key = await page.locator(".command code").first.inner_text()
+        # It is shown this once, and whatever the page asked for now would lead to the login.
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        await page.clock.run_for(60_000)
+        assert [address for address in asked if "/parts/" in address] == []
 
         await page.goto("/tools/jobs")
         await page.wait_for_url("**/tools/login*")

@@ -43,6 +43,8 @@ class Visit:
         self.api = InnerApi(site.api, caller, site.reads, may_share=self.is_partial)
         self.form: dict[str, str] = {}
         self.form_pairs: list[tuple[str, str]] = []
+        # A page that shows something only this once must not fetch itself anew, nor its parts.
+        self.stands_still = False
         self._is_toast_told = False
 
     # what is asked

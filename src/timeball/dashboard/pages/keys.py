@@ -31,6 +31,8 @@ async def make_key(visit: Visit) -> Response:
         )
     except InvalidInput as problem:
         return await _list(visit, problem=problem)
+    # With the first key the door closes, also for this page: what it fetched would lead to the login, and the key be lost.
+    visit.stands_still = True
     return await _list(visit, token=token)
 
 
