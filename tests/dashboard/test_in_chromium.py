@@ -91,6 +91,22 @@ async def test_a_triggered_job_is_watched_until_its_log_is_there(page: Page, mak
     await expect(page.locator(".log li:visible")).to_have_count(0)
 
 
+async def test_what_is_logged_last_is_shown_even_if_it_is_written_after_the_end(page: Page, make: Make) -> None:
+    make("/jobs", name="mumbles", handler="test.log", payload={"message": "hello", "lines": 2})
+    execution = make("/jobs/mumbles/trigger")
+    here = f"/executions/{execution['id']}"
+    await page.goto(here)
+    await expect(page.locator(".log li")).to_have_count(2)
+    await expect(page.locator("#execution-body")).to_contain_text("succeeded")
+
+    await page.goto("about:blank")
+    # As if this came before the lines were written.
+    await page.route(f"**{here}/log*", lambda route: route.fulfill(body=""), times=1)
+    await page.goto(here)
+
+    await expect(page.locator(".log li")).to_have_count(2)
+
+
 async def test_a_list_shows_by_itself_what_happens(page: Page, make: Make) -> None:
     make("/jobs", name="appears", handler="test.echo")
     await page.goto("/executions?q=job:appears")

@@ -119,6 +119,15 @@ async def test_a_part_that_is_refreshed_is_only_the_part(browser: Browser, ids: 
         assert re.search(r'data-topics="[a-z :_A-Z0-9]+"', part), path
 
 
+async def test_a_log_is_read_on_for_a_while_after_the_end(browser: Browser, ids: Ids, clock: VirtualClock) -> None:
+    path = f"/executions/{ids['good']}"
+    assert "data-wait=" in (await browser.get(path)).text
+
+    clock.advance("2m")
+
+    assert "data-wait=" not in (await browser.get(path)).text
+
+
 async def test_what_is_not_there_is_not_found(browser: Browser) -> None:
     for path in ("/jobs/none", "/executions/exe_0", "/jobs/none/edit", "/executions/none/why", "/jobs/%00"):
         assert (await browser.get(path)).status_code == 404, path

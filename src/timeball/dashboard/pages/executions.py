@@ -26,6 +26,8 @@ STATUSES = tuple(ExecutionState)
 _PAGE = 50
 # What workers hold ready for its instant is shown already.
 _AHEAD = timedelta(seconds=2)
+# The log is written beside the outcome: after such a while nothing more comes.
+_LAST_WORDS = timedelta(minutes=1)
 
 
 def wanted_executions(visit: Visit, q: str, status: str) -> ExecutionFilter:
@@ -90,12 +92,14 @@ async def show_execution(visit: Visit) -> Response:
     """One execution in full."""
     view = await visit.site.insights.view_execution(visit.path["execution"])
     (run,) = await named(visit, [view.execution])
+    now, ended_at = visit.site.insights.now(), view.execution.finished_at
     return visit.page(
         "execution.html",
         part="partials/execution_body.html",
         run=full_execution_document(view) | {name: run[name] for name in ("job_name", "lateness_ms")},
-        steps=state_line(view, visit.site.insights.now()),
+        steps=state_line(view, now),
         is_over=view.execution.state.is_final,
+        is_settled=ended_at is not None and now - ended_at > _LAST_WORDS,
     )
 
 

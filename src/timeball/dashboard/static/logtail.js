@@ -57,10 +57,10 @@ on("input", () => narrow(), find);
 on("click", save, one("button", box));
 on("wheel", () => { if (list.scrollTop + list.clientHeight < list.scrollHeight - 40) follow.checked = false; }, list);
 await read();
-// Once more after it is over: the last lines may come a moment later.
-for (let rounds = isOver() ? 0 : 2; rounds > 0;) {
-  await new Promise((done) => setTimeout(done, 1500));
+// Its last lines may come a while after its end.
+for (let { wait } = box.dataset; wait < 20_000;) {
+  await new Promise((done) => setTimeout(done, wait));
   if (document.hidden) continue;
   await read();
-  if (isOver()) rounds--;
+  if (isOver()) wait *= 2;
 }
