@@ -140,6 +140,11 @@ def _is_error(message: ConsoleMessage) -> bool:
     return message.type == "error" and not any(status in message.text for status in ("422", "401"))
 
 
+async def until_it_listens(page: Page) -> None:
+    """Waits for the scripts of a page that is seen already: what is pressed before they are there is pressed in vain."""
+    await page.wait_for_load_state()
+
+
 @asynccontextmanager
 async def held_back(page: Page, address: str) -> AsyncIterator[asyncio.Event]:
     """Keeps what the page asks for there from the server until the end; tells when it has asked."""

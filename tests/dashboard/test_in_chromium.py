@@ -10,7 +10,7 @@ import httpx
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from tests.dashboard.chromium import PATIENCE_MS, Up, held_back, window
+from tests.dashboard.chromium import PATIENCE_MS, Up, held_back, until_it_listens, window
 from tests.servers import PostgresServer, Servers
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -233,9 +233,13 @@ async def test_a_template_is_used(page: Page, make: Make) -> None:
 
 async def test_the_keyboard_is_enough(page: Page, make: Make) -> None:
     make("/jobs", name="keyed", handler="test.echo", interval_seconds=3600)
+    # The second key has to come soon after the first; here time waits for it.
+    await page.clock.install(time=0)
     await page.goto("/")
+    await page.clock.pause_at(3_600)
     await page.keyboard.press("g")
     await page.keyboard.press("j")
+    await page.clock.resume()
     await page.wait_for_url("**/jobs")
     await page.keyboard.press("/")
     await page.keyboard.type("keyed")
@@ -247,13 +251,16 @@ async def test_the_keyboard_is_enough(page: Page, make: Make) -> None:
     await page.keyboard.press("x")
     await page.keyboard.press("Enter")
     await expect(page.locator("h1")).to_have_text("keyed")
+    await until_it_listens(page)
     await page.keyboard.press("?")
     await expect(page.locator("#help")).to_be_visible()
     await page.keyboard.press("Escape")
     await page.keyboard.press("Control+k")
     await page.keyboard.type("keyed")
     await expect(page.locator("#palette-found li").first).to_contain_text("keyed")
-    await page.keyboard.press("Enter")
+    # It leads to where we are: only the navigation tells that it was opened.
+    async with page.expect_navigation():
+        await page.keyboard.press("Enter")
     await expect(page.locator("h1")).to_have_text("keyed")
     await page.keyboard.press("T")
     await expect(page.locator("html")).to_have_attribute("data-theme", "dark")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 from playwright.async_api import Page, expect
 
-from tests.dashboard.chromium import PATIENCE_MS, held_back
+from tests.dashboard.chromium import PATIENCE_MS, held_back, until_it_listens
 from tests.dashboard.test_in_chromium import Make
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -99,7 +101,9 @@ async def test_a_search_completes_itself_and_stands_still_meanwhile(page: Page, 
 async def test_what_changes_is_announced_only_to_who_asked_and_not_often(page: Page, make: Make) -> None:
     make("/jobs", name="announced", handler="test.echo")
     announcer = page.locator("#announcer")
-    await page.clock.install()
+    now = datetime(2026, 11, 17, 12, tzinfo=UTC)
+    # Time moves only where it is said: until something is seen here, much of it may pass elsewhere.
+    await page.clock.set_fixed_time(now)
     await page.goto("/executions?q=job:announced")
     await expect(announcer).to_have_attribute("aria-live", "polite")
     await expect(announcer).to_be_empty()
@@ -109,10 +113,10 @@ async def test_what_changes_is_announced_only_to_who_asked_and_not_often(page: P
     await page.get_by_role("button", name="Close").click()
 
     make("/jobs/announced/trigger")
-    await page.clock.run_for(5_000)
+    await page.clock.set_fixed_time(now + timedelta(seconds=5))
     await expect(page.locator("tbody tr")).to_have_count(1)
     await expect(announcer).to_have_text("0 executions shown")
-    await page.clock.run_for(40_000)
+    await page.clock.set_fixed_time(now + timedelta(seconds=45))
 
     await expect(announcer).to_contain_text("1 execution shown, the latest announced")
 
@@ -122,6 +126,7 @@ async def test_an_undo_is_a_key_away(page: Page, make: Make) -> None:
     await page.goto("/jobs/undone")
     await page.keyboard.press("p")
     await expect(page.locator(".toast")).to_contain_text("undone is paused")
+    await until_it_listens(page)
 
     await page.keyboard.press("z")
 

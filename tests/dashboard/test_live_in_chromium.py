@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
-from tests.dashboard.chromium import PATIENCE_MS, Up, find_chromium, window
+from tests.dashboard.chromium import PATIENCE_MS, Up, find_chromium, until_it_listens, window
 from tests.dashboard.lively_process import PAGES
 from tests.servers import PostgresServer, Servers, ServiceMissing, give_up_on
 
@@ -64,6 +64,8 @@ async def test_a_frozen_page_stands_still_and_goes_on_where_it_was(chromium: Bro
         await page.goto("/below/")
         if await page.get_by_role("button", name="Run the demo job").count():
             await page.get_by_role("button", name="Run the demo job").click()
+            await expect(page.locator(".toast")).to_contain_text("The demo job runs")
+            await until_it_listens(page)
         await page.keyboard.press(".")
         await expect(page.locator("#live")).to_contain_text("Frozen")
         await expect(page.locator("#freeze")).to_contain_text("new, go on")
