@@ -6,14 +6,17 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from tests.cli.conftest import Cli
 from timeball import Client
 from timeball.client.models import Execution
+
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -51,7 +54,7 @@ def test_the_demo_beats_and_its_failing_job_dies(demo: str) -> None:
         failed = timeball.executions.wait(timeball.jobs.trigger("demo-failing").id, timeout=120)
         beat = timeball.executions.wait(timeball.jobs.trigger("demo-heartbeat").id, timeout=120)
 
-        assert (beat.state, timeball.executions.logs(beat.id).data[0].message) == ("succeeded", "still alive")
+        assert (beat.state, first_words(timeball, beat.id)) == ("succeeded", "still alive")
         assert (failed.state, failed.error) == ("dead", "the demo fails on purpose")
         assert failed.id in [one.id for one in timeball.dead_letters.iterate()]
         assert scheduled_beat(timeball).state == "succeeded"
@@ -59,10 +62,20 @@ def test_the_demo_beats_and_its_failing_job_dies(demo: str) -> None:
 
 def scheduled_beat(timeball: Client) -> Execution:
     """The first beat that came by itself."""
+    beats = "demo-heartbeat"
+    return awaited(lambda: timeball.jobs.executions(beats, status="succeeded", origin="schedule").data, "beat")[-1]
+
+
+def first_words(timeball: Client, execution_id: str) -> str:
+    """What it said first: written beside the outcome, and perhaps a moment after it."""
+    return awaited(lambda: timeball.executions.logs(execution_id).data, "line")[0].message
+
+
+def awaited(look: Callable[[], Sequence[T]], what: str) -> Sequence[T]:
+    """What is there once something is there."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
-        found = timeball.jobs.executions("demo-heartbeat", status="succeeded", origin="schedule").data
-        if found:
-            return found[-1]
+        if found := look():
+            return found
         time.sleep(0.2)
-    raise AssertionError("no beat in two minutes")
+    raise AssertionError(f"no {what} in two minutes")
