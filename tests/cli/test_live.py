@@ -1,4 +1,4 @@
-"""`tail` and `top`: what people read, and what pipes get."""
+"""`tail`, `top`, and what follows an execution: what people read, and what pipes get."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ import threading
 import pytest
 
 from tests.cli.conftest import Cli
+from tests.cli.world import make_world
 from tests.conftest import FreshDatabase
 from tests.factories import FAILURE, claim_all, enqueue, found, record
+from timeball.cli.following import LAST_WORDS_SECONDS
 from timeball.cli.tail import event_words
 from timeball.domain.execution import Failed
+from timeball.domain.ids import ExecutionId, parse_id
 from timeball.env import Env
+from timeball.store.interface import LogLine
 from timeball.store.postgres import Store
 
 
@@ -97,3 +101,29 @@ def test_what_has_no_rows_is_no_csv(cli: Cli, command: str) -> None:
 
     assert done.code == 2
     assert done.err.splitlines()[-1].strip() == f"timeball {command} -o jsonl has all"
+
+
+@pytest.mark.parametrize("words", [("watch",), ("logs", "--follow")])
+def test_what_is_written_a_moment_after_the_end_is_shown(
+    cli: Cli, fresh_database: FreshDatabase, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    run = make_world(fresh_database.dsn).succeeded
+    sleep = asyncio.sleep
+
+    async def write_meanwhile(seconds: float, *rest: object) -> None:
+        if seconds == LAST_WORDS_SECONDS:
+            store = Store(fresh_database.dsn, Env())
+            await store.open(migrates=False)
+            await store.history.write_log(
+                [LogLine(ExecutionId(parse_id("exe", run)), 1, 1, store.env.clock.now(), "info", "that is all")]
+            )
+            await store.close()
+            seconds = 0
+        await sleep(seconds, *rest)
+
+    monkeypatch.setattr(asyncio, "sleep", write_meanwhile)
+
+    done = cli("runs", words[0], run, *words[1:])
+
+    assert done.code == 0, done.err
+    assert "that is all" in done.out + done.err

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 FINAL = frozenset({"succeeded", "cancelled", "dead", "skipped"})
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+# Lines are written beside the outcome, and perhaps a moment after it.
+LAST_WORDS_SECONDS = 0.3
 _STARTED = [Column("execution", "id"), Column("state", kind=Kind.STATE), Column("handler"), Column("queue")]
 
 
@@ -37,9 +39,12 @@ async def watched(client: AsyncClient, session: Session, execution_id: str) -> A
     pause, state, cursor = _FIRST_PAUSE, None, None
     session.printer.say(f"{execution_id}")
     while True:
-        # The state first: what was said before the end is in the log by the time the end is seen.
+        # The state first: what is written before the end is seen is read after it.
         found = await client.executions.get(execution_id)
         cursor, said = await _say_log(client, session, execution_id, cursor)
+        if found.state in FINAL:
+            await sleep(LAST_WORDS_SECONDS)
+            await _say_log(client, session, execution_id, cursor)
         if found.state != state:
             session.printer.say(f"  {found.state}" + (f" on {found.worker}" if found.worker else ""))
         if found.state in FINAL:

@@ -148,17 +148,21 @@ def show_logs(
     async def read(client: AsyncClient) -> None:
         from asyncio import sleep
 
+        from timeball.cli.following import FINAL, LAST_WORDS_SECONDS
+
         cursor: str | None = None
+        was_over = not follow
         while True:
-            state = (await client.executions.get(run)).state if follow else "succeeded"
+            is_over = was_over or (await client.executions.get(run)).state in FINAL
             page = await client.executions.logs(run, cursor=cursor)
             if page.data:
                 session.printer.rows(page.data, _LOG_COLUMNS)
             cursor = page.next_cursor
             if not page.has_more:
-                if state in ("succeeded", "cancelled", "dead", "skipped"):
+                if was_over:
                     return
-                await sleep(0.5)
+                await sleep(LAST_WORDS_SECONDS if is_over else 0.5)
+                was_over = is_over
 
     session.talk(read)
 
