@@ -23,7 +23,7 @@ EXAMPLES_PER_ROUTE = 6
 @pytest.mark.slow
 def test_the_api_keeps_to_its_description(running_api: str) -> None:
     schema = schemathesis.openapi.from_url(f"{running_api}/openapi.json", timeout=120)
-    with httpx.Client(base_url=running_api) as client:
+    with httpx.Client(base_url=running_api, timeout=60) as client:
         # Something to be found, so that answers are not all 404.
         body = {"handler": "h", "name": "0", "schedule": "0 6 * * *"}
         assert client.post("/api/v1/jobs", json=body).status_code == 201

@@ -191,7 +191,10 @@ async def test_a_server_that_ends_does_not_wait_for_its_streams(store: Store, mo
     server = ApiServer(parts)
     await server.open()
     running = asyncio.ensure_future(server.run())
-    async with httpx.AsyncClient(base_url=f"{server.address}/api/v1") as client, events_of(client) as events:
+    async with (
+        httpx.AsyncClient(base_url=f"{server.address}/api/v1", timeout=60) as client,
+        events_of(client) as events,
+    ):
         await anext(events)
 
         server.stop()

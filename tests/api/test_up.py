@@ -72,7 +72,7 @@ def test_up_serves_the_api_and_runs_what_is_posted(timeball: Timeball) -> None:
     if shutil.which("curl"):
         answer = subprocess.run(CURL % address, shell=True, capture_output=True, check=True).stdout
         assert orjson.loads(answer)["schedule"] == "0 6 * * *"
-    with httpx.Client(base_url=f"{address}/api/v1") as client:
+    with httpx.Client(base_url=f"{address}/api/v1", timeout=60) as client:
         posted = client.post("/jobs", json={"handler": "test.echo", "payload": {"x": 1}}).json()
         deadline = time.monotonic() + 30
         while (run := client.get(f"/executions/{posted['execution_id']}").json())["state"] != "succeeded":
@@ -123,7 +123,7 @@ def test_api_alone_ends_with_a_signal(timeball: Timeball) -> None:
     process = timeball("api")
     address = address_of(process)
 
-    assert httpx.get(f"{address}/api/v1/health/ready").status_code == 200
+    assert httpx.get(f"{address}/api/v1/health/ready", timeout=60).status_code == 200
     process.send_signal(signal.SIGTERM)
 
     assert process.wait(120) == 0
