@@ -145,6 +145,12 @@ async def until_it_listens(page: Page) -> None:
     await page.wait_for_load_state()
 
 
+async def stop_time(page: Page) -> None:
+    """Lets no timer of its pages run out: toasts stay, and two keys belong together, however long the test takes."""
+    await page.clock.install(time=0)
+    await page.clock.pause_at(1)
+
+
 @asynccontextmanager
 async def held_back(page: Page, address: str) -> AsyncIterator[asyncio.Event]:
     """Keeps what the page asks for there from the server until the end; tells when it has asked."""

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from tests.dashboard.chromium import PATIENCE_MS, Up, held_back, until_it_listens, window
+from tests.dashboard.chromium import PATIENCE_MS, Up, held_back, stop_time, until_it_listens, window
 from tests.servers import PostgresServer, Servers
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -169,6 +169,7 @@ async def test_a_dead_one_is_retried_with_another_payload(page: Page, make: Make
 
 async def test_a_pause_is_undone_from_its_toast(page: Page, make: Make) -> None:
     make("/jobs", name="pauses", handler="test.echo", interval_seconds=3600)
+    await stop_time(page)
     await page.goto("/jobs/pauses")
     await page.keyboard.press("p")
     await expect(page.locator(".toast")).to_contain_text("pauses is paused")
@@ -233,10 +234,8 @@ async def test_a_template_is_used(page: Page, make: Make) -> None:
 
 async def test_the_keyboard_is_enough(page: Page, make: Make) -> None:
     make("/jobs", name="keyed", handler="test.echo", interval_seconds=3600)
-    # The second key has to come soon after the first; here time waits for it.
-    await page.clock.install(time=0)
+    await stop_time(page)
     await page.goto("/")
-    await page.clock.pause_at(3_600)
     await page.keyboard.press("g")
     await page.keyboard.press("j")
     await page.clock.resume()

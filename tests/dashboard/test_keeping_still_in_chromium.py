@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from playwright.async_api import Page, expect
 
-from tests.dashboard.chromium import PATIENCE_MS, held_back, until_it_listens
+from tests.dashboard.chromium import PATIENCE_MS, held_back, stop_time, until_it_listens
 from tests.dashboard.test_in_chromium import Make
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -123,6 +123,7 @@ async def test_what_changes_is_announced_only_to_who_asked_and_not_often(page: P
 
 async def test_an_undo_is_a_key_away(page: Page, make: Make) -> None:
     make("/jobs", name="undone", handler="test.echo", interval_seconds=3600)
+    await stop_time(page)
     await page.goto("/jobs/undone")
     await page.keyboard.press("p")
     await expect(page.locator(".toast")).to_contain_text("undone is paused")

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
-from tests.dashboard.chromium import PATIENCE_MS, Up, find_chromium, until_it_listens, window
+from tests.dashboard.chromium import PATIENCE_MS, Up, find_chromium, stop_time, until_it_listens, window
 from tests.dashboard.lively_process import PAGES
 from tests.servers import PostgresServer, Servers, ServiceMissing, give_up_on
 
@@ -113,6 +113,7 @@ async def test_without_any_stream_the_page_still_keeps_up(chromium: Browser, liv
 
 
 async def test_a_queue_is_paused_with_a_reason_and_taken_back(desk: Page) -> None:
+    await stop_time(desk)
     await desk.goto("/queues")
     row = desk.locator("tr", has_text="crm")
     await row.get_by_role("button", name="Pause").click()
