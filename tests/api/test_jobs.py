@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -431,6 +432,17 @@ async def test_queues_show_depth_and_oldest_wait(client: httpx.AsyncClient, stor
     assert (listed["name"], listed["is_paused"]) == ("mail", True)
     assert (resumed["is_paused"], resumed["max_running"]) == (False, 2)
     assert (await client.get("/queues/nobody")).json()["depth"] == 0
+
+
+@pytest.mark.parametrize("name", ["mail", "mail/eu", "two\nlines", "mail\n"])
+async def test_a_queue_is_found_by_whatever_name_it_has(client: httpx.AsyncClient, name: str) -> None:
+    path = f"/queues/{quote(name, safe='')}"
+
+    paused = await client.post(f"{path}/pause", json={})
+    found = await client.get(path)
+
+    assert (paused.status_code, found.status_code) == (200, 200), found.text
+    assert (found.json()["name"], found.json()["is_paused"]) == (name, True)
 
 
 async def test_workers_and_schedulers_are_listed_and_drained(client: httpx.AsyncClient, store: Store) -> None:

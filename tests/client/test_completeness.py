@@ -67,7 +67,7 @@ def routes_of_the_api() -> Iterator[tuple[str, str]]:
 
 
 def _pattern(path: str) -> str:
-    return re.sub(r"\{\w+(:path)?\}", "[^/]+", path)
+    return re.sub(r"\{\w+(:words)?\}", "[^/]+", path)
 
 
 def test_every_route_has_a_verb() -> None:

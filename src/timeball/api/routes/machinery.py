@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Path
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.responses import Response
 
 from timeball.api.auth import Role, TheCaller
@@ -22,6 +23,20 @@ from timeball.errors import InvalidInput, NotFound
 
 router = APIRouter()
 
+
+class _Words(Convertor[str]):
+    """Whatever stands in a path, slashes and line breaks too; `path` ends at a break, and leaves out the last one."""
+
+    regex = "(?s:.*)"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("words", _Words())
 # A name may hold a slash: in a path it stands as it is, or as %2F.
 QueueName = Annotated[str, Path(max_length=200, description="A queue's name; it may hold a slash.")]
 NodeRef = Annotated[str, Path(max_length=200, description="A node's id.")]
@@ -65,14 +80,14 @@ async def list_queues(desk: TheDesk) -> Response:
     return answer({"data": [queue_document(row) for row in await desk.insights.queues()]})
 
 
-@router.get("/queues/{queue:path}", tags=["queues"], response_model=QueueOut, **described(Role.VIEWER, _QUEUE_EXAMPLE))
+@router.get("/queues/{queue:words}", tags=["queues"], response_model=QueueOut, **described(Role.VIEWER, _QUEUE_EXAMPLE))
 async def get_queue(queue: QueueName, desk: TheDesk) -> Response:
     """One queue; one that nobody has used yet is simply empty."""
     return answer(queue_document(await desk.insights.queue(check_label(queue, "queue"))))
 
 
 @router.patch(
-    "/queues/{queue:path}",
+    "/queues/{queue:words}",
     tags=["queues"],
     response_model=QueueOut,
     **described(Role.EDITOR, _QUEUE_EXAMPLE, request={"max_running": 10}, has_body=True, fails=[409]),
@@ -86,7 +101,7 @@ async def limit_queue(queue: QueueName, body: QueueLimit, desk: TheDesk, caller:
 _TOGGLE = described(Role.OPERATOR, _QUEUE_EXAMPLE, request={"reason": "maintenance"}, has_body=True, fails=[409])
 
 
-@router.post("/queues/{queue:path}/pause", tags=["queues"], response_model=QueueOut, **_TOGGLE)
+@router.post("/queues/{queue:words}/pause", tags=["queues"], response_model=QueueOut, **_TOGGLE)
 async def pause_queue(
     queue: QueueName,
     desk: TheDesk,
@@ -99,7 +114,7 @@ async def pause_queue(
     return answer(queue_document(await desk.insights.queue(queue)))
 
 
-@router.post("/queues/{queue:path}/resume", tags=["queues"], response_model=QueueOut, **_TOGGLE)
+@router.post("/queues/{queue:words}/resume", tags=["queues"], response_model=QueueOut, **_TOGGLE)
 async def resume_queue(
     queue: QueueName,
     desk: TheDesk,
@@ -113,7 +128,7 @@ async def resume_queue(
 
 
 @router.post(
-    "/queues/{queue:path}/purge",
+    "/queues/{queue:words}/purge",
     tags=["queues"],
     response_model=PurgeOut,
     **described(
