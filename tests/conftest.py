@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.handing_out import HandingOut, spread
 from tests.queues import Rabbitmq, running_rabbitmq, running_redis
@@ -24,6 +25,10 @@ from timeball.store.database import Database
 from timeball.store.migrate import migrate
 from timeball.store.postgres import DEFAULT_SHARDS, Store
 from timeball.testing import VirtualClock
+
+# How long an example takes says how busy the machine is: no reason to call it slow, nor unreliable.
+settings.register_profile("busy", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 
 def pytest_configure() -> None:
