@@ -31,8 +31,6 @@ async def make_key(visit: Visit) -> Response:
         )
     except InvalidInput as problem:
         return await _list(visit, problem=problem)
-    # With the first key the door closes, also for this page: what it fetched would lead to the login, and the key be lost.
-    visit.stands_still = True
     return await _list(visit, token=token)
 
 
@@ -46,6 +44,10 @@ async def revoke(visit: Visit) -> Response:
 
 
 async def _list(visit: Visit, token: str | None = None, problem: InvalidInput | None = None) -> Response:
+    is_open = await visit.site.reception.is_open()
+    # With the first key the door closes: what these pages fetched then would lead to the login, the one that sends the form
+    # before its answer is there, and the one that shows the key before it is read.
+    visit.stands_still = is_open or token is not None
     return visit.page(
         "keys.html",
         http_status=200 if problem is None else 422,
@@ -55,5 +57,5 @@ async def _list(visit: Visit, token: str | None = None, problem: InvalidInput | 
         values=visit.form,
         roles=list(Role),
         now=visit.site.insights.now(),
-        is_open=await visit.site.reception.is_open(),
+        is_open=is_open,
     )
