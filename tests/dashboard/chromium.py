@@ -153,12 +153,13 @@ async def stop_time(page: Page) -> None:
 
 @asynccontextmanager
 async def held_back(page: Page, address: str) -> AsyncIterator[asyncio.Event]:
-    """Keeps what the page asks for there from the server until the end; tells when it has asked."""
+    """Keeps what parts of the page ask for there from the server until the end; tells when one has asked."""
     asked, goes_on = asyncio.Event(), asyncio.Event()
 
     async def hold(route: Route) -> None:
-        asked.set()
-        await goes_on.wait()
+        if "hx-request" in route.request.headers:
+            asked.set()
+            await goes_on.wait()
         await route.continue_()
 
     await page.route(address, hold)
