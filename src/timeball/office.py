@@ -95,6 +95,13 @@ class Desk:
             known = self._patterns[id(wish)] = (wish, pattern)
         return known[1]
 
+    def pattern_of_one(self, wish: Wish, way: Shortcut[Any]) -> Pattern | None:
+        """The pattern of a wish that can go by this way; None if it is something of its own, or comes with a crowd."""
+        if self.enqueues.crowd > _FEW_TOGETHER:
+            way.break_row()
+            return None
+        return self.pattern(wish)
+
     async def create_many(self, wish: Wish, payloads: Sequence[str]) -> list[ExecutionId]:
         """Create many jobs, all or none."""
         spec = await self._spec(wish)
@@ -185,8 +192,8 @@ class Office:
 
     def _send_by_hand(self, desk: Desk, wish: Wish, payload: str) -> Created | None:
         """Enqueue one job without waking another thread; None, and nothing is done, if that is not possible now."""
-        pattern = desk.pattern(wish)
-        if pattern is None or desk.enqueues.crowd > _FEW_TOGETHER:
+        pattern = desk.pattern_of_one(wish, desk.shortcut)
+        if pattern is None:
             return None
         commands = desk.commands
         own: list[Own] = []
@@ -216,8 +223,8 @@ class Office:
         return await future
 
     async def _asend_by_hand(self, desk: Desk, wish: Wish, payload: str) -> Created | None:
-        pattern = desk.pattern(wish)
-        if pattern is None or desk.enqueues.crowd > _FEW_TOGETHER:
+        pattern = desk.pattern_of_one(wish, desk.ashortcut)
+        if pattern is None:
             return None
         commands = desk.commands
         own: list[Own] = []

@@ -4,7 +4,7 @@ On the way through the portal two threads wake each other, which takes a quarter
 that enqueues one after the other gets a line that its threads use as they are, and another for its coroutines.
 
 - One at a time: who finds it taken goes through the portal, where those that come together share a commit.
-- Not for everybody: it is opened for a program that enqueues in a row, not for one that does so now and then.
+- Not for everybody: it is there for a program that enqueues in a row, not for one that does so now and then, or many at a time.
 - Nobody waits for it to be opened. A keeper does that, in a thread of its own; it also hangs up on a server that does not answer, and
   takes leave of one that nobody has asked for a while.
 - A signal may raise an error at any point of what a thread does, here in the midst of a driver, where nobody can say what it leaves
@@ -92,6 +92,10 @@ class Shortcut(Generic[L]):
         finally:
             self._rise()
 
+    def break_row(self) -> None:
+        """Many come at a time: whoever is alone in a row is to show it again."""
+        self._sent = 0
+
     def _hear_of(self, error: BaseException) -> None:
         if isinstance(error, TimeballError) and not isinstance(error, StoreError):
             return
@@ -121,9 +125,12 @@ class Shortcut(Generic[L]):
         now = self._monotonic()
         has_paused = now - self._last_sent > _LONG_SECONDS
         self._last_sent = now
-        if self._kept is None:
+        if self._sent <= _FEW:
             self._sent = 1 if has_paused and self._sent > 0 else self._sent + 1
-            if self._sent > _FEW and not self.is_closed:
+        if self._sent <= _FEW:
+            return None
+        if self._kept is None:
+            if not self.is_closed:
                 self._open()
             return None
         line = self._kept.line

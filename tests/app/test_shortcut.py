@@ -128,6 +128,15 @@ def test_nobody_waits_for_it_to_be_opened(exchange: Exchange) -> None:
     assert exchange.tried == 1
 
 
+def test_who_came_with_a_crowd_is_to_be_alone_in_a_row_again(exchange: Exchange) -> None:
+    line = exchange.warm_up()
+    exchange.shortcut.break_row()
+
+    assert [exchange.ask() for _ in range(_FEW)] == [None] * _FEW
+    assert exchange.ask() == 7
+    assert exchange.lines == [line]
+
+
 def test_once_open_it_stays_through_a_pause(exchange: Exchange) -> None:
     exchange.warm_up()
     exchange.now += 10 * _LONG_SECONDS
@@ -615,6 +624,7 @@ def test_whoever_comes_with_a_crowd_shares_its_commit(tb: Timeball, monkeypatch:
     note.enqueue(21)
 
     assert (is_alone, len(asked)) == (1, 1)
+    assert desk.shortcut._sent == 0
 
 
 STRUCK = """
