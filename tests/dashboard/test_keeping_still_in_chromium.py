@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Error as PlaywrightError
+from playwright.async_api import Page, Route, expect
 
 from tests.dashboard.chromium import PATIENCE_MS, held_back, stop_time, until_it_listens
 from tests.dashboard.test_in_chromium import Make
@@ -133,6 +135,30 @@ async def test_an_undo_is_a_key_away(page: Page, make: Make) -> None:
     await page.keyboard.press("z")
 
     await expect(page.locator(".toast")).to_contain_text("undone goes on")
+
+
+async def test_what_is_sent_is_not_overtaken_by_a_part_that_leads_elsewhere(page: Page, make: Make) -> None:
+    """The first steps do, once there is a job: the page becomes another, while the form that made the job waits for its answer."""
+    make("/jobs", name="overtaken", handler="test.echo", interval_seconds=3600)
+
+    async def lead_away(route: Route) -> None:
+        is_part = "hx-request" in route.request.headers
+        await (route.fulfill(status=204, headers={"HX-Refresh": "true"}) if is_part else route.continue_())
+
+    await page.clock.install()
+    await page.goto("/jobs/overtaken")
+    await page.route("**/jobs/overtaken", lead_away)
+    await page.evaluate("window.isTheSame = true; window.dispatchEvent(new Event('beforeunload'))")
+    async with page.expect_response(lambda answer: answer.status == 204):
+        await page.evaluate("document.querySelector('#job-body').dispatchEvent(new Event('refresh'))")
+    await page.clock.run_for(1_000)
+    assert await page.evaluate("window.isTheSame")
+
+    # A form that never got an answer holds nobody for long: the next look leads away, perhaps in the midst of these seconds.
+    with suppress(PlaywrightError):
+        await page.clock.run_for(60_000)
+
+    await page.wait_for_function("!window.isTheSame")
 
 
 async def test_a_queue_is_purged_only_by_typing_its_name(page: Page, make: Make) -> None:

@@ -6,7 +6,7 @@ export const on = (names, act, target = document, capture = false) => names.spli
 export const ask = (address, kind) => fetch(address, { headers: { "HX-Request": "true", "HX-Request-Type": kind } });
 export const tell = (name, detail) => document.dispatchEvent(new CustomEvent(`timeball:${name}`, { detail }));
 
-// A choice of the visitor, kept by the browser and bound to a box.
+// A choice of the visitor, kept by the browser.
 export function keep(key, box, chosen) {
   if (!box) return;
   box.checked = localStorage[key] === "on";

@@ -1,5 +1,5 @@
 // Keeps a page fresh: one stream per browser says what changed, and the parts that show it are fetched anew.
-// The visible tab with the lock listens, and tells the others; without a stream everything is fetched every ten seconds.
+// The visible tab with the lock listens, and tells the others; without a stream it polls.
 import { all, ask, on, one, tell } from "./dom.js";
 import { countNew, isScrolled, sayNew } from "./news.js";
 
@@ -8,13 +8,14 @@ const PATIENCE = 25_000;
 const { ping, stream } = document.documentElement.dataset;
 const channel = new BroadcastChannel("timeball");
 const dirty = new Set();
-// By id: a part that is fetched anew is another element.
+// By id: a part fetched anew is another element.
 const stale = new Set();
 const uncounted = new Set();
 const freshAt = new Map();
 const countedAt = new Map();
 let lastHeard = Date.now();
 let failures = 0;
+let leftAt = 0;
 let offlineSince;
 export let isFrozen = false;
 
@@ -38,14 +39,14 @@ function renew(part) {
   part.dispatchEvent(new Event("refresh"));
 }
 
-// A list that must stay as it is says how much is new; one that is only scrolled is renewed if nothing would move.
+// A list that must stay says how much is new; one that is only scrolled is renewed if nothing would move.
 function peek(part) {
   if (!part.matches("[data-list]") || !uncounted.has(part.id) || isEarly(countedAt, part, 2)) return;
   uncounted.delete(part.id);
   countNew(part).then((number) => { if (!number && !isStill()) renew(part); }, () => {});
 }
 
-// What was asked for before may come when the page has to stand still.
+// An answer may come when the page has to stand still.
 function arrive(event) {
   const { sourceElement: part, sourceEvent, text } = event.detail.ctx;
   if (!part.dataset.topics || sourceEvent?.detail === "wanted" || !isStill() && !(isScrolled(part) && sayNew(part, text))) return;
@@ -121,7 +122,7 @@ function listen() {
   });
 }
 
-// Only one tab of a browser listens: more than six streams would block every further request.
+// One tab listens: more than six streams would block all requests.
 async function compete() {
   for (;;) await (document.hidden ? new Promise(nextTurn) : navigator.locks.request("timeball-stream", listen));
 }
@@ -146,9 +147,12 @@ function start() {
   on("focusout change close selectionchange toggle", () => setTimeout(refresh, 60), document, true);
   on("scrollend", refresh);
   on("htmx:before:swap", arrive);
+  on("beforeunload", () => (leftAt = Date.now()), window);
+  // While a form is on its way, no part leads elsewhere.
+  on("htmx:before:response", (event) => Date.now() - leftAt > POLL || event.preventDefault());
   on("online", () => mark(), window);
   on("offline", lost, window);
-  // There are no locks where the address is neither this machine's nor safe.
+  // Where the address is not safe there are no locks.
   if (navigator.locks) compete();
   setInterval(poll, POLL / 2);
   show();

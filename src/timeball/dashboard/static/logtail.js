@@ -1,4 +1,4 @@
-// The log of one execution: fetched in pieces behind a cursor, followed while it runs, narrowed by level and words.
+// The log of one execution: fetched in pieces, followed while it runs, narrowed by level and words.
 import { all, ask, create, on, one } from "./dom.js";
 import { showTimes } from "./time.js";
 

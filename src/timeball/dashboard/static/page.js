@@ -111,7 +111,7 @@ function choose(checked, matching = "") {
   tally();
 }
 
-// What a click on an element with such a mark does.
+// What a click on such a mark does.
 const CLICKS = {
   copy: (marked) => navigator.clipboard?.writeText(marked.dataset.copy).then(() => say("Copied")),
   open: (marked) => openDialog(marked.dataset.open),

@@ -1,4 +1,4 @@
-// The drop ticker: each start when the stream tells it, the latest on top; still while the hand is on it.
+// The drop ticker: each start when the stream tells it, the latest on top; still under the hand.
 import { all, on, one } from "./dom.js";
 import { isFrozen } from "./live.js";
 import { written } from "./time.js";

@@ -1,4 +1,4 @@
-// Instants come in UTC. Here they become relative, or those of the zone the visitor chose.
+// Instants come in UTC; here they become relative, or those of the chosen zone.
 import { all, on, one, tell } from "./dom.js";
 
 const KEY = "timeball.zone";

@@ -1,4 +1,4 @@
-// The time line under the hand: a click opens a run, a drag moves the view, keys walk through time.
+// The time line: a click opens a run, a drag moves the view, keys walk through time.
 import { on, one } from "./dom.js";
 
 const part = () => one("#timeline");
