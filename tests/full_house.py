@@ -373,7 +373,8 @@ def fill(server: PostgresServer, name: str) -> FullHouse:
     # The indexes are made again behind the rows: that takes half the time.
     asked = """
     SELECT indexname, indexdef FROM pg_indexes
-    WHERE tablename IN ('due', 'ready', 'blocked', 'job', 'rollup') AND indexname !~ 'pkey$'
+    WHERE tablename IN ('due', 'ready', 'blocked', 'job', 'rollup')
+      AND NOT EXISTS (SELECT 1 FROM pg_constraint WHERE conindid = format('%I.%I', schemaname, indexname)::regclass)
     """
     indexes = server.execute(asked, name)
     drops = [f"DROP INDEX timeball.{index};" for index, _ in indexes]

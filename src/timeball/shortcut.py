@@ -157,8 +157,8 @@ class Shortcut(Generic[L]):
     def _keep(self, kept: _Kept[L]) -> None:
         try:
             kept.begin(self._connect())
-        except StoreError:
-            # Of a database that is away the portal knows what to say.
+        except (StoreError, ImportError):
+            # Of a database that is away the portal knows what to say; and it does where there is no such driver.
             self._sent = -_MANY
             self._kept = None
             return

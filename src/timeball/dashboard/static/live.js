@@ -15,7 +15,7 @@ const freshAt = new Map();
 const countedAt = new Map();
 let lastHeard = Date.now();
 let failures = 0;
-let leftAt = 0;
+let leftAt = -1e9;
 let offlineSince;
 export let isFrozen = false;
 
