@@ -248,7 +248,7 @@ class Settings(HandlerSettings, BaseSettings):
         default=8,
         ge=2,
         le=200,
-        description="The most connections a process opens, besides three of its own, and one for threads that enqueue one after the other.",
+        description="The most connections a process opens, besides three of its own, and two for whoever enqueues in a row.",
     )
     behind_pgbouncer: bool = Field(
         default=False, description="Whether the database is reached through PgBouncer in transaction mode."
