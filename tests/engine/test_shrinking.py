@@ -16,7 +16,7 @@ from tests.engine.swarm_plan import CUT, KILL, POISON, SCHEDULER, WORKER, Deed, 
 from tests.engine.swarm_trial import MakeDatabase, live_through
 from tests.mutants import MUTANTS, ROOT
 from timeball.store import database
-from timeball.store.statements import all_statements, parse
+from timeball.store.statements import all_statements, numbered, parse
 
 # One in which everything goes wrong, and a short one with an execution that kills whoever runs it.
 WHOLE = next(
@@ -120,12 +120,11 @@ def take_out(guard: str, monkeypatch: pytest.MonkeyPatch) -> None:
     source = (ROOT / "src" / "timeball" / mutant.file).read_text().replace(mutant.old, mutant.new, 1)
     weakened = {name: statement for name, statement in parse(source).items() if statement != all_statements()[name]}
     assert weakened
-    sound = database._numbered
 
-    def numbered(name: str) -> tuple[str, tuple[str, ...]]:
-        return (weakened[name].numbered(), weakened[name].parameters) if name in weakened else sound(name)
+    def weakly_numbered(name: str) -> tuple[str, tuple[str, ...]]:
+        return (weakened[name].numbered(), weakened[name].parameters) if name in weakened else numbered(name)
 
-    monkeypatch.setattr(database, "_numbered", numbered)
+    monkeypatch.setattr(database, "numbered", weakly_numbered)
 
 
 @pytest.mark.slow

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
@@ -20,7 +19,7 @@ from timeball.env import Env
 from timeball.errors import SettingsError, StoreError, StoreUnavailable
 from timeball.store.connections import AT_HAND, Connection, Connections, confirm_first
 from timeball.store.lost_replies import write_again
-from timeball.store.statements import all_statements
+from timeball.store.statements import numbered
 
 if TYPE_CHECKING:
     from timeball.store.lines import LoopLine, ThreadLine
@@ -62,13 +61,6 @@ _REPEATABLE = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
 async def _keep_session(_connection: Connection) -> None:
     """Nothing to reset: we leave no state in a session, and a reset would cost a round trip for each statement."""
-
-
-@cache
-def _numbered(name: str) -> tuple[str, tuple[str, ...]]:
-    """What the driver gets of a statement: its text, and which parameter is which number. Made when asked for: a node uses few."""
-    statement = all_statements()[name]
-    return statement.numbered(), statement.parameters
 
 
 class Database:
@@ -188,7 +180,7 @@ class Database:
         return await self._run(connection, name, given)
 
     async def _run(self, connection: Connection, name: str, given: dict[str, Any]) -> list[Record]:
-        text, parameters = _numbered(name)
+        text, parameters = numbered(name)
         values = [
             given[parameter] if parameter != "now" or "now" in given else self.env.clock.statement_now()
             for parameter in parameters

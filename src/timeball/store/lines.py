@@ -13,14 +13,13 @@ import socket
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from timeball.errors import StoreError, StoreUnavailable
-from timeball.store.statements import all_statements
+from timeball.store.statements import numbered
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +92,7 @@ class ThreadLine(_Line):
 
     def run(self, name: str, given: Mapping[str, Any]) -> None:
         """Run a statement, and wait until it is committed."""
-        text, parameters = _numbered(name)
+        text, parameters = numbered(name)
         try:
             self._cursor.execute(text, [given[parameter] for parameter in parameters], prepare=self._prepares)
         except psycopg.Error as error:
@@ -117,17 +116,11 @@ class LoopLine(_Line):
 
     async def run(self, name: str, given: Mapping[str, Any]) -> None:
         """Run a statement, and wait until it is committed."""
-        text, parameters = _numbered(name)
+        text, parameters = numbered(name)
         try:
             await self._cursor.execute(text, [given[parameter] for parameter in parameters], prepare=self._prepares)
         except psycopg.Error as error:
             raise _translation(error) from error
-
-
-@cache
-def _numbered(name: str) -> tuple[str, tuple[str, ...]]:
-    statement = all_statements()[name]
-    return statement.numbered(), statement.parameters
 
 
 def _translation(error: psycopg.Error) -> StoreError:

@@ -57,3 +57,10 @@ def all_statements() -> dict[str, Statement]:
                 raise ValueError(f"statement {name} is written in two files")
             found[name] = statement
     return found
+
+
+@cache
+def numbered(name: str) -> tuple[str, tuple[str, ...]]:
+    """What a driver gets of a statement: its text, and which parameter is which number. Made when asked for: a node uses few."""
+    statement = all_statements()[name]
+    return statement.numbered(), statement.parameters
