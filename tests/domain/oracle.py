@@ -149,7 +149,7 @@ class Fields:
         self.day_terms = parts[3].split(",")
         self.weekday_terms = parts[5].split(",")
         self.both_days = parts[3].startswith("*") or parts[5].startswith("*")
-        self.is_rhythm = parts[2].startswith("*")
+        self.is_rhythm = self.hours == set(range(24))
 
     def match(self, wall: datetime) -> bool:
         return (

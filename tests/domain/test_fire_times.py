@@ -86,7 +86,7 @@ def test_every_change_of_every_zone_is_passed_as_brute_force_passes_it():
         check_change(zone, change, edges(change), rules_that_matter(change))
 
 
-@pytest.mark.parametrize("expression", ["*/10 0-23 * * *", "*/7 * * * *", "0 */2 * * *", "30 1-3 * * *"])
+@pytest.mark.parametrize("expression", ["*/10 0-22 * * *", "*/10 1-23 * * *", "*/7 * * * *", "0 */2 * * *", "30 1-3 * * *"])
 def test_every_kind_of_change_is_passed_by_every_kind_of_expression(expression: str):
     one_of_each = {kind_of(change): (zone, change) for zone, change in oracle.distinct_changes()}
     for zone, change in one_of_each.values():
@@ -94,7 +94,7 @@ def test_every_kind_of_change_is_passed_by_every_kind_of_expression(expression: 
 
 
 changed_zones = st.deferred(lambda: st.sampled_from(oracle.distinct_changes()))
-fixed_hours = st.one_of(field(0, 4).filter(lambda text: not text.startswith("*")), st.just("0-23"))
+fixed_hours = st.one_of(field(0, 4).filter(lambda text: not text.startswith("*")), st.sampled_from(["0-22", "1-23"]))
 
 
 @given(changed_zones, expressions(hours=st.one_of(fixed_hours, field(0, 23))), st.sampled_from(RULES), st.data())
@@ -147,7 +147,9 @@ def test_stepping_by_next_after_is_iterating(place, expression: str, rule):
     assert stepped == iterated
 
 
-@pytest.mark.parametrize("expression", ["*/30 * * * *", "0,30 * * * *", "0 */30 * * * *"])
+@pytest.mark.parametrize(
+    "expression", ["*/30 * * * *", "0,30 * * * *", "0 */30 * * * *", "*/30 */1 * * *", "0,30 0-23 * * *"]
+)
 def test_a_rhythm_keeps_its_beat_through_a_gap_and_a_repeat(expression: str):
     for day in (utc(2024, 3, 31), utc(2024, 10, 27)):
         found = instants(cron(expression), day - timedelta(hours=3), day + timedelta(hours=9))
@@ -160,6 +162,24 @@ def test_a_time_in_a_gap_runs_once_at_its_end():
 
     note = Note(kind=NoteKind.MOVED_BY_GAP, wall=wall(2024, 3, 31, 2), count=3)
     assert found == [Occurrence(at=utc(2024, 3, 31, 1), note=note)]
+
+
+@pytest.mark.parametrize("expression", ["0 0 * * *", "0 */24 * * *", "0 */12 * * *", "0 0,12 * * *"])
+def test_midnight_in_a_gap_is_moved_however_the_hour_is_written(expression: str):
+    # Cairo's clock jumps from 00:00 to 01:00 on 30 April 2027.
+    found = list(cron(expression, "Africa/Cairo").occurrences(utc(2027, 4, 29, 12), utc(2027, 4, 30, 3)))
+
+    note = Note(kind=NoteKind.MOVED_BY_GAP, wall=wall(2027, 4, 30, 0))
+    assert found == [Occurrence(at=utc(2027, 4, 29, 22), note=note)]
+
+
+def test_a_step_of_hours_names_hours_of_the_day():
+    spring = instants(cron("0 */2 * * *", "America/New_York"), utc(2027, 3, 14, 4), utc(2027, 3, 14, 9))
+    autumn = instants(cron("0 */2 * * *"), utc(2027, 10, 30, 21), utc(2027, 10, 31, 4))
+
+    # 00:00 EST, 02:00 moved to 03:00 EDT, 04:00 EDT; then midnight, 02:00 the first time it comes, 04:00.
+    assert spring == [utc(2027, 3, 14, 5), utc(2027, 3, 14, 7), utc(2027, 3, 14, 8)]
+    assert autumn == [utc(2027, 10, 30, 22), utc(2027, 10, 31, 0), utc(2027, 10, 31, 3)]
 
 
 def test_a_moved_time_that_meets_a_regular_one_is_the_same_occurrence():

@@ -25,6 +25,8 @@ from timeball.errors import NeverFires
 _SOME_DAY = datetime(2000, 1, 1)
 _ANOTHER_DAY = date(2028, 1, 1)
 
+_HOURS_A_DAY = 24
+
 _ODD_ORDINAL = re.compile(r"\b([2-6][123])th\b")
 _ORDINAL_ENDINGS: Mapping[str, str] = MappingProxyType({"1": "st", "2": "nd", "3": "rd"})
 
@@ -65,7 +67,7 @@ class CronPattern:
         self._hours = sorted(self._expression.hours)
         self._minutes = sorted(self._expression.minutes)
         self._seconds = sorted(self._expression.seconds)
-        self.follows_elapsed = self._expression.parts[2].startswith("*")
+        self.follows_elapsed = len(self._hours) == _HOURS_A_DAY
 
     def walls_after(self, wall: datetime) -> Iterator[datetime]:
         """The named wall times strictly after *wall*, in order."""

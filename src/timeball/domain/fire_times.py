@@ -1,14 +1,15 @@
 """From the wall times a cron expression names to the instants at which it fires.
 
-Two kinds of expression, told apart by the hour field:
+Two kinds of expression, told apart by the hours they name:
 
-* An hour field that begins with `*` means a rhythm ("every half hour"). It *follows elapsed time*: it fires at every
-  instant at which the clock shows a named wall time. Where the clock repeats itself both passes fire; what a gap jumps
-  over is never shown, so it does not fire, is not moved and was never owed. `*/30 * * * *` thus fires every thirty
-  minutes of real time through any change of whole half hours.
-* Any other hour field names times of day ("at 02:30"), and people count on them: `on_gap` and `on_repeat` decide.
-  All named times inside one gap move to the one instant at its end, and if the expression fires there anyway, that is
-  the same occurrence and not another.
+* An expression that names every hour (`*`, `*/1`, `0-23`) means a rhythm ("every half hour"). It *follows elapsed time*:
+  it fires at every instant at which the clock shows a named wall time. Where the clock repeats itself both passes fire;
+  what a gap jumps over is never shown, so it does not fire, is not moved and was never owed. `*/30 * * * *` thus fires
+  every thirty minutes of real time through any change of whole half hours.
+* Any other expression names times of day ("at 02:30", "every other hour"), and people count on them: `on_gap` and
+  `on_repeat` decide. `*/24` is midnight and `*/2` is twelve hours of the day, however they are written. All named times
+  inside one gap move to the one instant at its end, and if the expression fires there anyway, that is the same
+  occurrence and not another.
 
 Five and six fields are treated alike. The walk goes stretch by stretch (see civil_time), forwards or backwards, and
 inside a stretch the offset is fixed, so a wall time is an instant. Between distant matches it leaps: see `_leap`.
