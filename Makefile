@@ -9,7 +9,7 @@ BIN     := .venv/bin
 SERVICES := postgresql pgbouncer redis rabbitmq chromium curl
 
 .DEFAULT_GOAL := help
-.PHONY: screenshots reference help up test check lint types audit bench bench-peers performance-page peers-page swarm soak mutants schema reference lock clean run-packages dev-packages services
+.PHONY: screenshots reference help up test check lint types openapi audit bench bench-peers performance-page peers-page swarm soak mutants schema reference lock clean run-packages dev-packages services
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -22,7 +22,7 @@ test: export PYTHONDONTWRITEBYTECODE =
 test: dev-packages services ## install what is needed and run all tests (ARGS="-k reaper" for some)
 	@$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
-check: lint types audit ## everything that can be said without running: lint, types, known vulnerabilities
+check: lint types openapi audit ## everything that can be said without running: lint, types, the API's document, known vulnerabilities
 
 lint: dev-packages ## style, format and the arrows between modules
 	@$(BIN)/python -m ruff check .
@@ -31,6 +31,10 @@ lint: dev-packages ## style, format and the arrows between modules
 
 types: dev-packages ## strict type checking (pyright checks the public face, in the tests)
 	@$(BIN)/python -m mypy
+
+openapi: dev-packages ## the OpenAPI document, by the linters people use
+	@sh scripts/install-test-services nodejs
+	@sh scripts/lint-openapi
 
 audit: dev-packages ## known vulnerabilities in the locked packages
 	@$(BIN)/pip-audit --progress-spinner off --disable-pip --require-hashes -r requirements/run.lock

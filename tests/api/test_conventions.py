@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import httpx
+import jsonschema_rs
 import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from tests.factories import FAILURE, claim_all, enqueue, found, record, table
 from timeball.api.app import make_api
 from timeball.api.export import cell
+from timeball.api.openapi import served_below
 from timeball.commands import Commands
 from timeball.domain.execution import Failed
 from timeball.domain.ids import show, show_execution
@@ -433,6 +435,50 @@ def test_every_route_is_described_with_an_example_and_a_role(parts: FrontParts) 
             if method == "post":
                 assert any(p["name"].lower() == "idempotency-key" for p in operation["parameters"]), where
     assert len(schema["paths"]) >= 35
+
+
+def test_every_example_fits_its_own_schema(parts: FrontParts) -> None:
+    document = make_api(parts).openapi()
+    examples = [
+        (f"{method} {path} {status}", media)
+        for path, operations in document["paths"].items()
+        for method, operation in operations.items()
+        for status, described in [("request", operation.get("requestBody", {})), *operation["responses"].items()]
+        for media in described.get("content", {}).values()
+        if "example" in media and "schema" in media
+    ]
+
+    wrong = [
+        (where, error.message)
+        for where, media in examples
+        for error in jsonschema_rs.Draft202012Validator(
+            {"components": document["components"], **media["schema"]}
+        ).iter_errors(media["example"])
+    ]
+
+    assert wrong == []
+    assert len(examples) > 500
+
+
+def test_bounds_servers_and_tags_are_told_in_the_words_of_openapi(parts: FrontParts) -> None:
+    document = served_below(make_api(parts).openapi(), "/jobs")
+
+    interval = document["components"]["schemas"]["JobIn"]["properties"]["interval_seconds"]
+    bodies = [
+        media["schema"]
+        for operations in document["paths"].values()
+        for operation in operations.values()
+        for media in operation.get("requestBody", {}).get("content", {}).values()
+    ]
+    assert [choice.get("minimum") for choice in interval["anyOf"]] == [1, 1, None]
+    assert document["servers"] == [{"url": "/jobs"}]
+    assert {tag["name"] for tag in document["tags"]} == {
+        tag
+        for operations in document["paths"].values()
+        for operation in operations.values()
+        for tag in operation["tags"]
+    }
+    assert not any({"type": "null"} in schema.get("anyOf", ()) for schema in bodies)
 
 
 async def test_the_docs_page_needs_nothing_from_outside(client: httpx.AsyncClient) -> None:

@@ -86,7 +86,9 @@ def test_every_change_of_every_zone_is_passed_as_brute_force_passes_it():
         check_change(zone, change, edges(change), rules_that_matter(change))
 
 
-@pytest.mark.parametrize("expression", ["*/10 0-22 * * *", "*/10 1-23 * * *", "*/7 * * * *", "0 */2 * * *", "30 1-3 * * *"])
+@pytest.mark.parametrize(
+    "expression", ["*/10 0-22 * * *", "*/10 1-23 * * *", "*/7 * * * *", "0 */2 * * *", "30 1-3 * * *"]
+)
 def test_every_kind_of_change_is_passed_by_every_kind_of_expression(expression: str):
     one_of_each = {kind_of(change): (zone, change) for zone, change in oracle.distinct_changes()}
     for zone, change in one_of_each.values():

@@ -6,7 +6,6 @@ from functools import cache
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
-from fastapi.openapi.utils import get_openapi
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -17,7 +16,8 @@ from timeball.api.desk import ApiParts, Desk
 from timeball.api.docs_page import CONTENT_POLICY, render_docs
 from timeball.api.door import FrontDoor
 from timeball.api.limits import Limits
-from timeball.api.problems import MEDIA_TYPE, install_problems
+from timeball.api.openapi import openapi_document, served_below
+from timeball.api.problems import install_problems
 from timeball.api.routes import (
     bulk_jobs,
     calendars,
@@ -38,7 +38,6 @@ from timeball.api.routes import (
     templates,
     time,
 )
-from timeball.api.schemas.bulk import BulkJobs
 from timeball.api.views import answer
 from timeball.version import __version__
 
@@ -65,11 +64,6 @@ _ROUTERS = (
     suggestions.router,
     system.router,
 )
-_DESCRIPTION = (
-    "Jobs at their exact time. Errors are `application/problem+json`; lists are `{data, next_cursor, has_more}`; "
-    "every POST takes an `Idempotency-Key`. Each route says which role a key must have (`x-role`): "
-    "viewer, operator, editor or admin, each including those before it."
-)
 
 
 class _Api(FastAPI):
@@ -78,13 +72,13 @@ class _Api(FastAPI):
     def openapi(self) -> dict[str, Any]:
         """The description of all routes, made when it is first asked for."""
         if self.openapi_schema is None:
-            self.openapi_schema = _schema_of(self)
+            self.openapi_schema = openapi_document(self.routes)
         return self.openapi_schema
 
 
 def make_api(parts: ApiParts, gate: Doorkeeper | None = None) -> FastAPI:
     """The whole API over the parts of an open process; keys open its gate, unless another one is given."""
-    routes = list(_all_routes())
+    routes = list(all_routes())
     app = _Api(title="Timeball", version=__version__, routes=routes, openapi_url=None, docs_url=None, redoc_url=None)
     app.state.desk = Desk(
         commands=parts.commands,
@@ -112,7 +106,7 @@ def make_api(parts: ApiParts, gate: Doorkeeper | None = None) -> FastAPI:
 
 
 @cache
-def _all_routes() -> tuple[BaseRoute, ...]:
+def all_routes() -> tuple[BaseRoute, ...]:
     """Every route, built once a process: they know nothing of an application, and reading their signatures takes long."""
     whole = APIRouter()
     whole.include_router(meters.plain_router)
@@ -124,40 +118,11 @@ def _all_routes() -> tuple[BaseRoute, ...]:
 def _add_pages(app: FastAPI) -> None:
     """The description for programs and the one for people; both need no key, and no file from outside."""
 
-    async def openapi(_request: Request) -> Response:
-        return answer(app.openapi())
+    async def openapi(request: Request) -> Response:
+        return answer(served_below(app.openapi(), request.scope.get("root_path", "")))
 
     async def docs(_request: Request) -> Response:
         return HTMLResponse(render_docs(app.openapi()), headers={"Content-Security-Policy": CONTENT_POLICY})
 
     app.add_route("/openapi.json", openapi, include_in_schema=False)
     app.add_route("/docs", docs, include_in_schema=False)
-
-
-def _schema_of(app: FastAPI) -> dict[str, Any]:
-    schema = get_openapi(title=app.title, version=app.version, description=_DESCRIPTION, routes=app.routes)
-    _add_bulk_model(schema)
-    schema["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-    # In open mode, on loopback and before the first key is made, no key is needed.
-    schema["security"] = [{"key": []}, {}]
-    for path in schema["paths"].values():
-        for operation in path.values():
-            _complete(operation)
-    return schema
-
-
-def _add_bulk_model(schema: dict[str, Any]) -> None:
-    """The body of the bulk route is read by hand, so its model has to be added by hand."""
-    model = BulkJobs.model_json_schema(ref_template="#/components/schemas/{model}")
-    schemas = schema["components"]["schemas"]
-    schemas.update({name: part for name, part in model.pop("$defs", {}).items() if name not in schemas})
-    schemas["BulkJobs"] = model
-
-
-def _complete(operation: dict[str, Any]) -> None:
-    """Problems have a media type of their own, and every route names its role in words too."""
-    operation["description"] = f"{operation.get('description', '')}\n\nRole: **{operation['x-role']}**.".strip()
-    for response in operation["responses"].values():
-        content = response.get("content", {})
-        if MEDIA_TYPE in content and "application/json" in content:
-            content[MEDIA_TYPE]["schema"] = content.pop("application/json")["schema"]

@@ -12,6 +12,8 @@ T = TypeVar("T")
 Label = Annotated[str, Field(min_length=1, max_length=200)]
 Moment = Annotated[str, Field(max_length=64, description="ISO 8601; without an offset, on the clock of `timezone`.")]
 Milliseconds = Annotated[int, Field(ge=0, le=366 * 24 * 3600 * 1000)]
+# The bound stands in each of the two: JSON Schema has no word for a bound of a choice.
+Interval = Annotated[int, Field(ge=1)] | Annotated[float, Field(ge=1)]
 LARGEST = 2**31 - 1
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from timeball.api.schemas.common import LARGEST, In, Label, Milliseconds, Moment, Reason
+from timeball.api.schemas.common import LARGEST, In, Interval, Label, Milliseconds, Moment, Reason
 from timeball.domain.job import DEFAULT_TIMEOUT_MS
 
 
@@ -17,7 +17,7 @@ class JobFields(In):
     payload: Any = Field(default_factory=dict, description="What the handler is given: any JSON, up to 256 KB.")
     description: Annotated[str, Field(max_length=10_000)] | None = None
     schedule: Annotated[str, Field(max_length=1_000)] | None = Field(None, description="A cron expression.")
-    interval_seconds: int | float | None = Field(None, description="Runs every so many whole seconds.", ge=1)
+    interval_seconds: Interval | None = Field(None, description="Runs every so many whole seconds.")
     scheduled_at: Moment | None = Field(None, description="The instant of a one-off, or the first of an interval.")
     timezone: Annotated[str, Field(max_length=200)] = "UTC"
     on_gap: Literal["next_valid", "skip"] = "next_valid"

@@ -7,14 +7,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from timeball.api.schemas.common import In, Moment, Words
+from timeball.api.schemas.common import In, Interval, Moment, Words
 
 
 class PreviewIn(In):
     """A schedule to look at."""
 
     schedule: Annotated[str, Field(max_length=1_000)] | None = None
-    interval_seconds: int | float | None = Field(None, ge=1)
+    interval_seconds: Interval | None = None
     scheduled_at: Moment | None = None
     timezone: Annotated[str, Field(max_length=200)] = "UTC"
     on_gap: Literal["next_valid", "skip"] = "next_valid"
