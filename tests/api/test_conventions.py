@@ -415,6 +415,20 @@ async def test_secrets_are_hidden_everywhere_and_survive_an_edit(client: httpx.A
     assert "canary-1" in (await table(store, "job"))[0]["payload"]
 
 
+async def test_the_instance_of_a_problem_is_a_uri_reference(client: httpx.AsyncClient) -> None:
+    problem = await client.get("/jobs/ä <b>%25")
+
+    assert problem.json()["instance"] == "/api/v1/jobs/%C3%A4%20%3Cb%3E%25"
+
+
+@pytest.mark.parametrize("path", ["/api/v1/health/live", "/api/v1/health/ready", "/api/v1/health", "/metrics"])
+async def test_probes_may_ask_with_head(client: httpx.AsyncClient, path: str) -> None:
+    asked, got = await client.head(f"http://localhost{path}"), await client.get(f"http://localhost{path}")
+
+    assert asked.status_code == got.status_code
+    assert asked.headers["content-type"] == got.headers["content-type"]
+
+
 # description
 
 

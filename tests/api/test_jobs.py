@@ -10,9 +10,12 @@ import httpx
 import pytest
 
 from tests.factories import FAILURE, claim_all, enqueue, found, make_job, make_owner, record, seconds, table
+from timeball.api.app import make_api
 from timeball.domain.execution import Failed, Succeeded
+from timeball.domain.job import RESERVED_NAMES
 from timeball.store.postgres import Store
 from timeball.testing import VirtualClock
+from timeball.wiring import FrontParts
 
 DAILY = {
     "name": "daily-report",
@@ -496,3 +499,21 @@ async def test_the_audit_names_who_did_what(client: httpx.AsyncClient, clock: Vi
     ]
     assert "canary" not in response.text
     assert len((await client.get("/audit", params={"actor": "nobody"})).json()["data"]) == 0
+
+
+def test_no_job_can_be_called_like_a_route(parts: FrontParts) -> None:
+    paths = make_api(parts).openapi()["paths"]
+    behind_jobs = {path.split("/")[4] for path in paths if path.startswith("/api/v1/jobs/")}
+
+    assert behind_jobs - {"{job}"} == RESERVED_NAMES
+
+
+@pytest.mark.parametrize("name", sorted(RESERVED_NAMES))
+async def test_a_name_that_is_a_route_is_refused(client: httpx.AsyncClient, name: str) -> None:
+    refused = await client.post("/jobs", json={"name": name, "handler": "test.echo"})
+    made = await client.post("/jobs", json={"name": f"{name}-job", "handler": "test.echo"})
+    renamed = await client.patch(f"/jobs/{name}-job", json={"name": name})
+
+    assert (refused.status_code, made.status_code, renamed.status_code) == (422, 201, 422)
+    assert f'name is "{name}"' in refused.json()["detail"]
+    assert refused.json()["hint"] == f"choose another name, such as {name}-job"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.factories import (
@@ -274,6 +275,21 @@ async def test_the_reference_names_every_metric_and_no_other(client: httpx.Async
 
     # `_created` says when a counter began; there is one beside each.
     assert {name for name in told if not name.endswith("_created")} == described
+
+
+@pytest.mark.parametrize(
+    "accept", ["application/openmetrics-text", "application/openmetrics-text;version=x\ty,*/*;q=0.1"]
+)
+async def test_open_metrics_are_told_to_those_who_ask_for_them(
+    client: httpx.AsyncClient, store: Store, clock: VirtualClock, accept: str
+) -> None:
+    await history(store, clock)
+
+    answer = await client.get("http://localhost:8080/metrics", headers={"Accept": accept})
+
+    assert answer.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0; charset=utf-8")
+    families = {family.name for family in openmetrics_families(answer.text)}
+    assert {"timeball_executions", "timeball_start_lateness_seconds"} <= families
 
 
 async def test_prometheus_needs_a_key_like_every_reader(

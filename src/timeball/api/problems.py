@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import quote
 
 import orjson
 from fastapi import FastAPI, Request
@@ -18,6 +19,8 @@ from timeball.errors import Conflict, InvalidInput, NotAllowed, NotFound, StoreU
 from timeball.misfits import Misfit, read_misfits
 
 MEDIA_TYPE = "application/problem+json"
+# What RFC 3986 allows in a path as it is; `instance` is a URI reference.
+_IN_PATHS = "/:@!$&'()*+,;=~-._"
 _log = logging.getLogger("timeball.api")
 
 
@@ -164,7 +167,7 @@ def _problem(
         "title": HTTPStatus(status).phrase,
         "status": status,
         "detail": shown(detail, 2_000),
-        "instance": shown(request.url.path, 500),
+        "instance": quote(shown(request.url.path, 500), safe=_IN_PATHS),
         "code": code,
         "errors": list(errors),
         "hint": hint,

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import product
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from timeball.domain.node import BrokerState, NodeKind
@@ -20,7 +21,7 @@ from timeball.domain.sketch import Sketch
 from timeball.insights.meters import Meters, Overview
 from timeball.telemetry.metrics import ProcessMetrics
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_OPEN_METRICS = "application/openmetrics-text"
 _PAIR = ("queue", "handler")
 _OUTCOMES = ("succeeded", "cancelled", "dead", "skipped")
 _TRIES = ("failed", "timed_out", "lost")
@@ -28,8 +29,8 @@ _LATENESS_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 _DURATION_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
 
 
-async def exposition(meters: Meters, process: ProcessMetrics) -> bytes:
-    """Everything there is to tell, as text."""
+async def exposition(meters: Meters, process: ProcessMetrics, accept: str = "") -> tuple[bytes, str]:
+    """Everything there is to tell, in the format that *accept* asks for, and the media type of that format."""
     families = [
         *_of_all_time(await meters.ever()),
         *_of_this_moment(await meters.overview()),
@@ -38,7 +39,9 @@ async def exposition(meters: Meters, process: ProcessMetrics) -> bytes:
     ]
     registry = CollectorRegistry()
     registry.register(_Ready(families))
-    return generate_latest(registry)
+    # Only the name is asked for: the version in a header is the caller's own text, and would be repeated in the answer.
+    encode, media_type = choose_encoder(f"{_OPEN_METRICS}; version=1.0.0" if _OPEN_METRICS in accept else "")
+    return encode(registry), media_type
 
 
 class _Ready(Collector):

@@ -23,6 +23,8 @@ DEFAULT_PRIORITY = 50
 DEFAULT_TIMEOUT_MS = 3_600_000
 E = TypeVar("E", bound=StrEnum)
 
+# A job is reached at /jobs/{name}, and these stand there already.
+RESERVED_NAMES = frozenset({"bulk", "export", "sync"})
 _LARGEST = 2**31 - 1
 _LONGEST_MS = 366 * 24 * 3600 * 1000
 
@@ -163,7 +165,7 @@ def define(spec: JobSpec, job_id: JobId, now: datetime, shards: int) -> Job:
     )
     job = Job(
         id=job_id,
-        name=None if spec.name is None else check_label(spec.name, "name"),
+        name=None if spec.name is None else _check_name(spec.name),
         description=None if spec.description is None else check_description(spec.description, "description"),
         handler=check_label(spec.handler, "handler"),
         payload=to_json(spec.payload),
@@ -296,6 +298,17 @@ def _misfire_rule(spec: JobSpec) -> MisfireRule:
         cap=_number(spec.misfire_cap, "misfire_cap", 1, 10_000),
         max_age=None if age is None else timedelta(seconds=age),
     )
+
+
+def _check_name(name: object) -> str:
+    checked = check_label(name, "name")
+    if checked in RESERVED_NAMES:
+        raise InvalidInput(
+            f'name is "{checked}", which is part of an address of the API (/jobs/{checked})',
+            field="name",
+            hint=f"choose another name, such as {checked}-job",
+        )
+    return checked
 
 
 def _retry_policy(spec: JobSpec) -> RetryPolicy:

@@ -6,12 +6,13 @@ from datetime import timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
+from starlette.requests import Request
 from starlette.responses import Response
 
 from timeball.api.auth import Role, needs
 from timeball.api.described import MOMENT, described
 from timeball.api.desk import Desk, TheDesk
-from timeball.api.prometheus import CONTENT_TYPE, exposition
+from timeball.api.prometheus import exposition
 from timeball.api.schemas.common import Words
 from timeball.api.schemas.meters import MetricsOut, SeriesOut, StatsOut
 from timeball.api.views import Document, answer
@@ -101,10 +102,13 @@ async def metrics_of_executions(
     return answer(series_document(found))
 
 
-@plain_router.get("/metrics", include_in_schema=False, dependencies=[Depends(needs(Role.VIEWER))])
-async def prometheus(desk: TheDesk) -> Response:
-    """The numbers as Prometheus reads them."""
-    return Response(await exposition(desk.insights.meters, desk.process), media_type=CONTENT_TYPE)
+@plain_router.api_route(
+    "/metrics", methods=["GET", "HEAD"], include_in_schema=False, dependencies=[Depends(needs(Role.VIEWER))]
+)
+async def prometheus(request: Request, desk: TheDesk) -> Response:
+    """The numbers as Prometheus reads them: OpenMetrics where `Accept` asks for it, the older text otherwise."""
+    text, media_type = await exposition(desk.insights.meters, desk.process, request.headers.get("accept", ""))
+    return Response(text, media_type=media_type)
 
 
 async def _whose(desk: Desk, queue: str | None, handler: str | None, job: str | None) -> Whose:

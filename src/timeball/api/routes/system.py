@@ -91,6 +91,8 @@ async def _landing(desk: Desk, body: PreviewIn, times: Sequence[FireTime]) -> Do
     return landing_document(await desk.insights.landing(LandingWish(at=first, queue=body.queue, job_id=job_id)))
 
 
+# HEAD too for what load balancers ask.
+@router.head("/health/live", include_in_schema=False)
 @router.get("/health/live", tags=["system"], response_model=LiveOut, **described(None, {"status": "ok"}))
 async def live() -> Response:
     """Whether this process answers at all. Needs no key."""
@@ -105,6 +107,7 @@ _READY["responses"][503] = {
 }
 
 
+@router.head("/health/ready", include_in_schema=False)
 @router.get("/health/ready", tags=["system"], response_model=HealthOut, **_READY)
 async def ready(desk: TheDesk) -> Response:
     """Whether this process can do its work: it asks the database, and looks at its schema. Needs no key."""
@@ -116,6 +119,7 @@ _HEALTH = described(Role.VIEWER, _HEALTH_EXAMPLE)
 _HEALTH["responses"][503] = _READY["responses"][503]
 
 
+@router.head("/health", include_in_schema=False, dependencies=_HEALTH["dependencies"])
 @router.get("/health", tags=["system"], response_model=HealthOut, **_HEALTH)
 async def health(desk: TheDesk) -> Response:
     """The database, its schema, and whether schedulers and workers are alive and every shard is looked after."""
