@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.cli.conftest import Cli
+from timeball.api.export import cell, text_of_cell
 
 JOBS: list[dict[str, Any]] = [
     {"name": "ab", "handler": "test.echo", "schedule": "30 2 * * *", "timezone": "Europe/Berlin", "tags": ["a", "b"]},
@@ -38,6 +41,25 @@ def test_what_is_exported_can_be_imported(cli: Cli, kind: str) -> None:
     assert imported.code == 0, imported.err
     assert len(before) == 3
     assert settings_of(cli) == before
+
+
+def test_a_paused_job_is_told_and_a_byte_order_mark_is_understood(cli: Cli) -> None:
+    assert cli("jobs", "create", "größer", "test.echo", "--every", "60s").code == 0
+    assert cli("jobs", "pause", "größer").code == 0
+    assert cli("jobs", "export", "--to", "out.csv", "--bom").code == 0
+    assert cli("jobs", "delete", "größer", "--yes").code == 0
+
+    imported = cli("jobs", "import", "out.csv")
+
+    assert Path("out.csv").read_bytes().startswith(b"\xef\xbb\xbfid,name,")
+    assert imported.code == 0, imported.err
+    assert "1 of these jobs were paused when they were exported" in imported.err
+    assert cli("jobs", "show", "größer", "--json").json["status"] == "active"
+
+
+@given(st.text(max_size=5) | st.text("='+-@\t\r\n", max_size=4))
+def test_every_text_survives_a_cell(text: str) -> None:
+    assert text_of_cell(cell(text)) == text
 
 
 def test_a_misspelt_field_is_refused(cli: Cli) -> None:

@@ -5,38 +5,56 @@ from __future__ import annotations
 import csv
 from collections.abc import AsyncIterator, Awaitable, Callable
 from io import StringIO
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import orjson
+from fastapi import Query
 from starlette.responses import StreamingResponse
 
 from timeball.api.views import Document, to_bytes
 from timeball.domain.search import LARGEST_PAGE, Page, PageRequest
 
 Format = Literal["csv", "jsonl", "json"]
+WithMark = Annotated[
+    bool, Query(description="Begin a CSV with a byte order mark, for spreadsheets that need it to read UTF-8.")
+]
 ReadPage = Callable[[PageRequest], Awaitable[Page[Any]]]
 Pages = AsyncIterator[Page[Any]]
 
 _MEDIA_TYPES = {"csv": "text/csv", "jsonl": "application/jsonl", "json": "application/json"}
+# Spreadsheets that do not guess UTF-8 do so behind this mark.
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # What a spreadsheet takes for the beginning of a formula.
 _DANGEROUS = ("=", "+", "-", "@", "\t", "\r")
+# An apostrophe in front of these is ours; one that was there before gets another, so that it can be told apart.
+_QUOTED = (*_DANGEROUS, "'")
 
 
 async def exported(
-    kind: Format, name: str, columns: list[str], read_page: ReadPage, show_item: Callable[[Any], Document]
+    kind: Format,
+    name: str,
+    columns: list[str],
+    read_page: ReadPage,
+    show_item: Callable[[Any], Document],
+    *,
+    has_mark: bool = False,
 ) -> StreamingResponse:
-    """All of a list as a file; the first page is read before the answer begins, so that errors are still errors."""
+    """All of a list as a file; the first page is read before the answer begins, so that errors are still errors.
+
+    *has_mark* begins a CSV with a byte order mark, for spreadsheets that would not take it for UTF-8 otherwise.
+    """
     pages = _pages(await read_page(PageRequest(limit=LARGEST_PAGE)), read_page)
     headers = {"Content-Disposition": f'attachment; filename="{name}.{kind}"'}
-    return StreamingResponse(_lines(kind, columns, pages, show_item), headers=headers, media_type=_MEDIA_TYPES[kind])
+    lines = _lines(kind, columns, pages, show_item, has_mark)
+    return StreamingResponse(lines, headers=headers, media_type=_MEDIA_TYPES[kind])
 
 
 def _lines(
-    kind: Format, columns: list[str], pages: Pages, show_item: Callable[[Any], Document]
+    kind: Format, columns: list[str], pages: Pages, show_item: Callable[[Any], Document], has_mark: bool
 ) -> AsyncIterator[bytes]:
     match kind:
         case "csv":
-            return _csv(columns, pages, show_item)
+            return _csv(columns, pages, show_item, has_mark)
         case "jsonl":
             return _jsonl(pages, show_item)
         case "json":
@@ -64,8 +82,10 @@ async def _json(pages: Pages, show_item: Callable[[Any], Document]) -> AsyncIter
     yield b"]\n" if before != b"[" else b"[]\n"
 
 
-async def _csv(columns: list[str], pages: Pages, show_item: Callable[[Any], Document]) -> AsyncIterator[bytes]:
-    yield _rows([columns])
+async def _csv(
+    columns: list[str], pages: Pages, show_item: Callable[[Any], Document], has_mark: bool
+) -> AsyncIterator[bytes]:
+    yield (_BYTE_ORDER_MARK if has_mark else b"") + _rows([columns])
     async for page in pages:
         # Through JSON, so that an instant looks alike in both formats.
         documents = (orjson.loads(to_bytes(show_item(item))) for item in page.items)
@@ -85,4 +105,9 @@ def cell(value: Any) -> str:
     if isinstance(value, bool | int | float):
         return str(value)
     text = value if isinstance(value, str) else orjson.dumps(value).decode()
-    return "'" + text if text.startswith(_DANGEROUS) else text
+    return "'" + text if text.startswith(_QUOTED) else text
+
+
+def text_of_cell(text: str) -> str:
+    """The text that `cell` made a cell of."""
+    return text[1:] if text.startswith("'") and text[1:].startswith(_QUOTED) else text

@@ -6,6 +6,7 @@ import csv
 import io
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,20 +34,25 @@ def file_format(given: str | None, file: Path | None) -> Any:
     return given
 
 
-def read_jobs(file: Path, kind: str) -> list[dict[str, Any]]:
-    """The jobs of a file, as the API takes them; what an export tells beside them is left out."""
+def read_jobs(file: Path, kind: str) -> tuple[list[dict[str, Any]], int]:
+    """The jobs of a file as the API takes them, and how many of them were paused where they come from.
+
+    What an export tells beside the fields of a job is left out.
+    """
     from timeball.api.schemas.jobs import JobOut
 
     told = set(JobOut.model_fields) - set(FIELDS_OF_A_JOB)
-    found: list[dict[str, Any]] = []
+    jobs: list[dict[str, Any]] = []
+    paused = 0
     for place, row in _rows(_text(file), kind, file):
         if not isinstance(row, dict):
             raise InvalidInput(
                 f"{place} of {file} is {kind_of(row)}, expected a job: a JSON object", field="file", hint=_SUCH_AS
             )
-        # A field that nobody knows is sent as well, so that the API refuses it: it may be a misspelt one.
-        found.append({name: value for name, value in row.items() if name not in told and value is not None})
-    return found
+        paused += row.get("status") == "paused"
+        # An unknown field is sent as well, so that the API refuses it: it may be a misspelt one.
+        jobs.append({name: value for name, value in row.items() if name not in told})
+    return jobs, paused
 
 
 def _rows(text: str, kind: str, file: Path) -> Iterator[tuple[str, Any]]:
@@ -94,22 +100,35 @@ def _json(text: str, where: str) -> Any:
 
 
 def _text(file: Path) -> str:
-    return sys.stdin.read() if str(file) == "-" else read_file(file, "file")
-
-
-_PLAIN_TEXT = frozenset(
-    {"name", "description", "handler", "schedule", "timezone", "scheduled_at", "queue", "unique_key"}
-)
+    text = sys.stdin.read() if str(file) == "-" else read_file(file, "file")
+    return text.removeprefix("\ufeff")
 
 
 def _from_csv(row: Mapping[str, str | None]) -> dict[str, Any]:
     """Cells are text: numbers and payloads are read as JSON, an empty cell is nothing."""
-    return {name: _cell(name, text) for name, text in row.items() if text and name}
+    return {name: _value_of_cell(name, text) for name, text in row.items() if text and name}
 
 
-def _cell(name: str, text: str) -> Any:
-    plain = text[1:] if text[:1] == "'" and text[1:2] in ("=", "+", "-", "@") else text
-    if name == "tags":
-        found = read_value(plain)
-        return found if isinstance(found, list) else [tag.strip() for tag in plain.split(",")]
-    return plain if name in _PLAIN_TEXT else read_value(plain)
+def _value_of_cell(name: str, text: str) -> Any:
+    from timeball.api.export import text_of_cell
+
+    plain = text_of_cell(text)
+    if name in _text_fields():
+        return plain
+    value = read_value(plain)
+    if name == "tags" and not isinstance(value, list):
+        return [tag.strip() for tag in plain.split(",")]
+    return value
+
+
+@cache
+def _text_fields() -> frozenset[str]:
+    """The fields of a job that are text, so that a name of 2026 stays a name."""
+    from timeball.api.schemas.jobs import JobIn
+
+    properties: dict[str, Any] = JobIn.model_json_schema()["properties"]
+    return frozenset(
+        name
+        for name, schema in properties.items()
+        if any(choice.get("type") == "string" for choice in schema.get("anyOf", [schema]))
+    )

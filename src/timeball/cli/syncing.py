@@ -39,7 +39,7 @@ def sync_jobs(
     dry_run: DryRun = False,
 ) -> None:
     """Make the jobs of a file what it says: they are created, changed or left, and deleted only with --prune."""
-    wishes = read_jobs(file, file_format(format_, file))
+    wishes, _paused = read_jobs(file, file_format(format_, file))
     whose = declared_by or f"file {file.name}"
 
     def synced(is_dry: bool) -> Any:

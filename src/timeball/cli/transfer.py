@@ -33,20 +33,25 @@ To = Annotated[Path | None, typer.Option("--to", help="A file to write; none mea
 Format = Annotated[
     str | None, typer.Option("--format", help="csv, jsonl or json; by itself what the file's name says.")
 ]
+Bom = Annotated[bool, typer.Option("--bom", help="Begin a CSV with a byte order mark, which Excel needs for UTF-8.")]
 
 
 @command(jobs, "export", "timeball jobs export --to jobs.csv", "timeball jobs export --queue mail --format jsonl")
-def export_jobs(session: Session, wanted: JobSearchOptions, to: To = None, format_: Format = None) -> None:
+def export_jobs(
+    session: Session, wanted: JobSearchOptions, to: To = None, format_: Format = None, bom: Bom = False
+) -> None:
     """Write all jobs that match, as CSV, JSON lines or one JSON list."""
     kind = file_format(format_, to)
-    _download(session, to, lambda client: client.jobs.export(kind, **wanted.wanted()))
+    _download(session, to, lambda client: client.jobs.export(kind, bom, **wanted.wanted()))
 
 
 @command(runs, "export", "timeball runs export --status dead --to dead.csv")
-def export_runs(session: Session, wanted: RunSearchOptions, to: To = None, format_: Format = None) -> None:
+def export_runs(
+    session: Session, wanted: RunSearchOptions, to: To = None, format_: Format = None, bom: Bom = False
+) -> None:
     """Write all executions that match, as CSV, JSON lines or one JSON list."""
     kind = file_format(format_, to)
-    _download(session, to, lambda client: client.executions.export(kind, **wanted.wanted()))
+    _download(session, to, lambda client: client.executions.export(kind, bom, **wanted.wanted()))
 
 
 def _download(session: Session, to: Path | None, ask: Callable[[AsyncClient], AsyncIterator[bytes]]) -> None:
@@ -107,7 +112,9 @@ def import_jobs(
     dry_run: DryRun = False,
 ) -> None:
     """Create many jobs, a thousand at a time; each thousand whole or not at all, unless --per-item."""
-    wishes = read_jobs(file, file_format(format_, file))
+    wishes, paused = read_jobs(file, file_format(format_, file))
+    if paused:
+        session.printer.say(f"{paused} of these jobs were paused when they were exported; they are imported active")
     if dry_run:
         session.printer.rows(wishes, [Column("name"), Column("handler"), Column("queue")], empty="the file has no jobs")
         session.printer.say(f"would create {len(wishes)} jobs")

@@ -99,9 +99,11 @@ def bulk(
     return post("/executions/bulk", what_came_of_many(), body)
 
 
-def export(format: Literal["csv", "jsonl", "json"] = "csv", **wanted: Unpack[ExecutionSearch]) -> Call[bytes]:
-    """All executions that match, as CSV, JSON lines or one JSON list."""
-    return get("/executions/export", raw, format=format, **wanted)
+def export(
+    format: Literal["csv", "jsonl", "json"] = "csv", bom: bool = False, **wanted: Unpack[ExecutionSearch]
+) -> Call[bytes]:
+    """All executions that match, as CSV, JSON lines or one JSON list; *bom* begins a CSV with a byte order mark."""
+    return get("/executions/export", raw, format=format, bom=bom or None, **wanted)
 
 
 class Executions(Group[Face]):

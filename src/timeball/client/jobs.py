@@ -159,9 +159,9 @@ def bulk(
     return post(at("jobs", "bulk", action), what_came_of_many(), body)
 
 
-def export(format: ExportFormat = "csv", **wanted: Unpack[JobSearch]) -> Call[bytes]:
-    """All jobs that match, as CSV, JSON lines or one JSON list."""
-    return get("/jobs/export", raw, format=format, **wanted)
+def export(format: ExportFormat = "csv", bom: bool = False, **wanted: Unpack[JobSearch]) -> Call[bytes]:
+    """All jobs that match, as CSV, JSON lines or one JSON list; *bom* begins a CSV with a byte order mark."""
+    return get("/jobs/export", raw, format=format, bom=bom or None, **wanted)
 
 
 def calendar(job: str, days: int | None = None) -> Call[bytes]:

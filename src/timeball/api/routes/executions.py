@@ -11,7 +11,7 @@ from timeball.api.auth import Caller, Role, TheCaller
 from timeball.api.described import EXECUTION_EXAMPLE, MOMENT, WORKER_ID, described, described_export, listed
 from timeball.api.desk import Desk, TheDesk
 from timeball.api.expanding import ExecutionShape, FullExecutionShape, executions_page, expansions, tries
-from timeball.api.export import Format, exported
+from timeball.api.export import Format, WithMark, exported
 from timeball.api.many import all_matching, described_many, done_to_many
 from timeball.api.problems import Refusal
 from timeball.api.routes.jobs import RUN, IdempotencyKey, ThePage, cancel_one, checked_run
@@ -68,14 +68,14 @@ async def list_executions(desk: TheDesk, wanted: TheFilter, page: ThePage, shape
     **described_export("id,job_id,state\r\n"),
 )
 async def export_executions(
-    desk: TheDesk, wanted: TheFilter, kind: Annotated[Format, Query(alias="format")] = "csv"
+    desk: TheDesk, wanted: TheFilter, kind: Annotated[Format, Query(alias="format")] = "csv", bom: WithMark = False
 ) -> Response:
     """All executions that match, as CSV or JSON lines. Cells that a spreadsheet would run begin with an apostrophe."""
 
     async def read(request: PageRequest) -> Any:
         return await desk.insights.executions(wanted, request)
 
-    return await exported(kind, "executions", _COLUMNS, read, execution_document)
+    return await exported(kind, "executions", _COLUMNS, read, execution_document, has_mark=bom)
 
 
 @router.get("/{execution}", response_model=ExecutionFull, **described(Role.VIEWER, _FULL_EXAMPLE, fails=[404]))

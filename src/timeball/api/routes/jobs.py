@@ -20,7 +20,7 @@ from timeball.api.described import (
 )
 from timeball.api.desk import Desk, TheDesk
 from timeball.api.expanding import ExecutionShape, JobShape, executions_page, expanded_job
-from timeball.api.export import Format, exported
+from timeball.api.export import Format, WithMark, exported
 from timeball.api.problems import Refusal
 from timeball.api.schemas.bulk import ExecutionIds
 from timeball.api.schemas.common import ListOut, Reason, Words
@@ -28,10 +28,12 @@ from timeball.api.schemas.executions import ExecutionFull, ExecutionOut
 from timeball.api.schemas.jobs import BackfillIn, JobCreated, JobIn, JobOut, JobPatch, PauseIn, RunIn
 from timeball.api.schemas.system import NextOut
 from timeball.api.views import (
+    Document,
     answer,
     fire_time_document,
     job_document,
     page_document,
+    to_bytes,
 )
 from timeball.api.waiting import Wait, awaited_execution, shown_execution
 from timeball.api.wishes import (
@@ -65,28 +67,8 @@ TheFilter = Annotated[JobFilter, Depends(searched_jobs)]
 ThePage = Annotated[PageRequest, Depends(page_request)]
 Sort = Annotated[JobOrder, Query(description="The order; a minus means the largest first. By name: named jobs only.")]
 
-_COLUMNS = [
-    "id",
-    "name",
-    "description",
-    "handler",
-    "status",
-    "kind",
-    "schedule",
-    "interval_seconds",
-    "scheduled_at",
-    "timezone",
-    "queue",
-    "priority",
-    "max_retries",
-    "timeout_ms",
-    "tags",
-    "payload",
-    "next_run_at",
-    "version",
-    "created_at",
-    "updated_at",
-]
+# All of a job, so that nothing is lost on the way out and in again; its last execution is no part of it.
+_COLUMNS = [name for name in JobOut.model_fields if name != "last_execution"]
 _FULL_EXAMPLE = EXECUTION_EXAMPLE | {
     "payload": {},
     "result": None,
@@ -151,13 +133,21 @@ async def export_jobs(
     desk: TheDesk,
     wanted: TheFilter,
     kind: Annotated[Format, Query(alias="format")] = "csv",
+    bom: WithMark = False,
 ) -> Response:
     """All jobs that match, as CSV or JSON lines. Cells that a spreadsheet would run begin with an apostrophe."""
 
     async def read(request: PageRequest) -> Any:
         return await desk.insights.jobs(wanted, JobOrder.NEWEST, request)
 
-    return await exported(kind, "jobs", _COLUMNS, read, job_document)
+    return await exported(kind, "jobs", _COLUMNS, read, _job_cells if kind == "csv" else job_document, has_mark=bom)
+
+
+def _job_cells(view: JobView) -> Document:
+    """A job for a row of CSV, where an empty cell means the default of a field and `null` that it is switched off."""
+    document = job_document(view)
+    no_timeout = {"timeout_ms": "null"} if document["timeout_ms"] is None else {}
+    return document | {"payload": to_bytes(document["payload"]).decode()} | no_timeout
 
 
 @router.get("/{job}", response_model=JobOut, **described(Role.VIEWER, JOB_EXAMPLE, fails=[404]))
