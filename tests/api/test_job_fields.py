@@ -1,0 +1,174 @@
+"""Every field of a job passes through every door and can be read back: a door that forgets one fails here."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from timeball.api.schemas.jobs import JobIn, JobOut
+from timeball.cli.fields import FIELDS_OF_A_JOB
+from timeball.cli.job_files import read_jobs
+from timeball.domain.job import SPEC_FIELDS, JobSpec
+
+# A value for each field that is not its default; texts that look like numbers must stay texts.
+ALWAYS: dict[str, Any] = {
+    "name": "2024",
+    "description": "=what it is for",
+    "handler": "test.log",
+    "payload": {"message": "-1,\n", "level": "info"},
+    "queue": "7",
+    "priority": 81,
+    "max_retries": 5,
+    "max_lost": 2,
+    "initial_backoff_ms": 250,
+    "max_backoff_ms": 9_000,
+    "timeout_ms": None,
+    "delivery": "at_most_once",
+    "max_running": 4,
+    "limit_key": "2026",
+    "tags": ["1", "b,c"],
+}
+RECURRING = {
+    "timezone": "Europe/Berlin",
+    "starts_at": "2098-01-01T00:00:00Z",
+    "ends_at": "2099-01-01T00:00:00Z",
+    "max_executions": 12,
+    "jitter_seconds": 3,
+    "misfire": "all",
+    "misfire_grace_seconds": 31,
+    "misfire_cap": 17,
+    "misfire_max_age_seconds": 3_600,
+    "overlap": "allow",
+}
+JOBS: dict[str, dict[str, Any]] = {
+    "cron": {**ALWAYS, **RECURRING, "schedule": "30 2 * * *", "on_gap": "skip", "on_repeat": "both"},
+    "every": {**ALWAYS, **RECURRING, "interval_seconds": 77, "scheduled_at": "2098-02-01T00:00:00Z"},
+    "once": {**ALWAYS, "scheduled_at": "2098-02-01T00:00:00Z"},
+    "manual": {**ALWAYS},
+}
+# A key is of use only to one-offs without a name, which are enqueued.
+ENQUEUED: dict[str, Any] = {name: value for name, value in ALWAYS.items() if name != "name"} | {"unique_key": "31"}
+
+MOMENTS = ("scheduled_at", "starts_at", "ends_at")
+
+Door = Callable[[httpx.AsyncClient, dict[str, Any], Path], Awaitable[str]]
+
+
+async def created(client: httpx.AsyncClient, fields: dict[str, Any], _folder: Path) -> str:
+    return id_of(await client.post("/jobs", json=fields))
+
+
+async def created_in_bulk(client: httpx.AsyncClient, fields: dict[str, Any], _folder: Path) -> str:
+    answer = await client.post("/jobs/bulk", json={"jobs": [fields]})
+    assert answer.is_success, answer.text
+    return str(answer.json()["results"][0]["job_id"])
+
+
+async def edited(client: httpx.AsyncClient, fields: dict[str, Any], _folder: Path) -> str:
+    """From a job that has the default of every field."""
+    schedule = {name: fields[name] for name in ("schedule", "interval_seconds", "scheduled_at") if name in fields}
+    before = id_of(await client.post("/jobs", json={"name": "before", "handler": "test.echo"} | schedule))
+    return id_of(await client.patch(f"/jobs/{before}", json=fields))
+
+
+async def duplicated(client: httpx.AsyncClient, fields: dict[str, Any], _folder: Path) -> str:
+    original = id_of(await client.post("/jobs", json=fields | {"name": "original"}))
+    return id_of(await client.post(f"/jobs/{original}/duplicate", json={"name": fields["name"]}))
+
+
+async def made_by_a_template(client: httpx.AsyncClient, fields: dict[str, Any], _folder: Path) -> str:
+    # A template has no name of a job; that is said with its use.
+    when = ("name",)
+    job = {name: value for name, value in fields.items() if name not in when}
+    template = await client.post("/templates", json={"name": "pattern", "job": job})
+    assert template.is_success, template.text
+    use = {name: fields[name] for name in when if name in fields}
+    return id_of(await client.post("/templates/pattern/use", json=use))
+
+
+async def synced(client: httpx.AsyncClient, fields: dict[str, Any], _folder: Path) -> str:
+    answer = await client.post("/jobs/sync", json={"jobs": [fields], "declared_by": "file"})
+    assert answer.is_success, answer.text
+    return id_of(await client.get(f"/jobs/{fields['name']}"))
+
+
+async def synced_again(client: httpx.AsyncClient, fields: dict[str, Any], folder: Path) -> str:
+    schedule = {name: fields[name] for name in ("schedule", "interval_seconds", "scheduled_at") if name in fields}
+    await synced(client, {"name": fields["name"], "handler": "test.echo"} | schedule, folder)
+    return await synced(client, fields, folder)
+
+
+def exported_as(kind: str) -> Door:
+    async def door(client: httpx.AsyncClient, fields: dict[str, Any], folder: Path) -> str:
+        before = id_of(await client.post("/jobs", json=fields))
+        file = folder / f"jobs.{kind}"
+        file.write_bytes((await client.get("/jobs/export", params={"format": kind})).content)
+        assert (await client.delete(f"/jobs/{before}")).is_success
+        (job,), _paused = read_jobs(file, kind)
+        return await created_in_bulk(client, job, folder)
+
+    door.__name__ = f"exported_as_{kind}"
+    return door
+
+
+DOORS: list[Door] = [
+    created,
+    created_in_bulk,
+    edited,
+    duplicated,
+    made_by_a_template,
+    synced,
+    synced_again,
+    exported_as("csv"),
+    exported_as("jsonl"),
+    exported_as("json"),
+]
+
+
+def id_of(answer: httpx.Response) -> str:
+    assert answer.is_success, answer.text
+    return str(answer.json()["id"])
+
+
+def comparable(document: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:
+    """These fields of a job, instants as instants, however they are written."""
+    return {name: datetime.fromisoformat(document[name]) if name in MOMENTS else document[name] for name in names}
+
+
+def test_every_field_has_a_value_here_that_is_not_its_default() -> None:
+    defaults = {name: field.default for name, field in JobSpec.__dataclass_fields__.items()}
+    given = {name: value for fields in (*JOBS.values(), ENQUEUED) for name, value in fields.items()}
+
+    assert set(given) == SPEC_FIELDS == set(FIELDS_OF_A_JOB) == set(JobIn.model_fields) - {"unchecked"}
+    assert set(JobOut.model_fields) >= SPEC_FIELDS
+    assert not [name for name, value in given.items() if value == defaults[name]]
+
+
+@pytest.mark.parametrize("kind", JOBS)
+@pytest.mark.parametrize("door", DOORS, ids=lambda door: door.__name__)
+async def test_every_field_passes_every_door(client: httpx.AsyncClient, door: Door, kind: str, tmp_path: Path) -> None:
+    fields = JOBS[kind]
+
+    job = await door(client, fields, tmp_path)
+
+    told = (await client.get(f"/jobs/{job}")).json()
+    assert comparable(told, fields) == comparable(fields, fields)
+
+
+@pytest.mark.parametrize("in_bulk", [False, True])
+@pytest.mark.parametrize("moment", [{}, {"scheduled_at": "2098-02-01T00:00:00Z"}], ids=["now", "later"])
+async def test_every_field_of_an_enqueue_is_kept(
+    client: httpx.AsyncClient, tmp_path: Path, moment: dict[str, Any], in_bulk: bool
+) -> None:
+    fields = ENQUEUED | moment
+    sent = fields if moment else fields | {"scheduled_at": "2020-01-01T00:00:00Z"}
+
+    job = await (created_in_bulk if in_bulk else created)(client, sent, tmp_path)
+
+    told = (await client.get(f"/jobs/{job}")).json()
+    assert comparable(told, fields) == comparable(fields, fields)
