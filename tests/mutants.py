@@ -52,6 +52,35 @@ def _one(name: str, file: str, old: str, new: str, *tests: str) -> Mutant:
 
 
 MUTANTS = (
+    # what runs
+    _one(
+        "a claim by ticket with the payload of another version",
+        f"{_SQL}/tickets.sql",
+        "CASE WHEN job.version = taken.version THEN job.payload ELSE timeball.payload_of(taken.job_id, taken.version) END",
+        "job.payload",
+        "tests/store/test_one_version.py",
+    ),
+    _one(
+        "an edited one-off that forgets what it was",
+        "store/jobs.py",
+        "if job.is_enqueued and job.version != snapshot.job.version:",
+        "if False:",
+        "tests/store/test_one_version.py",
+    ),
+    _one(
+        "a request that asks no right of the handler that is to run",
+        "store/jobs.py",
+        "            if check is not None:\n",
+        "            if False:\n",
+        f"{_RACES}::test_a_right_is_asked_of_the_handler_that_is_to_run",
+    ),
+    _one(
+        "an edit that looks at the new handler alone",
+        "commands/base.py",
+        "        self._check_owner(before, actor)\n",
+        "",
+        "tests/api/test_handlers.py",
+    ),
     # outcomes
     _one(
         "a success without its fence",

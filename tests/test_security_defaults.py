@@ -41,6 +41,9 @@ POINTS: dict[int, dict[str, list[str]]] = {
         "api/test_handlers.py": [
             "test_security_3_commands_are_written_by_administrators_only",
             "test_security_3_retrying_a_command_with_another_payload_needs_an_administrator",
+            "test_security_3_an_editor_cannot_put_a_payload_under_a_queued_command",
+            "test_security_3_a_retry_is_judged_by_the_handler_that_runs_it",
+            "test_security_3_a_planted_payload_is_not_carried_over_to_a_command",
         ],
         "api/test_templates.py": ["test_security_3_templates_of_commands_are_for_administrators"],
         "api/test_sync.py": ["test_security_3_commands_are_declared_by_administrators_only"],

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.factories import make_node
+from tests.factories import FAILURE, claim_all, found, make_node, record
+from timeball.domain.execution import Failed
+from timeball.domain.ids import show_execution
 from timeball.handlers.box import Box
 from timeball.settings import Settings
 from timeball.store.postgres import Store
@@ -150,6 +153,92 @@ async def test_security_3_retrying_a_command_with_another_payload_needs_an_admin
     same = await client.post(f"{url}/retry", headers=editor)
 
     assert (changed.status_code, same.status_code) == (403, 202)
+
+
+SHELL_JOB = SHELL | {"name": "backup", "queue": "ops"}
+PLANTED = {"command": "id", "args": ["--", "root"]}
+
+
+async def run_of(store: Store, execution: str) -> tuple[str, dict[str, Any]]:
+    """Handler and payload with which a worker is given an execution; it ends well."""
+    claims = {show_execution(each.id): each for each in await claim_all(store, handlers=["shell.command", "test.echo"])}
+    await store.rooms.finish_succeeded([found(claimed) for claimed in claims.values()])
+    return claims[execution].handler, json.loads(claims[execution].payload)
+
+
+async def test_security_3_an_editor_cannot_put_a_payload_under_a_queued_command(
+    client: httpx.AsyncClient, make_key: MakeKey, store: Store
+) -> None:
+    """The payload of another handler, edited in while the command waits in a paused queue, is not what the command runs."""
+    admin, editor = await make_key("admin"), await make_key("editor")
+    assert (await client.post("/jobs", json=SHELL_JOB, headers=admin)).status_code == 201
+    await client.post("/queues/ops/pause", json={}, headers=editor)
+    triggered = (await client.post("/jobs/backup/trigger", json={}, headers=editor)).json()["id"]
+
+    swapped = await client.patch("/jobs/backup", json={"handler": "test.echo", "payload": PLANTED}, headers=editor)
+    renamed = await client.patch("/jobs/backup", json={"handler": "test.echo"}, headers=editor)
+
+    assert [(each.status_code, each.json()["code"]) for each in (swapped, renamed)] == [(403, "forbidden")] * 2
+    # An administrator's edit does not reach what is queued either.
+    edited = await client.patch("/jobs/backup", json={"handler": "test.echo", "payload": PLANTED}, headers=admin)
+    assert edited.status_code == 200
+    await client.post("/queues/ops/resume", json={}, headers=editor)
+    assert await run_of(store, triggered) == ("shell.command", SHELL["payload"])
+    shown = (await client.get(f"/executions/{triggered}", headers=editor)).json()
+    assert (shown["handler"], shown["payload"]) == ("shell.command", SHELL["payload"])
+
+
+async def test_security_3_a_retry_is_judged_by_the_handler_that_runs_it(
+    client: httpx.AsyncClient, make_key: MakeKey, store: Store
+) -> None:
+    """The job was another handler when its old run ended, and is a command now."""
+    admin, editor = await make_key("admin"), await make_key("editor")
+    await client.post("/jobs", json={"handler": "test.echo", "name": "nightly"}, headers=editor)
+    run = (await client.post("/jobs/nightly/trigger", headers=editor)).json()["id"]
+    await run_of(store, run)
+    await client.patch("/jobs/nightly", json=SHELL, headers=admin)
+
+    refused = [
+        await client.post(f"/executions/{run}/retry", json={"payload": PLANTED}, headers=editor),
+        await client.post("/jobs/nightly/retry", json={"payload": PLANTED}, headers=editor),
+    ]
+    as_it_is = await client.post(f"/executions/{run}/retry", headers=editor)
+
+    assert [(each.status_code, each.json()["code"]) for each in refused] == [(403, "forbidden")] * 2
+    assert await run_of(store, as_it_is.json()["id"]) == ("shell.command", SHELL["payload"])
+
+
+@pytest.mark.parametrize("way", ["execution", "job", "operation", "operation on jobs", "dead letters"])
+async def test_security_3_a_planted_payload_is_not_carried_over_to_a_command(
+    client: httpx.AsyncClient, make_key: MakeKey, store: Store, way: str
+) -> None:
+    """An editor triggers a harmless job with a payload; it becomes a command; an operator retries that run."""
+    admin, editor, operator = await make_key("admin"), await make_key("editor"), await make_key("operator")
+    await client.post("/jobs", json={"handler": "test.echo", "name": "nightly"}, headers=editor)
+    made = await client.post("/jobs/nightly/trigger", json={"payload": PLANTED}, headers=editor)
+    run = made.json()["id"]
+    if way == "dead letters":
+        (claimed,) = await claim_all(store, handlers=["test.echo"])
+        await record(store, [found(claimed, Failed(FAILURE, is_retryable=False))])
+    else:
+        assert await run_of(store, run) == ("test.echo", PLANTED)
+    await client.patch("/jobs/nightly", json=SHELL, headers=admin)
+
+    url, body = {
+        "execution": (f"/executions/{run}/retry", {}),
+        "job": ("/jobs/nightly/retry", {}),
+        "operation": ("/executions/bulk", {"action": "retry", "ids": [run]}),
+        "operation on jobs": ("/jobs/bulk/retry", {"ids": ["nightly"]}),
+        "dead letters": ("/dead-letter/retry", {"ids": [run]}),
+    }[way]
+    answer = await client.post(url, json=body, headers=operator)
+
+    if way in ("execution", "job"):
+        assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
+        assert "its job runs shell.command now" in answer.json()["detail"]
+    else:
+        assert answer.is_success, answer.text
+    assert await claim_all(store, handlers=["shell.command", "test.echo"]) == []
 
 
 async def test_security_14_creating_and_draining_is_audited_with_who_and_where(

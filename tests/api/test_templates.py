@@ -144,4 +144,5 @@ async def test_security_3_templates_of_commands_are_for_administrators(
     assert (await client.post("/templates/backup/use", headers=editor)).status_code == 403
     assert (await client.post("/templates/t/use", json=into, headers=editor)).status_code == 403
     assert (await client.patch("/templates/t", json={"job": into}, headers=editor)).status_code == 403
+    assert (await client.patch("/templates/backup", json={"job": {"handler": "h"}}, headers=editor)).status_code == 403
     assert (await client.post("/templates/backup/use", headers=admin)).status_code == 201

@@ -1,13 +1,15 @@
 """Every verb of the store keeps its sentence, in whatever order the verbs come: real SQL against a small model of the rooms.
 
-The model knows for each execution which room it is in, how often it was tried and lost, and which claim its row names; after every step all
-rooms are compared with it. Outcomes come from the holder, or long after somebody else has the execution; nodes are buried and come back to
-renew; people cancel, pause, resume and delete in between.
+The model knows for each execution which room it is in, how often it was tried and lost, which claim its row names and which
+payload it is to run with; after every step all rooms are compared with it. Outcomes come from the holder, or long after
+somebody else has the execution; nodes are buried and come back to renew; people cancel, pause, resume, edit and delete in
+between.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -80,6 +82,9 @@ class Known:
     claim_id: ClaimId | None = None
     holder: Incarnation | None = None
     is_stopped: bool = False
+    # The number in its payload. What has never been hoisted follows the edits of its job.
+    payload: int = 0
+    is_hoisted: bool = False
 
 
 @dataclass
@@ -191,6 +196,7 @@ class Contract(RuleBasedStateMachine):
             unique_key=key,
             max_retries=MAX_RETRIES,
             max_lost=MAX_LOST,
+            payload={"number": 0},
             delivery="at_most_once" if is_at_most_once else "at_least_once",
             **limited,
         )
@@ -208,7 +214,7 @@ class Contract(RuleBasedStateMachine):
         )
         run_at = opening.run_at or self.now
         self.known[created.execution_id] = Known(
-            room, run_at, run_at, job.id, job.limit_key, key, is_at_most_once=is_at_most_once
+            room, run_at, run_at, job.id, job.limit_key, key, is_at_most_once=is_at_most_once, is_hoisted=room != "due"
         )
         if key is not None:
             self.keys[key] = created.execution_id
@@ -218,7 +224,7 @@ class Contract(RuleBasedStateMachine):
     def schedule(self) -> None:
         if len(self.schedules) < 2:
             spec = {"interval_seconds": INTERVAL.total_seconds(), "overlap": "allow", "misfire_grace_seconds": 86_400}
-            job = define_job(self.store, max_retries=MAX_RETRIES, max_lost=MAX_LOST, **spec)
+            job = define_job(self.store, max_retries=MAX_RETRIES, max_lost=MAX_LOST, payload={"number": 0}, **spec)
             opening = opening_of(job, self.now)
             assert opening is not None
             assert opening.run_at is not None
@@ -296,7 +302,7 @@ class Contract(RuleBasedStateMachine):
             self.known[row.id].run_at = PARKED_AT
         for row in moving:
             each = self.known[row.id]
-            each.room = "blocked" if each.limit_key else "ready"
+            each.room, each.is_hoisted = "blocked" if each.limit_key else "ready", True
         for schedule in self.schedules:
             if occurrence_id(schedule.job.id, schedule.next_at) in done:
                 self.expect_next(schedule, schedule.next_at + INTERVAL)
@@ -322,9 +328,9 @@ class Contract(RuleBasedStateMachine):
             known.room, known.claim_id, known.holder = "running", claim_id, worker.incarnation
             known.attempts, known.fence = known.attempts + 1, known.fence + 1
             assert (each.fence, each.attempt, each.claim_id) == (known.fence, known.attempts, claim_id)
-        assert {each.id for each in self.world.run(self.store.rooms.read_back_claim(worker.incarnation, claim_id))} == {
-            each.id for each in claimed
-        }
+            assert json.loads(each.payload) == {"number": known.payload}
+        again = self.world.run(self.store.rooms.read_back_claim(worker.incarnation, claim_id))
+        assert {(each.id, each.payload) for each in again} == {(each.id, each.payload) for each in claimed}
         return multiple(*claimed)
 
     # ending
@@ -431,6 +437,21 @@ class Contract(RuleBasedStateMachine):
 
         getattr(self, f"expect_{verb}")(job_id, self.known[ExecutionId(job_id)])
         self.expect_promotions()
+
+    @rule(data=st.data(), number=st.integers(1, 9))
+    def edit(self, data: st.DataObject, number: int) -> None:
+        scheduled = {schedule.job.id for schedule in self.schedules}
+        jobs = sorted({each.job_id for each in self.known.values()} - scheduled - self.deleted)
+        if jobs:
+            job_id = data.draw(st.sampled_from(jobs))
+            fields = {"payload": {"number": number}}
+            self.world.run(
+                self.store.jobs.change(job_id, lambda seen: changes.edit(seen, fields, self.store.shards), SOMEBODY)
+            )
+
+            each = self.known[ExecutionId(job_id)]
+            if not each.is_hoisted:
+                each.payload = number
 
     def expect_pause(self, job_id: JobId, each: Known) -> None:
         self.paused.add(job_id)

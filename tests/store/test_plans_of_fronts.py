@@ -172,7 +172,7 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "reap_orphans": ({"limit": PAGE}, RUNNING + NODES * 2 + RUNNING),
     # One execution, and what stands beside it.
     "payload_override": ({"id": id_(ENDED + 77)}, 1),
-    "execution_extras": ({"id": id_(ENDED + 77)}, 1),
+    "execution_extras": ({"id": id_(ENDED + 77)}, 3),
     "attempts_of": ({"id": id_(ENDED + 77)}, 1),
     "attempts_of_some": ({"ids": ids(ENDED)}, PAGE),
     "log_lines_of": ({"id": id_(ENDED + 77), "fence": 0, "number": 0, "limit": PAGE}, 1),
@@ -196,6 +196,7 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "lock_job": ({"id": id_(JOB + 77)}, 1),
     "has_occurrence": (_JOB, 1),
     "write_job": ({"job": json(_DEFINITION)}, 1),
+    "keep_version": ({"job_id": id_(ENDED + 77)}, 1),
     "open_version": (_JOB | {"effective_from": NOW, "tzdata": None}, 1 + SOME // RECURRING),
     "close_versions": (_JOB | {"closes_at": NOW, "tzdata": None}, SOME // RECURRING),
     "versions_of_job": (_JOB, SOME // RECURRING),

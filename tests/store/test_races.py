@@ -54,7 +54,7 @@ from timeball.domain.job import Job
 from timeball.domain.node import NodeKind
 from timeball.domain.occurrences import DueRow, Hoist, NextOccurrence
 from timeball.env import Env
-from timeball.errors import Conflict, NotFound
+from timeball.errors import Conflict, NotAllowed, NotFound
 from timeball.store.connections import Connection
 from timeball.store.jobs import Request
 from timeball.store.new_jobs import Created
@@ -218,6 +218,161 @@ async def test_two_edits_follow_one_another(race: Race, store: Store, scheduled:
     assert (edited.version, edited.priority, edited.queue) == ((3, 10, "q") if commits else (2, 50, "q"))
     assert len(await table(store, "audit")) == (2 if commits else 1)
     await check(store, job)
+
+
+# edit, and what is queued of the job or asked for
+
+
+async def what_runs(store: Store, **wish: Any) -> list[tuple[str, int, Any]]:
+    """Handler, version and payload of what a worker is given."""
+    claims = {claimed.id: claimed for claimed in await claim_all(store, handlers=["app:old", "app:new"], **wish)}
+    rows = [row for row in await table(store, "running") if row["id"] in claims]
+    return [(claims[row["id"]].handler, row["version"], json.loads(claims[row["id"]].payload)) for row in rows]
+
+
+def edit_both(store: Store, job: Job) -> Awaitable[JobChange]:
+    return edit(store, job, handler="app:new", payload={"v": 2})
+
+
+@pytest.fixture
+async def by_hand(store: Store) -> Job:
+    return await make_job(store, handler="app:old", payload={"v": 1})
+
+
+@both_endings
+async def test_a_claim_that_comes_while_an_edit_is_under_way(
+    race: Race, store: Store, by_hand: Job, *, commits: bool
+) -> None:
+    await ask_for(store, by_hand.id)
+
+    result = await race.run(edit_both(race.ahead, by_hand), what_runs(race.behind), commits=commits)
+
+    assert (result.second_waited, result.second) == (False, [("app:old", 1, {"v": 1})])
+
+
+@both_endings
+async def test_an_edit_that_comes_while_a_claim_is_under_way(
+    race: Race, store: Store, clock: VirtualClock, by_hand: Job, *, commits: bool
+) -> None:
+    """Fault 28. The claim's own reply is of the old version, and so is the next try of what it took, or of what it did not take."""
+    owner, worker = await make_owner(store), await make_node(store)
+    await ask_for(store, by_hand.id)
+    wish = ClaimWish(worker, ["app:old", "app:new"], 1, 0)
+    claim_id = ClaimId(store.env.new_id())
+
+    result = await race.run(
+        race.ahead.rooms.claim(wish, {("default", 50): FROM_THE_FIRST}, claim_id),
+        edit_both(race.behind, by_hand),
+        commits=commits,
+    )
+
+    assert not result.second_waited
+    if commits:
+        (claimed,) = result.first.executions
+        assert (claimed.handler, json.loads(claimed.payload)) == ("app:old", {"v": 1})
+        await record(store, [found(claimed, Failed(FAILURE))])
+        clock.advance("1h")
+        await hoist_due(store, owner)
+    assert await what_runs(store) == [("app:old", 1, {"v": 1})]
+
+
+@both_endings
+async def test_a_trigger_that_comes_while_an_edit_is_under_way(
+    race: Race, store: Store, by_hand: Job, *, commits: bool
+) -> None:
+    result = await race.run(edit_both(race.ahead, by_hand), ask_for(race.behind, by_hand.id), commits=commits)
+
+    assert result.second_waited
+    assert await what_runs(store) == [("app:new", 2, {"v": 2}) if commits else ("app:old", 1, {"v": 1})]
+
+
+@both_endings
+async def test_an_edit_that_comes_while_a_trigger_is_under_way(
+    race: Race, store: Store, by_hand: Job, *, commits: bool
+) -> None:
+    result = await race.run(ask_for(race.ahead, by_hand.id), edit_both(race.behind, by_hand), commits=commits)
+
+    assert result.second_waited
+    assert await what_runs(store) == ([("app:old", 1, {"v": 1})] if commits else [])
+
+
+@both_endings
+async def test_an_edit_that_comes_while_what_is_blocked_is_let_in(race: Race, store: Store, *, commits: bool) -> None:
+    job = await make_job(store, handler="app:old", payload={"v": 1}, max_running=1)
+    await ask_for(store, job.id)
+    await ask_for(store, job.id)
+    (first,) = await claim_all(store, handlers=["app:old"])
+    await store.database.fetch("finish_succeeded", **_columns(first))
+    limits = [f"job:{job.id}"]
+
+    await race.run(race.ahead.rooms.promote(limits), edit_both(race.behind, job), commits=commits)
+    await store.rooms.promote(limits)
+
+    assert await what_runs(store) == [("app:old", 1, {"v": 1})]
+
+
+@both_endings
+async def test_an_edit_that_comes_while_a_try_fails(
+    race: Race, store: Store, clock: VirtualClock, *, commits: bool
+) -> None:
+    owner = await make_owner(store)
+    execution_id = await enqueue(store, handler="app:old", payload={"v": 1})
+    (claimed,) = await claim_all(store, handlers=["app:old"])
+    moves = await moves_of(store, [found(claimed, Failed(FAILURE))])
+
+    await race.run(
+        race.ahead.rooms.record_transitions(moves),
+        edit_both(race.behind, await read_job(store, JobId(execution_id))),
+        commits=commits,
+    )
+    if not commits:
+        await store.rooms.record_transitions(moves)
+    clock.advance("1h")
+    await hoist_due(store, owner)
+
+    assert await what_runs(store) == [("app:old", 1, {"v": 1})]
+
+
+@both_endings
+async def test_a_right_is_asked_of_the_handler_that_is_to_run(
+    race: Race, store: Store, by_hand: Job, *, commits: bool
+) -> None:
+    """While an administrator makes a command of the job, an editor triggers it with a payload meant for what it was."""
+    editor = Actor("editor", is_administrator=False)
+    payload = {"command": "id"}
+
+    async def trigger() -> str:
+        try:
+            await Commands(race.behind, race.behind.env).trigger(by_hand.id, payload, editor)
+        except NotAllowed:
+            return "refused"
+        return "triggered"
+
+    result = await race.run(edit(race.ahead, by_hand, handler="shell.command"), trigger(), commits=commits)
+
+    assert (result.second_waited, result.second) == (True, "refused" if commits else "triggered")
+    assert len(await table(store, "ready")) == (0 if commits else 1)
+
+
+@both_endings
+async def test_a_payload_of_its_own_is_not_retried_by_a_handler_that_comes_meanwhile(
+    race: Race, store: Store, by_hand: Job, *, commits: bool
+) -> None:
+    wanted = Request(id=ExecutionId(store.env.new_id()), job_id=by_hand.id, origin=Origin.TRIGGER, payload='{"v": 3}')
+    await store.jobs.request([wanted], SOMEBODY, "job.trigger")
+    await record(store, [found(claimed) for claimed in await claim_all(store, handlers=["app:old"])])
+
+    async def retry() -> bool:
+        try:
+            await Commands(race.behind, race.behind.env).retry(wanted.id)
+        except Conflict:
+            return False
+        return True
+
+    result = await race.run(edit_both(race.ahead, by_hand), retry(), commits=commits)
+
+    assert (result.second_waited, result.second) == (True, not commits)
+    assert await what_runs(store) == ([] if commits else [("app:old", 1, {"v": 3})])
 
 
 # the end of a job by newer time-zone data, and hoist or edit

@@ -31,6 +31,11 @@ class Base:
         if check is not None:
             check(payload)
 
+    def _check_edit(self, before: str, after: str, payload: str, actor: Actor) -> None:
+        """Refuse a change of handler or payload from those who may write neither what was there nor what comes."""
+        self._check_owner(before, actor)
+        self._check_payload(after, payload, actor)
+
     @staticmethod
     def _check_owner(handler: str, actor: Actor) -> None:
         if handler in OWNED_BY_ADMINISTRATORS and not actor.is_administrator:

@@ -30,7 +30,7 @@ class Changing(Base):
             _check_version(snapshot.job, expected_version)
             change = changes.edit(snapshot, fields, self._store.shards)
             if fields.keys() & {"handler", "payload"}:
-                self._check_payload(change.job.handler, change.job.payload, actor)
+                self._check_edit(snapshot.job.handler, change.job.handler, change.job.payload, actor)
             return change
 
         await self._refuse_known_instant(job_id, fields)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from timeball.commands.actor import LOCAL, Actor
@@ -41,18 +42,19 @@ class Running(Changing):
 
     async def _trigger(self, job_id: JobId, payload: Any, actor: Actor, new_id: ExecutionId) -> ExecutionId:
         job = await self._existing(job_id)
-        request = Request(
-            id=new_id,
-            job_id=job.id,
-            origin=Origin.TRIGGER,
-            payload=self._own_payload(job.handler, payload, actor),
-        )
-        return (await self._store.jobs.request([request], actor.entry, "job.trigger"))[0]
+        own = None if payload is None else to_json(payload)
+        request = Request(id=new_id, job_id=job.id, origin=Origin.TRIGGER, payload=own)
+        check = None if own is None else partial(self._check_payload, payload=own, actor=actor)
+        return (await self._store.jobs.request([request], actor.entry, "job.trigger", check))[0]
 
     async def retry(
         self, execution_id: ExecutionId, payload: Any = None, actor: Actor = LOCAL, deed: Deed | None = None
     ) -> ExecutionId:
-        """Run an ended execution again: a new one, linked to the old, which stays as it is."""
+        """Run an ended execution again: a new one, linked to the old, which stays as it is.
+
+        It runs what its job says now. A payload that the old one had of its own goes with it, unless the job has another handler
+        by now: then Conflict.
+        """
         new_id = ExecutionId(next(self._new_ids(1, deed)))
         if await self._is_done(deed, new_id):
             return new_id
@@ -69,22 +71,14 @@ class Running(Changing):
         ended = await self._existing_execution(execution_id)
         if not ended.state.is_final:
             raise Conflict(f"execution {execution_id} is {ended.state}, not ended", hint="cancel it first, or wait")
-        own = self._own_payload(ended.handler, payload, actor)
-        request = Request(
-            id=new_id,
-            job_id=ended.job_id,
-            origin=Origin.RETRY,
-            payload=await self._store.history.payload_override(execution_id) if own is None else own,
-            retry_of=execution_id,
-        )
-        return (await self._store.jobs.request([request], audit, "execution.retry"))[0]
-
-    def _own_payload(self, handler: str, payload: Any, actor: Actor) -> str | None:
-        if payload is None:
-            return None
-        text = to_json(payload)
-        self._check_payload(handler, text, actor)
-        return text
+        check: Callable[[str], None] | None = None
+        own = await self._store.history.payload_override(execution_id) if payload is None else to_json(payload)
+        if payload is not None and own is not None:
+            check = partial(self._check_payload, payload=own, actor=actor)
+        elif own is not None:
+            check = partial(_check_same_handler, ended=ended.handler)
+        request = Request(id=new_id, job_id=ended.job_id, origin=Origin.RETRY, payload=own, retry_of=execution_id)
+        return (await self._store.jobs.request([request], audit, "execution.retry", check))[0]
 
     async def cancel(self, execution_ids: Sequence[ExecutionId], actor: Actor = LOCAL) -> set[ExecutionId]:
         """Cancel executions: what waits, at once; what runs is asked to stop. Returns those that this reached.
@@ -150,3 +144,11 @@ class Running(Changing):
             for number, (id_, instant) in enumerate(zip(ids, instants, strict=True))
         ]
         return await self._store.jobs.request(requests, actor.entry, "job.backfill")
+
+
+def _check_same_handler(handler: str, *, ended: str) -> None:
+    if handler != ended:
+        raise Conflict(
+            f"this execution ran {ended} with a payload of its own, and its job runs {handler} now",
+            hint="retry it with a payload for that handler, or trigger the job",
+        )

@@ -37,6 +37,8 @@ class Templating(Creating):
         def decide(present: Template) -> Template:
             _check_version(present, expected_version)
             wanted = replace(present, **fields)
+            if "job" in fields:
+                self._check_owner(str(present.job.get("handler")), actor)
             self._check_template(wanted.name, wanted.description, wanted.job, actor)
             return wanted
 

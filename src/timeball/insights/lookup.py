@@ -228,8 +228,7 @@ class Insights:
         execution = await self.find_execution(reference)
         attempts = await self._store.history.attempts(execution.id)
         extras = await self._listing.execution_extras(execution.id)
-        job = (await self._store.jobs.find([execution.job_id])).get(execution.job_id)
-        payload = extras.get("payload_text") or (job.payload if job is not None else "null")
+        payload = extras.get("payload_text") or "null"
         return ExecutionView(execution, attempts, payload, extras.get("fingerprint"), extras.get("stop"))
 
     async def attempts_of(self, executions: Sequence[Execution]) -> dict[ExecutionId, list[Attempt]]:

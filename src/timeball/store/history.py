@@ -51,6 +51,11 @@ class History:
         found: str | None = await self._database.fetch_value("payload_override", id=execution_id)
         return found
 
+    async def payload(self, execution_id: ExecutionId) -> str | None:
+        """The payload an execution runs with, as JSON text: its own, or its job's by the version it cites; None if the job is gone."""
+        row = await self._database.fetch_row("execution_extras", id=execution_id)
+        return None if row is None else row["payload_text"]
+
     async def of_job(self, job_id: JobId, limit: int = 100, before: ExecutionId | None = None) -> list[Execution]:
         """The executions of a job, newest first."""
         rows = await self._database.fetch("executions_of_job", job_id=job_id, before=before or _LAST_ID, limit=limit)

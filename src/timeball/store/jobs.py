@@ -44,9 +44,17 @@ class Request:
 class Jobs(NewJobs, Queues):
     """Every write to the definitions, each with its pending occurrence in the same transaction."""
 
-    async def request(self, requests: Sequence[Request], audit: AuditEntry | None, action: str) -> list[ExecutionId]:
+    async def request(
+        self,
+        requests: Sequence[Request],
+        audit: AuditEntry | None,
+        action: str,
+        check: Callable[[str], None] | None = None,
+    ) -> list[ExecutionId]:
         """Add executions to jobs that are there, audited in the same transaction: all or none.
 
+        *check* is given the handler that is to run, once for each of them, while an edit of the job has to wait; what it
+        raises undoes everything.
         NotFound if one of the jobs is not there, Conflict if an unfinished execution holds the unique key of one.
         Without *audit* they are part of something that has been audited as a whole. Under the same ids it is done once.
         """
@@ -63,6 +71,9 @@ class Jobs(NewJobs, Queues):
             if len(rows) != len(requests):
                 found = {row["job_id"] for row in rows}
                 raise NotFound("job", next(r.job_id for r in requests if r.job_id not in found))
+            if check is not None:
+                for row in rows:
+                    check(row["handler"])
             if refused := [row for row in rows if row["is_refused"]]:
                 raise await self._key_taken(connection, refused[0]["unique_key"])
             subject = (
@@ -164,6 +175,8 @@ class Jobs(NewJobs, Queues):
         job = change.job
         run = self._database.fetch
         await self._check_instant(connection, snapshot.job, job)
+        if job.is_enqueued and job.version != snapshot.job.version:
+            await run("keep_version", connection, job_id=job.id)
         try:
             await run("write_job", connection, job=orjson.dumps(job_columns(job), default=str).decode())
         except asyncpg.UniqueViolationError as error:

@@ -85,7 +85,7 @@ class Listing:
         return await search.explain(start, request.limit + 1)
 
     async def execution_extras(self, execution_id: ExecutionId) -> dict[str, Any]:
-        """The payload an execution has of its own (JSON text), its fingerprint, and whether it was asked to stop."""
+        """The payload an execution runs with (JSON text), its fingerprint, and whether it was asked to stop."""
         row = await self._database.fetch_row("execution_extras", id=execution_id)
         return {} if row is None else dict(row)
 

@@ -1,4 +1,4 @@
--- The schema after migration 0024, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
+-- The schema after migration 0025, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
 
 CREATE TABLE timeball.migration (
     number     integer NOT NULL,
@@ -810,6 +810,23 @@ BEGIN
         ORDER BY ready.run_at, uuid_send(ready.id)
         LIMIT each
     ) AS found;
+END
+$function$;
+
+-- The payload of one version of a job. An edited job keeps its earlier versions in job_version, an edited one-off as well; NULL if neither has it.
+CREATE OR REPLACE FUNCTION timeball.payload_of(wanted_job uuid, wanted_version integer)
+ RETURNS jsonb
+ LANGUAGE plpgsql
+ STABLE
+ SET enable_seqscan TO 'off'
+ SET plan_cache_mode TO 'force_generic_plan'
+AS $function$
+BEGIN
+    RETURN coalesce(
+        (SELECT job.payload FROM timeball.job WHERE job.id = wanted_job AND job.version = wanted_version),
+        (SELECT job_version.definition -> 'payload' FROM timeball.job_version
+         WHERE job_version.job_id = wanted_job AND job_version.version = wanted_version)
+    );
 END
 $function$;
 

@@ -37,14 +37,9 @@ async def read_record(execution_id: ExecutionId, desk: Desk) -> Record:
 
 
 async def read_whole(execution_id: ExecutionId, desk: Desk) -> tuple[Record, str]:
-    """The same with the payload: its own, or its job's; that of a job that is gone is empty."""
+    """The same with the payload: its own, or that of its job's version; that of a job that is gone is empty."""
     record = await read_record(execution_id, desk)
-    payload = await desk.parts.store.history.payload_override(execution_id)
-    if payload is None:
-        job_id = record.execution.job_id
-        job = (await desk.parts.store.jobs.find([job_id])).get(job_id)
-        payload = "{}" if job is None else job.payload
-    return record, payload
+    return record, await desk.parts.store.history.payload(execution_id) or "{}"
 
 
 async def is_last_try(claimed: Claimed, desk: Desk) -> bool:

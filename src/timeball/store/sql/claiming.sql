@@ -8,6 +8,8 @@
 -- again and take more than its limit. By ctid: the rows are locked, and no statistics can mislead it.
 -- `is_contended` tells an empty lane from one whose rest others take just now, of what is due or of what comes. Of what is due, only what has been so for :unclaimed_for.
 -- It also says so if a row was locked that came into the room after this statement had begun, and cannot be taken by it: it has used up a place.
+-- Handler and payload are of one version, the row's: the job's own payload is for rows of its present version, an older one is looked up. By a function,
+-- because a subquery would open its table for every claim.
 -- Counters stay at the ends of their ranges: one row that cannot be counted must not stop the claims of all others.
 -- `gate` finds nothing, ever; but it makes whoever limits a queue wait for this claim, and this claim for them (lock_out_claims): by the lock on the
 -- table that FOR KEY SHARE takes. It is looked at, so that it can never be planned away.
@@ -37,7 +39,9 @@ taken AS (
     RETURNING *
 ),
 picked AS MATERIALIZED (
-    SELECT taken.*, job.payload AS job_payload, job.timeout_ms
+    SELECT taken.*,
+           CASE WHEN job.version = taken.version THEN job.payload ELSE timeball.payload_of(taken.job_id, taken.version) END AS job_payload,
+           job.timeout_ms
     FROM taken
     LEFT JOIN timeball.job ON job.id = taken.job_id
 ),
@@ -106,7 +110,9 @@ taken AS (
     RETURNING *
 ),
 picked AS MATERIALIZED (
-    SELECT taken.*, job.payload AS job_payload, job.timeout_ms
+    SELECT taken.*,
+           CASE WHEN job.version = taken.version THEN job.payload ELSE timeball.payload_of(taken.job_id, taken.version) END AS job_payload,
+           job.timeout_ms
     FROM taken
     LEFT JOIN timeball.job ON job.id = taken.job_id
 ),
@@ -202,7 +208,7 @@ WHERE queue.name = running.queue
 
 -- name: read_back_claim
 -- What a claim gave us, when its reply was lost.
-SELECT running.id, running.job_id, running.fence, running.attempts, running.lost, running.handler, coalesce(running.payload, job.payload)::text AS payload,
+SELECT running.id, running.job_id, running.fence, running.attempts, running.lost, running.handler, coalesce(running.payload, timeball.payload_of(running.job_id, running.version))::text AS payload,
        running.run_at, running.scheduled_for, job.timeout_ms, running.queue, running.priority, running.claim_id, running.stop
 FROM timeball.running
 LEFT JOIN timeball.job ON job.id = running.job_id

@@ -124,6 +124,13 @@ jobs AS (
       AND NOT EXISTS (SELECT 1 FROM timeball.ready WHERE ready.job_id = job.id AND ready.job_id <> ready.id)
       AND NOT EXISTS (SELECT 1 FROM timeball.blocked WHERE blocked.job_id = job.id)
       AND NOT EXISTS (SELECT 1 FROM timeball.running WHERE running.job_id = job.id AND running.job_id <> running.id)
+    RETURNING job.id, job.version
+),
+versions AS (
+    DELETE FROM timeball.job_version
+    USING jobs
+    WHERE job_version.job_id = jobs.id
+      AND jobs.version > 1
 )
 SELECT count(*) AS deleted, max(scheduled_for) AS latest
 FROM gone;

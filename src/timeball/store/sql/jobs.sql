@@ -284,6 +284,13 @@ WHERE job_id = :job_id
   AND job_id <> id
   AND kind = 'resume';
 
+-- name: keep_version
+-- Keep the definition of a one-off that an edit is about to replace: what of it waits or runs goes on by that version. It answers for no occurrence.
+INSERT INTO timeball.job_version (job_id, version, definition, effective_from, effective_until, recorded_at)
+SELECT id, version, to_jsonb(job), coalesce(:now, now()), coalesce(:now, now()), coalesce(:now, now())
+FROM timeball.job
+WHERE id = :job_id;
+
 -- name: write_job
 -- Put a changed definition in the place of the old one.
 UPDATE timeball.job
@@ -610,7 +617,7 @@ to_ready AS (
     WHERE room = 'ready'
 )
 SELECT placed.job_id, placed.id AS execution_id, placed.room, placed.run_at, placed.queue, placed.priority, placed.shard, placed.limit_key,
-       placed.unique_key, allowed.id IS NULL AS is_refused
+       placed.unique_key, placed.handler, allowed.id IS NULL AS is_refused
 FROM placed
 LEFT JOIN allowed ON allowed.id = placed.id;
 

@@ -72,8 +72,14 @@ CROSS JOIN LATERAL (
 ) AS recent;
 
 -- name: execution_extras
--- What the time line of an execution needs beside the execution itself.
-SELECT payload::text AS payload_text, fingerprint, stop
+-- What the time line of an execution needs beside the execution itself. It runs with its own payload, or with that of the version of its job that it cites.
+SELECT coalesce(
+           payload,
+           (SELECT job.payload FROM timeball.job WHERE job.id = execution.job_id AND job.version = execution.version),
+           (SELECT definition -> 'payload' FROM timeball.job_version AS kept WHERE kept.job_id = execution.job_id AND kept.version = execution.version)
+       )::text AS payload_text,
+       fingerprint,
+       stop
 FROM timeball.execution
 WHERE id = :id
 LIMIT 1;

@@ -55,7 +55,9 @@ taken AS (
     RETURNING *
 ),
 picked AS MATERIALIZED (
-    SELECT taken.*, job.payload AS job_payload, job.timeout_ms
+    SELECT taken.*,
+           CASE WHEN job.version = taken.version THEN job.payload ELSE timeball.payload_of(taken.job_id, taken.version) END AS job_payload,
+           job.timeout_ms
     FROM taken
     LEFT JOIN timeball.job ON job.id = taken.job_id
 ),

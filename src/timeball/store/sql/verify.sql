@@ -39,6 +39,9 @@ CROSS JOIN LATERAL jsonb_to_record(job_version.definition) AS rule (
 )
 LEFT JOIN timeball.job ON job.id = job_version.job_id
 LEFT JOIN timeball.due ON due.job_id = job_version.job_id AND due.kind = 'occurrence'
+-- An edited one-off keeps its versions for what they say of payloads; it has no occurrences.
+WHERE rule.name IS NOT NULL
+   OR rule.kind <> 'once'
 ORDER BY job_version.job_id, job_version.version;
 
 -- name: verify_records
@@ -276,9 +279,8 @@ LIMIT :listed;
 
 -- name: verify_budgets
 -- The budgets are those of the job at the time of each outcome; an edit may have changed them since, so the largest one counts.
--- Of one-offs no older versions are kept: an edited one cannot be judged.
 WITH suspect AS (
-    SELECT execution.id, execution.job_id, execution.version, execution.attempts, execution.lost, job.version AS job_version, job.max_retries,
+    SELECT execution.id, execution.job_id, execution.attempts, execution.lost, job.max_retries,
            CASE WHEN job.at_most_once THEN 1 ELSE job.max_lost END AS max_lost
     FROM timeball.execution
     JOIN timeball.job ON job.id = execution.job_id
@@ -291,14 +293,11 @@ judged AS (
            greatest(suspect.max_retries, kept.max_retries) AS max_retries, greatest(suspect.max_lost, kept.max_lost) AS max_lost
     FROM suspect
     CROSS JOIN LATERAL (
-        SELECT count(*) AS versions,
-               max((definition ->> 'max_retries')::integer) AS max_retries,
+        SELECT max((definition ->> 'max_retries')::integer) AS max_retries,
                max(CASE WHEN (definition ->> 'at_most_once')::boolean THEN 1 ELSE (definition ->> 'max_lost')::integer END) AS max_lost
         FROM timeball.job_version
         WHERE job_version.job_id = suspect.job_id
     ) AS kept
-    WHERE suspect.version = suspect.job_version
-       OR kept.versions > 0
 ),
 broken AS (
     SELECT 'an execution was tried too often' AS why, id AS execution_id, job_id, attempts, lost, max_retries, NULL::integer AS max_lost
