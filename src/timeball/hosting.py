@@ -94,13 +94,13 @@ async def running_nodes(
     scheduler: bool,
 ) -> AsyncIterator[None]:
     """A worker, a scheduler or both in this event loop, for as long as the application runs."""
-    from timeball.telemetry.logs import logging_emit
+    from timeball.telemetry.emitting import make_emit
     from timeball.wiring import make_supervisor, opened
 
     async with opened(settings) as parts:
         if worker:
             await declare(parts)
-        emit = logging_emit(settings.log_format, settings.log_level)
+        emit = make_emit(settings)
         supervisor = make_supervisor(parts, emit, registry=registry, with_worker=worker, with_scheduler=scheduler)
         async with _running(supervisor):
             yield

@@ -14,7 +14,7 @@ import pytest
 from tests.engine.support import MORTAL, PATIENCE_SECONDS, Heard, until
 from tests.factories import make_node, only_row
 from timeball.clock import ClockReading, SystemClock
-from timeball.domain.events import ClockStepped, LoopBlocked
+from timeball.domain.events import ClockStepped, LoopBlocked, ServiceFailed
 from timeball.domain.hints import Hints
 from timeball.domain.ids import Incarnation
 from timeball.domain.node import Node, NodeKind
@@ -374,3 +374,44 @@ async def test_a_loop_that_turns_is_not_told_of(clock: VirtualClock, beating: He
         await asyncio.sleep(0.01)
 
     assert heard == []
+
+
+async def test_an_error_that_nothing_foresaw_does_not_stop_the_heart(
+    store: Store,
+    clock: VirtualClock,
+    beating: Heartbeat,
+    heard: Heard,
+    losses: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_RETRY_SECONDS", 0.005)
+    failures = iter([ZeroDivisionError("a bug"), TypeError("another")])
+
+    def fail_twice(_self: Heartbeat) -> None:
+        for error in failures:
+            raise error
+
+    monkeypatch.setattr(Heartbeat, "_watch_loop", fail_twice)
+    await pass_until(clock, lambda: len(heard.of(ServiceFailed)) == 2)
+
+    await pass_until_renewed(store, clock)
+    assert [(event.service, event.error, event.failures) for event in heard.of(ServiceFailed)] == [
+        ("heartbeat", "ZeroDivisionError: a bug", 1),
+        ("heartbeat", "TypeError: another", 2),
+    ]
+    assert losses == []
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_a_heart_whose_thread_ends_loses_the_life(
+    clock: VirtualClock, beating: Heartbeat, losses: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(_self: Heartbeat) -> None:
+        raise SystemExit
+
+    monkeypatch.setattr(Heartbeat, "_watch_loop", end)
+
+    await pass_until(clock, lambda: losses)
+
+    assert losses == ["the thread of the heartbeat has ended"]
+    assert not beating.has_lease

@@ -589,3 +589,37 @@ async def test_a_supervisor_does_not_outlive_a_node_that_broke(store: Store, env
 
     with pytest.raises(ZeroDivisionError):
         await asyncio.wait_for(Supervisor(env, heard, workers=[broken], schedulers=[]).run(), PATIENCE_SECONDS)
+
+
+@pytest.mark.parametrize("name", ["claimer", "recorder", "loopwatch", "listener"])
+async def test_a_life_whose_service_was_cancelled_is_lost_and_the_node_begins_another(
+    name: str, env: Env, heard: Heard, nodes: Nodes
+) -> None:
+    supervisor = Supervisor(env, heard, workers=[lambda: nodes.worker(ManualRunner())], schedulers=[])
+    nodes.begin(supervisor)
+    await until(lambda: heard.of(NodeStarted))
+
+    next(task for task in nodes.lives[0]._tasks if task.get_name() == name).cancel()
+
+    await until(lambda: len(heard.of(NodeStarted)) == 2)
+    (lost,) = heard.of(NodeLost)
+    assert lost.reason == f"the task of the {name} was cancelled, by a handler most likely"
+
+
+async def test_a_life_whose_service_broke_is_lost_with_the_error(
+    env: Env, heard: Heard, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor = Supervisor(env, heard, workers=[lambda: nodes.worker(ManualRunner())], schedulers=[])
+    nodes.begin(supervisor)
+    await until(lambda: heard.of(NodeStarted))
+
+    def fail(_rest: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    life = nodes.lives[0]
+    assert isinstance(life, WorkerLife)
+    monkeypatch.setattr(life.sweeper, "_rest", fail)
+    life.sweeper.wake()
+
+    await until(lambda: len(heard.of(NodeStarted)) == 2)
+    assert [lost.reason for lost in heard.of(NodeLost)] == ["the sweeper ended: ZeroDivisionError: a bug"]

@@ -14,12 +14,16 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import termios
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -79,20 +83,32 @@ async def enqueue(commands: Commands, handler: str, payload: dict[str, Any] | No
 class Process:
     """One `timeball` process, with its log."""
 
-    def __init__(self, command: Sequence[str | Path], folder: Path, environment: dict[str, str], log: Path) -> None:
+    def __init__(
+        self,
+        command: Sequence[str | Path],
+        folder: Path,
+        environment: dict[str, str],
+        log: Path,
+        *,
+        in_terminal: bool = False,
+    ) -> None:
         self.log = log
         self.was_frozen = False
-        with log.open("wb") as output:
+        self._terminal = Terminal(log) if in_terminal else None
+        with log.open("wb") as file:
+            output = file if self._terminal is None else self._terminal.inner
             self._popen = subprocess.Popen(
                 command,
                 cwd=folder,
                 env=environment,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL if self._terminal is None else output,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=_die_with_parent if self._terminal is None else _die_with_parent_in_terminal,
             )
+        if self._terminal is not None:
+            self._terminal.watch()
 
     @property
     def pid(self) -> int:
@@ -117,6 +133,11 @@ class Process:
     def terminate(self) -> None:
         self._popen.send_signal(signal.SIGTERM)
 
+    def press_ctrl_c(self) -> None:
+        """Type Ctrl-C in its terminal."""
+        assert self._terminal is not None
+        self._terminal.type(b"\x03")
+
     def interrupt_group(self) -> None:
         """What Ctrl-C in a terminal does: every process of the group is interrupted."""
         os.killpg(self.pid, signal.SIGINT)
@@ -132,6 +153,8 @@ class Process:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._popen.wait(30)
+        if self._terminal is not None:
+            self._terminal.close()
 
     def events(self, name: str, **fields: Any) -> list[dict[str, Any]]:
         """The log lines of this event, in their order."""
@@ -152,8 +175,43 @@ class Process:
         assert found is not None
         return found
 
+    @property
+    def text(self) -> str:
+        """All that it has said, without colors."""
+        return re.sub(r"\x1b\[[\d;]*m", "", self.log.read_text(errors="replace"))
+
     def tail(self, lines: int = 60) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+
+class Terminal:
+    """A pseudo-terminal; what is shown in it is kept in a file."""
+
+    def __init__(self, log: Path) -> None:
+        self._outer, self.inner = os.openpty()
+        self._log = log
+        self._watcher = threading.Thread(target=self._keep, name="terminal", daemon=True)
+
+    def watch(self) -> None:
+        os.close(self.inner)
+        self._watcher.start()
+
+    def _keep(self) -> None:
+        with self._log.open("ab", buffering=0) as file, suppress(OSError):
+            while shown := os.read(self._outer, 65536):
+                file.write(shown)
+
+    def type(self, keys: bytes) -> None:
+        os.write(self._outer, keys)
+
+    def close(self) -> None:
+        self._watcher.join(10)
+        os.close(self._outer)
+
+
+def _die_with_parent_in_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    _die_with_parent()
 
 
 def _processes_of_session(session: int) -> list[int]:
@@ -197,12 +255,12 @@ class Cluster:
 
     # processes
 
-    def start(self, *arguments: str, patch: str = "", **environment: str) -> Process:
+    def start(self, *arguments: str, patch: str = "", in_terminal: bool = False, **environment: str) -> Process:
         """`timeball` with these arguments; returns at once. *patch* is Python to run in the process before it begins."""
         log = self.folder / f"{arguments[0]}-{len(self.processes) + 1}.log"
         program = ["-c", f"{patch}\nfrom timeball.cli.main import main\nmain()"] if patch else ["-m", "timeball"]
         command = [sys.executable, *program, *arguments]
-        process = Process(command, self.folder, self.environment | environment, log)
+        process = Process(command, self.folder, self.environment | environment, log, in_terminal=in_terminal)
         self.processes.append(process)
         return process
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import io
 import json
 import re
+from dataclasses import fields
 from datetime import timedelta
 from threading import Thread
+from typing import Any, get_args, get_type_hints
 from uuid import UUID
 
 import pytest
 
 from timeball.domain.events import (
+    Event,
     Hoisted,
     LoopBlocked,
     NodeStarted,
@@ -29,6 +32,61 @@ NODE = NodeStarted(Incarnation(UUID(int=1)), "worker", "host/17")
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+
+# One of each, in the fields that can have it; the texts are as unpleasant as they come.
+TEXT = 'say "hi" to\n\x1b[2J\udc80 a=b'
+VALUES: dict[Any, Any] = {
+    str: TEXT,
+    str | None: TEXT,
+    int: 8,
+    int | None: 8,
+    bool: True,
+    timedelta: timedelta(milliseconds=1500),
+    tuple[float, ...]: (0.25, 3.5),
+    UUID: UUID(int=1),
+}
+
+
+def filled(kind: type[Any]) -> Any:
+    """An event of this kind with a value in every field."""
+    hints = get_type_hints(kind)
+    return kind(
+        **{field.name: VALUES[getattr(hints[field.name], "__supertype__", hints[field.name])] for field in fields(kind)}
+    )
+
+
+@pytest.mark.parametrize("kind", get_args(Event), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("stream", [Terminal, io.StringIO], ids=["a terminal", "a pipe"])
+@pytest.mark.parametrize("log_format", ["auto", "text", "json"])
+def test_every_event_can_be_told_in_every_format(log_format: str, stream: type[io.StringIO], kind: type[Any]) -> None:
+    told = stream()
+    is_text = log_format == "text" or (log_format == "auto" and stream is Terminal)
+
+    logging_emit(log_format, "debug", told)(filled(kind))
+
+    text = told.getvalue()
+    if is_text:
+        plain = re.sub(r"\x1b\[\d+m", "", text)
+        assert all(line.isprintable() for line in plain.splitlines())
+        first, *below = plain.splitlines()
+        names = {field.name for field in fields(kind)}
+        traces = names & {"stack", "traceback"}
+        assert all(f"{name}=" in first for name in names - traces)
+        assert all(line.startswith("    ") for line in below)
+        assert bool(below) == bool(traces)
+    else:
+        assert json.loads(text).keys() >= {field.name for field in fields(kind)}
+
+
+def test_a_stack_stands_below_its_line_in_a_terminal() -> None:
+    stream = Terminal()
+
+    logging_emit("auto", stream=stream)(LoopBlocked(timedelta(seconds=3), "File a.py\n  time.sleep(3)\n\x1b[2J"))
+
+    first, *below = re.sub(r"\x1b\[\d+m", "", stream.getvalue()).splitlines()
+    assert first.endswith("loop.blocked           blocked_for='3000.0 ms'")
+    assert below == ["    File a.py", "      time.sleep(3)", "    \\x1b[2J"]
 
 
 def test_a_line_for_people() -> None:

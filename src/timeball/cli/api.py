@@ -11,7 +11,7 @@ from timeball.cli.nodes import run_on_best_loop, spare_what_stays, tell_stranger
 from timeball.cli.program import load_program, settings_of
 from timeball.dashboard.app import make_front
 from timeball.settings import Settings
-from timeball.telemetry.logs import logging_emit
+from timeball.telemetry.emitting import make_emit
 from timeball.wiring import front_parts, opened
 
 
@@ -23,7 +23,7 @@ def run_api(reference: str | None, host: str | None, port: int | None) -> None:
 
 
 async def _serve(settings: Settings) -> None:
-    tell_strangers(logging_emit(settings.log_format, settings.log_level))
+    tell_strangers(make_emit(settings))
     async with opened(settings) as parts:
         front = front_parts(settings, parts.store, parts.commands)
         server = ApiServer(front, make_front(front))

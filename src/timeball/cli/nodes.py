@@ -19,7 +19,7 @@ from timeball.engine.supervisor import Supervisor
 from timeball.errors import InvalidInput
 from timeball.handlers.registry import Registry
 from timeball.settings import Settings, unknown_variables
-from timeball.telemetry.logs import logging_emit
+from timeball.telemetry.emitting import make_emit
 from timeball.wiring import Parts, front_parts, make_supervisor, opened
 
 if TYPE_CHECKING:
@@ -92,10 +92,8 @@ async def _run(
     is_up: bool,
     with_demo: bool,
 ) -> None:
-    emit = logging_emit(settings.log_format, settings.log_level)
-    metrics: ProcessMetrics | None = None
-    if is_up or settings.metrics_port is not None:
-        metrics, emit = _counted(emit)
+    metrics = _counters() if is_up or settings.metrics_port is not None else None
+    emit = make_emit(settings, *([] if metrics is None else [metrics.emit]))
     tell_strangers(emit)
     async with opened(settings) as parts:
         registry = Registry() if program is None else program.registry
@@ -131,12 +129,11 @@ async def _run(
         await _run_both(supervisor, api)
 
 
-def _counted(emit: Emit) -> tuple[ProcessMetrics, Emit]:
-    """Counters of what is emitted, and an `emit` that counts; a process that nobody reads has no memory for them."""
-    from timeball.telemetry.metrics import ProcessMetrics, both
+def _counters() -> ProcessMetrics:
+    """Counters of what is emitted; a process whose metrics nothing reads has no memory for them."""
+    from timeball.telemetry.metrics import ProcessMetrics
 
-    metrics = ProcessMetrics()
-    return metrics, both(emit, metrics.emit)
+    return ProcessMetrics()
 
 
 def spare_what_stays() -> None:

@@ -209,6 +209,15 @@ class SettingUnknown:
 
 
 @dataclass(frozen=True, slots=True)
+class TelemetryFailed:
+    """A log or a counter could not take an event, so many times by now; the engine went on."""
+
+    event_name: str
+    error: str
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
 class Draining:
     """A worker takes no more work, and finishes what it has."""
 
@@ -278,6 +287,7 @@ Event = (
     | RecordsForgotten
     | ScheduleUndeclared
     | SettingUnknown
+    | TelemetryFailed
     | Draining
     | BrokerLost
     | BrokerSilent

@@ -24,7 +24,7 @@ from typing import Any
 import asyncpg
 
 from timeball.clock import ClockReading, SystemClock
-from timeball.domain.events import ClockStepped, Emit, LoopBlocked
+from timeball.domain.events import ClockStepped, Emit, LoopBlocked, ServiceFailed
 from timeball.domain.node import BrokerStatus, Node
 from timeball.domain.turns import Turns
 from timeball.env import Env
@@ -119,27 +119,49 @@ class Heartbeat:
         self._deadline = max(self._deadline, sent + (self._node.lease.span - _MARGIN).total_seconds())
 
     def _beat_in_thread(self) -> None:
-        asyncio.run(self._beat())
+        """Beat to the end; an error that nothing foresaw is told, and the heart beats on. A thread that ends otherwise ends the life."""
+        failures = 0
+        try:
+            while not self._stopped and not self.is_lost:
+                try:
+                    asyncio.run(self._beat())
+                except Exception as error:
+                    failures += 1
+                    self._tell_failure(error, failures)
+                    # When the lease was renewed last is unknown now.
+                    self._is_in_haste = True
+                    self._rest_for(_RETRY_SECONDS)
+                    self._watch_deadline()
+        finally:
+            if not self._stopped:
+                self._lose("the thread of the heartbeat has ended")
+
+    def _tell_failure(self, error: Exception, failures: int) -> None:
+        pause = timedelta(seconds=_RETRY_SECONDS)
+        message = f"{type(error).__name__}: {error}"
+        self._emit(ServiceFailed("heartbeat", message, pause, traceback.format_exc(), failures))
 
     async def _beat(self) -> None:
         connection: Any = None
         next_renewal = self._env.clock.monotonic() + self._node.lease.interval.total_seconds()
-        while not self._stopped and not self.is_lost:
-            # Blocking is right here: nothing else lives in this thread's loop.
-            self._rest_for(self._until_next_duty(next_renewal))
-            if self._is_in_haste and not self._stopped:
-                # Nodes come and go together: one renewal is to hear of all of them.
-                self._rest_for(_GATHER_SECONDS)
-            self._watch_loop()
-            self._watch_deadline()
-            if self._stopped or self.is_lost or not self._is_time_to_renew(next_renewal):
-                continue
-            self._is_in_haste = False
-            connection = await self._renew(connection)
-            pause = self._node.lease.interval.total_seconds() if connection is not None else _RETRY_SECONDS
-            next_renewal = self._env.clock.monotonic() + pause
-        if connection is not None:
-            await _close(connection)
+        try:
+            while not self._stopped and not self.is_lost:
+                # Blocking is right here: nothing else lives in this thread's loop.
+                self._rest_for(self._until_next_duty(next_renewal))
+                if self._is_in_haste and not self._stopped:
+                    # Nodes come and go together: one renewal is to hear of all of them.
+                    self._rest_for(_GATHER_SECONDS)
+                self._watch_loop()
+                self._watch_deadline()
+                if self._stopped or self.is_lost or not self._is_time_to_renew(next_renewal):
+                    continue
+                self._is_in_haste = False
+                connection = await self._renew(connection)
+                pause = self._node.lease.interval.total_seconds() if connection is not None else _RETRY_SECONDS
+                next_renewal = self._env.clock.monotonic() + pause
+        finally:
+            if connection is not None:
+                await _close(connection)
 
     def _rest_for(self, seconds: float) -> None:
         self._roused.wait(min(seconds, _LOOK_SECONDS))

@@ -1,14 +1,17 @@
 """One life of a node: its lease, its services, and the order of their end.
 
 A life ends in one of two ways. It leaves: its services stop, what it held is given back, its row is removed. Or it is lost: the
-lease ran out, and everything is dropped where it stands, because others may hold it by now. Then the node begins another life.
+lease ran out, or one of its services ended, and everything is dropped where it stands, because others may hold it by now. Then the
+node begins another life.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextvars import Context
 from datetime import timedelta
+from functools import partial
 
 from timeball.domain.events import Emit, NodeLost, NodeStarted, NodeStopped
 from timeball.domain.hints import Hints
@@ -71,10 +74,13 @@ class Life:
             service.beat = beat
         # Whatever they say, they say only where the lease has been confirmed.
         confirmed = Confirmation(self.heartbeat.confirm).context()
-        self._tasks = [
-            self._loop.create_task(service.run(), name=service.name, context=confirmed.copy()) for service in started
-        ]
+        self._tasks = [self._run_service(service, confirmed.copy()) for service in started]
         self.emit(NodeStarted(self.node.incarnation, self.node.kind.value, self.node.name))
+
+    def _run_service(self, service: Service, context: Context) -> asyncio.Task[None]:
+        task = self._loop.create_task(service.run(), name=service.name, context=context)
+        task.add_done_callback(partial(self._on_service_ended, service))
+        return task
 
     def end(self) -> None:
         """Ask this life to leave."""
@@ -96,6 +102,11 @@ class Life:
             return True
         await self.leave()
         return False
+
+    def _on_service_ended(self, service: Service, task: asyncio.Task[None]) -> None:
+        """A service ends with its life, or when it is told to: a life in which one is missing otherwise is lost."""
+        if not self._ended.is_set() and not service.is_stopping:
+            self._on_lost(_manner(task))
 
     async def drop(self, reason: str) -> None:
         """The lease is gone: let go of everything at once, and write nothing."""
@@ -130,3 +141,11 @@ class Life:
             # A statement that nobody answers cannot be called off at once; it is not waited for.
             await asyncio.wait(self._tasks, timeout=_FAREWELL_SECONDS)
         await self.listener.hang_up()
+
+
+def _manner(task: asyncio.Task[None]) -> str:
+    """How a service ended that should not have."""
+    if task.cancelled():
+        return f"the task of the {task.get_name()} was cancelled, by a handler most likely"
+    error = task.exception()
+    return f"the {task.get_name()} ended" + (f": {type(error).__name__}: {error}" if error is not None else "")

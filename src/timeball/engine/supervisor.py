@@ -14,6 +14,8 @@ from timeball.errors import StoreError
 
 _FIRST_PAUSE = 0.2
 _LONGEST_PAUSE = 1.0
+# A life that lasted so long says nothing about the next.
+_STEADY_SECONDS = 60.0
 
 MakeLife = Callable[[], Life]
 
@@ -78,19 +80,22 @@ class _Node:
         """Begin a new life whenever one was lost, until stopped or asked to drain."""
         failures = 0
         while not self._stopping.is_set():
+            began = self._env.clock.monotonic()
             try:
                 self._life = self._make_life()
-                was_lost = await self._life.run()
-            except StoreError as error:
-                pause = min(_FIRST_PAUSE * 2 ** min(failures, 10), _LONGEST_PAUSE)
-                failures += 1
+                if not await self._life.run():
+                    return
+                error = None
+            except StoreError as raised:
+                error = raised
+            if self._env.clock.monotonic() - began >= _STEADY_SECONDS:
+                failures = 0
+            pause = min(_FIRST_PAUSE * 2 ** min(failures, 10), _LONGEST_PAUSE)
+            failures += 1
+            if error is not None:
                 message = f"{type(error).__name__}: {error}"
                 self._emit(ServiceFailed("node", message, timedelta(seconds=pause), failures=failures))
-                await self._wait(pause)
-                continue
-            failures = 0
-            if not was_lost:
-                return
+            await self._wait(pause)
 
     async def _wait(self, seconds: float) -> None:
         try:

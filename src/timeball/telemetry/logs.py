@@ -40,6 +40,7 @@ from timeball.domain.events import (
     ShardsChanged,
     StraysTakenIn,
     SucceededInBatch,
+    TelemetryFailed,
     TicketsPublished,
     TicketsUsed,
 )
@@ -70,6 +71,7 @@ _LEVELS: dict[type[Event], tuple[int, str]] = {
     RecordsForgotten: (logging.INFO, "records.forgotten"),
     ScheduleUndeclared: (logging.WARNING, "schedule.undeclared"),
     SettingUnknown: (logging.WARNING, "setting.unknown"),
+    TelemetryFailed: (logging.ERROR, "telemetry.failed"),
     Draining: (logging.INFO, "worker.draining"),
     BrokerLost: (logging.WARNING, "broker.lost"),
     BrokerSilent: (logging.WARNING, "broker.silent"),
@@ -77,6 +79,8 @@ _LEVELS: dict[type[Event], tuple[int, str]] = {
     TicketsPublished: (logging.DEBUG, "tickets.published"),
     TicketsUsed: (logging.DEBUG, "tickets.used"),
 }
+# Fields of many lines.
+_TRACES = ("stack", "traceback")
 _PREFIXES = {"execution_id": "exe", "job_id": "job", "incarnation": "nod"}
 
 
@@ -101,7 +105,7 @@ def logging_emit(log_format: str = "auto", level: str = "info", stream: TextIO |
 
 def _is_repetition(event: Event) -> bool:
     """Of failures in a row the first is told, the second, the fourth, the eighth...: a night without a database is a page, not a book."""
-    return isinstance(event, ServiceFailed) and event.failures.bit_count() > 1
+    return isinstance(event, ServiceFailed | TelemetryFailed) and event.failures.bit_count() > 1
 
 
 def _processors(*, is_text: bool, colors: bool) -> list[Any]:
@@ -112,8 +116,17 @@ def _processors(*, is_text: bool, colors: bool) -> list[Any]:
 
 
 def _quote(_logger: Any, _method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """What cannot be seen, or would move the cursor of a terminal, is shown as Python writes it."""
-    return {name: _Quoted(value) if _is_unseen(value) else value for name, value in fields.items()}
+    """What cannot be seen, or would move the cursor of a terminal, is shown as Python writes it; stacks stand below their line."""
+    traces = [fields.pop(name) for name in _TRACES if name in fields]
+    shown = {name: _Quoted(value) if _is_unseen(value) else value for name, value in fields.items()}
+    if traces:
+        # structlog puts the text of this name below the line, and takes nothing but a text.
+        shown["stack"] = "\n".join(f"    {_visible(line)}" for trace in traces for line in trace.splitlines())
+    return shown
+
+
+def _visible(line: str) -> str:
+    return line if line.isprintable() else repr(line)[1:-1]
 
 
 def _is_unseen(value: Any) -> bool:

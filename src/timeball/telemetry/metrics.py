@@ -13,7 +13,6 @@ from timeball.domain.events import (
     BrokerSilent,
     BrokerWorks,
     ClockStepped,
-    Emit,
     Event,
     Hoisted,
     ListenerChanged,
@@ -26,6 +25,7 @@ from timeball.domain.events import (
     RetriesHeldBack,
     ServiceFailed,
     ShardsChanged,
+    TelemetryFailed,
     TicketsPublished,
     TicketsUsed,
 )
@@ -52,6 +52,9 @@ class ProcessMetrics:
         self._hoisted = self._counter("executions_hoisted", "Executions that were moved to ready.")
         self._refused = self._counter("hoists_refused", "Hoists that somebody else, or an edit, was ahead of.")
         self._failures = self._counter("service_failures", "Errors that a loop met and went on after.", "service")
+        self._telemetry_failures = self._counter(
+            "telemetry_failures", "Events that the log or the counters could not take."
+        )
         self._held_back = self._counter("retries_held_back", "Retries that the budget of their target had no room for.")
         self._clock_steps = self._counter("clock_steps", "Times that the database's clock was set.")
         self._blocked = self._counter("loop_blocked_seconds", "How long something kept the event loop from turning.")
@@ -87,6 +90,8 @@ class ProcessMetrics:
                 self._refused.inc(refused)
             case ServiceFailed(service=service):
                 self._failures.labels(service).inc()
+            case TelemetryFailed():
+                self._telemetry_failures.inc()
             case RetriesHeldBack(count=count):
                 self._held_back.inc(count)
             case ClockStepped():
@@ -115,16 +120,6 @@ class ProcessMetrics:
     def collect(self) -> Iterable[Metric]:
         """What was counted."""
         return self.registry.collect()
-
-
-def both(first: Emit, second: Emit) -> Emit:
-    """An `emit` for two who want to know."""
-
-    def emit(event: Event) -> None:
-        first(event)
-        second(event)
-
-    return emit
 
 
 def serve(metrics: ProcessMetrics, port: int, host: str) -> Callable[[], Any]:
