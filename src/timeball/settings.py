@@ -165,6 +165,12 @@ class ApiSettings(_Section):
     largest_bulk_megabytes: float = Field(
         default=32, gt=0, le=1_000, description="The largest body of a request that creates many jobs."
     )
+    largest_body_values: int = Field(
+        default=200_000, ge=1_000, description="How many values (objects, lists, texts, numbers) a body may have."
+    )
+    largest_bulk_values: int = Field(
+        default=500_000, ge=1_000, description="How many values the body of a request that creates many jobs may have."
+    )
 
 
 def _refuse(problem: str | None) -> None:

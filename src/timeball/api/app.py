@@ -12,6 +12,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute
 
 from timeball.api.auth import Doorkeeper, Gate
+from timeball.api.described import RouteNeeds
 from timeball.api.desk import ApiParts, Desk
 from timeball.api.docs_page import CONTENT_POLICY, render_docs
 from timeball.api.door import FrontDoor
@@ -100,6 +101,7 @@ def make_api(parts: ApiParts, gate: Doorkeeper | None = None) -> FastAPI:
         limits=Limits(settings, parts.env.clock.monotonic),
         settings=settings,
         new_id=parts.env.new_id,
+        needs=RouteNeeds(routes),
     )
     app.add_middleware(GZipMiddleware, minimum_size=_COMPRESS_FROM, compresslevel=4)
     return app

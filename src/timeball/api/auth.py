@@ -186,13 +186,17 @@ def needs(role: Role) -> Callable[[Request], Awaitable[Caller]]:
     """A dependency: the caller, if their role is at least this one."""
 
     async def admitted(request: Request) -> Caller:
-        caller: Caller | None = request.state.caller
-        if caller is None:
-            raise _unauthenticated("a key is needed here")
-        caller.needs(role, f"{request.method} {request.url.path[:200]}")
-        return caller
+        return admit(request.state.caller, role, f"{request.method} {request.url.path[:200]}")
 
     return admitted
+
+
+def admit(caller: Caller | None, role: Role, what: str) -> Caller:
+    """The caller, if there is one and their role is at least this one; Refusal (401 or 403) otherwise."""
+    if caller is None:
+        raise _unauthenticated("a key is needed here")
+    caller.needs(role, what)
+    return caller
 
 
 async def _caller(request: Request) -> Any:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from fastapi import Depends
+from fastapi import Depends, routing
+from starlette.routing import BaseRoute
 
 from timeball.api.auth import Role, needs
 from timeball.api.parameters import known_parameters
@@ -54,6 +57,39 @@ def described_export(example: str) -> dict[str, Any]:
     made["responses"][200]["content"]["application/jsonl"] = {"example": '{"id":"..."}\n'}
     made["responses"][200]["content"]["application/json"] = {"example": [{"id": "..."}]}
     return made
+
+
+@dataclass(frozen=True, slots=True)
+class RouteNeed:
+    """What a route asks of its caller; a role of None means that the route is for everybody."""
+
+    role: Role | None
+
+
+class RouteNeeds:
+    """Finds what the route of a request asks of its caller, without reading the body."""
+
+    def __init__(self, routes: Sequence[BaseRoute]) -> None:
+        self._routes = routes
+        self._table: list[tuple[re.Pattern[str], frozenset[str], RouteNeed]] | None = None
+
+    def find(self, method: str, path: str) -> RouteNeed | None:
+        """What the route asks; None if no route answers this method at this path."""
+        # Made by the first request: reading the signatures of all routes takes long.
+        if self._table is None:
+            self._table = [_entry(route) for route in _flat(self._routes)]
+        return next((need for regex, methods, need in self._table if method in methods and regex.match(path)), None)
+
+
+def _flat(routes: Sequence[BaseRoute]) -> Iterable[Any]:
+    """Every route by itself; newer versions of FastAPI keep included routers as they are."""
+    contexts = getattr(routing, "iter_route_contexts", None)
+    return routes if contexts is None else contexts(routes)
+
+
+def _entry(route: Any) -> tuple[re.Pattern[str], frozenset[str], RouteNeed]:
+    role = route.openapi_extra["x-role"]
+    return route.path_regex, frozenset(route.methods), RouteNeed(None if role == "none" else Role(role))
 
 
 def _problem_response(code: int) -> dict[str, Any]:

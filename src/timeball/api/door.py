@@ -1,14 +1,18 @@
 """The front door: what is done to every request before a route sees it.
 
-A request gets an id; its sender is identified; its body is read whole, within limits of size and depth, and must be JSON;
-a POST under an Idempotency-Key is answered once.
+A request gets an id; its sender is identified, and must have the role that the route needs before the first byte of the body
+is read; the body is read whole, within limits of size, depth and number of values, and must be JSON; a POST under an
+Idempotency-Key is answered once.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from itertools import accumulate
 from typing import Any
 from uuid import UUID
 
@@ -17,7 +21,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from timeball.api.auth import Caller, Doorkeeper
+from timeball.api.auth import Caller, Doorkeeper, admit
+from timeball.api.described import RouteNeeds
 from timeball.api.idempotency import HEADER, Memory, answer_once
 from timeball.api.limits import Limits
 from timeball.api.problems import Refusal, problem_for
@@ -38,6 +43,10 @@ _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+# An opening bracket as the number 1, a closing one as -1.
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+# Reading a larger body takes some milliseconds, during which others are to be answered.
+_LARGE_BODY = 64 * 1024
 
 _SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -58,6 +67,7 @@ class FrontDoor:
         limits: Limits,
         settings: ApiSettings,
         new_id: Callable[[], UUID],
+        needs: RouteNeeds,
     ) -> None:
         self._app = app
         self._gate = gate
@@ -65,6 +75,7 @@ class FrontDoor:
         self._limits = limits
         self._settings = settings
         self._new_id = new_id
+        self._needs = needs
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -125,11 +136,18 @@ class FrontDoor:
         if method not in _WITH_BODY:
             await self._app(scope, receive, send)
             return
+        need = self._needs.find(method, _own_path(scope))
+        if need is None:
+            # No route reads this body: the answer is 404 or 405.
+            await self._app(scope, _Replayed(b"", receive).receive, send)
+            return
+        if need.role is not None:
+            admit(caller, need.role, f"{method} {scope['path'][:200]}")
         _check_media_type(headers)
         body = await self._read_body(_own_path(scope), headers, receive)
         self._limits.count_bytes(_place(scope) if caller is None else caller.name, len(body))
         # Whoever reads the body by hand finds it read already.
-        scope["state"]["document"] = _parsed(body, is_bulk=_own_path(scope) == _BULK_PATH) if body else None
+        scope["state"]["document"] = await self._parse(body, is_bulk=_own_path(scope) == _BULK_PATH) if body else None
         replayed = _Replayed(body, receive)
         key = headers.get(HEADER)
         if method != "POST" or key is None or caller is None:
@@ -142,6 +160,11 @@ class FrontDoor:
         is_bulk = path == _BULK_PATH
         megabytes = settings.largest_bulk_megabytes if is_bulk else settings.largest_body_megabytes
         return await _read_body(headers, receive, int(megabytes * _MEGABYTE))
+
+    async def _parse(self, body: bytes, *, is_bulk: bool) -> Any:
+        most = self._settings.largest_bulk_values if is_bulk else self._settings.largest_body_values
+        parse = partial(_parsed, body, most_values=most, is_bulk=is_bulk)
+        return parse() if len(body) < _LARGE_BODY else await asyncio.to_thread(parse)
 
 
 def _place(scope: Scope) -> str:
@@ -194,11 +217,18 @@ def _too_large(most: int) -> Refusal:
     )
 
 
-def _parsed(body: bytes, *, is_bulk: bool) -> Any:
-    """The body as JSON, if it is any, and not nested so deeply that whoever walks through it would fall.
+def _parsed(body: bytes, *, most_values: int, is_bulk: bool) -> Any:
+    """The body as JSON, if it is any, has at most *most_values*, and is not nested so deeply that to walk through it would fail.
 
-    In bulk that would take longer than all the rest; there the parser's own limit must do, and each payload is looked at.
+    In bulk the depth takes longer than all the rest; there the parser's own limit must do, and each payload is looked at.
     """
+    if _has_more_values(body, most_values):
+        raise Refusal(
+            413,
+            "too_many_values",
+            f"the body has more than {most_values} values (objects, lists, texts, numbers), expected at most that many",
+            hint="send less at once",
+        )
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -210,14 +240,27 @@ def _parsed(body: bytes, *, is_bulk: bool) -> Any:
     return document
 
 
+def _has_more_values(body: bytes, most: int) -> bool:
+    """Whether a body has more values than that, told by what stands between them, before anything is made of it."""
+    if _separators(body) < most:
+        return False
+    # Texts may be full of commas; only now, because looking for texts takes longer than the parser does.
+    number, end = 1, 0
+    for text in _STRING.finditer(body):
+        number += _separators(body[end : text.start()])
+        end = text.end()
+        if number > most:
+            return True
+    return number + _separators(body[end:]) > most
+
+
+def _separators(body: bytes) -> int:
+    return body.count(b",") + body.count(b"[") + body.count(b"{")
+
+
 def _is_too_deep(body: bytes) -> bool:
-    """Take away all pairs of brackets with nothing between them, a level at a time: quicker than counting in a loop."""
-    brackets = _STRING.sub(b"", body).translate(None, _NO_BRACKETS)
-    for _ in range(DEEPEST):
-        if not brackets:
-            return False
-        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
-    return bool(brackets)
+    brackets = _STRING.sub(b"", body).translate(_STEPS, _NO_BRACKETS)
+    return max(accumulate(memoryview(brackets).cast("b")), default=0) > DEEPEST
 
 
 def _too_deep() -> Refusal:

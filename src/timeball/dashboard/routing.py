@@ -47,10 +47,11 @@ def _endpoint(page: Page, role: Role) -> Callable[[Request], Awaitable[Response]
             return _to_login(request)
         visit = Visit(request, site, caller)
         request.state.visit = visit
+        # Before the form is read: its size is not for callers to choose who may not send it.
+        caller.needs(role, f"{request.method} {request.url.path[:200]}")
         if request.method == "POST":
             await visit.read_form()
             refuse_foreign(request, visit.form.get("token", ""))
-        caller.needs(role, f"{request.method} {request.url.path[:200]}")
         return await page(visit)
 
     return endpoint

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import orjson
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from timeball.api.auth import Caller, Role
@@ -61,10 +61,13 @@ class Visit:
     async def read_form(self) -> None:
         """Read what a form sent."""
         body = bytearray()
-        async for chunk in self.request.stream():
-            body += chunk
-            if len(body) > _LARGEST_FORM:
-                raise Refusal(413, "body_too_large", f"the form has more than {_LARGEST_FORM} bytes")
+        try:
+            async for chunk in self.request.stream():
+                body += chunk
+                if len(body) > _LARGEST_FORM:
+                    raise Refusal(413, "body_too_large", f"the form has more than {_LARGEST_FORM} bytes")
+        except ClientDisconnect:
+            raise Refusal(400, "disconnected", "the request ended before its form did") from None
         self.form_pairs = parse_qsl(body.decode(errors="replace"), keep_blank_values=True, max_num_fields=2_000)
         self.form = dict(self.form_pairs)
 

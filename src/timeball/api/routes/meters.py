@@ -103,7 +103,11 @@ async def metrics_of_executions(
 
 
 @plain_router.api_route(
-    "/metrics", methods=["GET", "HEAD"], include_in_schema=False, dependencies=[Depends(needs(Role.VIEWER))]
+    "/metrics",
+    methods=["GET", "HEAD"],
+    include_in_schema=False,
+    dependencies=[Depends(needs(Role.VIEWER))],
+    openapi_extra={"x-role": Role.VIEWER.value},
 )
 async def prometheus(request: Request, desk: TheDesk) -> Response:
     """The numbers as Prometheus reads them: OpenMetrics where `Accept` asks for it, the older text otherwise."""
