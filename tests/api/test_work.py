@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message
 from tests.api.conftest import ROLES
 from tests.api.test_access import ROUTES
 from tests.api.test_conventions import check_problem
+from timeball import misfits
 from timeball.api.app import make_api
 from timeball.api.door import DEEPEST, _has_more_values, _is_too_deep
 from timeball.dashboard.app import make_front
@@ -161,3 +162,97 @@ def test_depth_is_counted_outside_of_texts(excess: int) -> None:
     body = b"[" * depth + b'"]}[["' + b"]" * depth
 
     assert _is_too_deep(body) is bool(excess)
+
+
+# payloads in lists
+
+
+async def test_a_list_leaves_large_payloads_out_and_the_job_shows_them(client: httpx.AsyncClient) -> None:
+    large, small = {"a": "x" * 9_000}, {"a": "x" * 1_000, "password": "hidden"}
+    for name, payload in (("large", large), ("small", small)):
+        assert (await client.post("/jobs", json={"handler": "h", "name": name, "payload": payload})).status_code == 201
+
+    jobs = {job["name"]: job for job in (await client.get("/jobs")).json()["data"]}
+    exported = (await client.get("/jobs/export?format=jsonl")).text
+
+    assert set(jobs["large"]["payload"]) == {"$timeball"}
+    assert "left out of lists" in jobs["large"]["payload"]["$timeball"]
+    assert jobs["small"]["payload"] == small | {"password": "••••••"}
+    assert (await client.get("/jobs/large")).json()["payload"] == large
+    assert "x" * 9_000 in exported
+
+
+async def test_the_note_in_place_of_a_payload_cannot_be_stored(client: httpx.AsyncClient) -> None:
+    await client.post("/jobs", json={"handler": "h", "name": "large", "payload": {"a": "x" * 9_000}})
+    shown = (await client.get("/jobs")).json()["data"][0]["payload"]
+
+    check_problem(await client.patch("/jobs/large", json={"payload": shown}), 422, "invalid_payload")
+
+
+async def test_only_fields_that_are_asked_for_are_redacted(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.post("/jobs", json={"handler": "h", "name": "a", "payload": {"token": "x"}})
+    looked_at: list[Any] = []
+    monkeypatch.setattr("timeball.api.views.redacted_in_list", looked_at.append)
+
+    page = await client.get("/jobs?fields=name")
+
+    assert page.json()["data"] == [{"name": "a"}]
+    assert looked_at == []
+
+
+async def test_large_fields_are_left_out_of_audit_and_revisions(client: httpx.AsyncClient) -> None:
+    await client.post("/jobs", json={"handler": "h", "name": "a", "payload": {"a": "x" * 9_000}})
+    await client.patch("/jobs/a", json={"payload": {"a": "y" * 9_000}, "priority": 7})
+
+    rows = (await client.get("/audit")).json()["data"]
+    audit = next(row for row in rows if row["action"] == "job.update")
+    revisions = (await client.get("/jobs/a/revisions")).json()["data"]
+    changes = {one["field"]: one for revision in revisions for one in revision["changes"] if revision["version"] == 2}
+
+    assert "left out" in audit["after"]["payload"]["$timeball"]
+    assert audit["after"]["priority"] == 7
+    assert "left out" in changes["payload"]["before"]["$timeball"]
+    assert changes["priority"]["after"] == 7
+
+
+# unknown fields
+
+
+async def test_problems_are_worded_only_as_far_as_they_are_told(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worded: list[str] = []
+    original = misfits.nearest
+    monkeypatch.setattr("timeball.misfits.nearest", lambda name, known: worded.append(name) or original(name, known))
+
+    some = await client.post("/schedules/preview", json={f"field{number}": 1 for number in range(99)})
+    many = await client.post("/schedules/preview", json={f"field{number}": 1 for number in range(5_000)})
+
+    check_problem(some, 422, "invalid_input")
+    assert len(some.json()["errors"]) == 50
+    assert len(worded) <= 50
+    check_problem(many, 422, "invalid_input")
+    assert [error["pointer"] for error in many.json()["errors"]] == ["/"]
+    assert "5000 fields were given" in many.json()["detail"]
+
+
+async def test_problems_of_a_bulk_stand_at_their_places(client: httpx.AsyncClient) -> None:
+    jobs: list[Any] = [{"handler": "h", "priority": number % 100} for number in range(250)]
+    jobs[7] |= {"name": 5}
+    jobs[249] |= {"unknown": 1}
+
+    response = await client.post("/jobs/bulk", json={"jobs": jobs})
+
+    check_problem(response, 422, "invalid_input")
+    assert [error["pointer"] for error in response.json()["errors"]] == ["/jobs/7/name", "/jobs/249/unknown"]
+    check_problem(await client.post("/jobs/bulk", json={"jobs": jobs * 50}), 422, "invalid_input")
+
+
+async def test_a_bulk_in_several_pieces_is_created_whole(client: httpx.AsyncClient) -> None:
+    jobs = [{"handler": "h", "priority": number % 100} for number in range(250)]
+
+    response = await client.post("/jobs/bulk", json={"jobs": jobs})
+
+    assert (response.status_code, response.json()["created"]) == (201, 250)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from io import StringIO
 from typing import Annotated, Any, Literal
 
@@ -24,6 +25,7 @@ Pages = AsyncIterator[Page[Any]]
 _MEDIA_TYPES = {"csv": "text/csv", "jsonl": "application/jsonl", "json": "application/json"}
 # Spreadsheets that do not guess UTF-8 do so behind this mark.
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_ITEMS_AT_A_TIME = 20
 # What a spreadsheet takes for the beginning of a formula.
 _DANGEROUS = ("=", "+", "-", "@", "\t", "\r")
 # An apostrophe in front of these is ours; one that was there before gets another, so that it can be told apart.
@@ -68,17 +70,28 @@ async def _pages(page: Page[Any], read_page: ReadPage) -> Pages:
         yield page
 
 
-async def _jsonl(pages: Pages, show_item: Callable[[Any], Document]) -> AsyncIterator[bytes]:
+async def _shown(pages: Pages, show_item: Callable[[Any], Document]) -> AsyncIterator[list[bytes]]:
+    """Some items at a time as JSON, made in a thread: an item may be as large as a payload, and others wait for this loop."""
     async for page in pages:
-        yield b"".join(to_bytes(show_item(item)) + b"\n" for item in page.items)
+        for first in range(0, len(page.items), _ITEMS_AT_A_TIME):
+            some = page.items[first : first + _ITEMS_AT_A_TIME]
+            yield await asyncio.to_thread(_shown_items, some, show_item)
+
+
+def _shown_items(items: Sequence[Any], show_item: Callable[[Any], Document]) -> list[bytes]:
+    return [to_bytes(show_item(item)) for item in items]
+
+
+async def _jsonl(pages: Pages, show_item: Callable[[Any], Document]) -> AsyncIterator[bytes]:
+    async for lines in _shown(pages, show_item):
+        yield b"".join(line + b"\n" for line in lines)
 
 
 async def _json(pages: Pages, show_item: Callable[[Any], Document]) -> AsyncIterator[bytes]:
     before = b"["
-    async for page in pages:
-        for item in page.items:
-            yield before + to_bytes(show_item(item))
-            before = b",\n"
+    async for lines in _shown(pages, show_item):
+        yield before + b",\n".join(lines)
+        before = b",\n"
     yield b"]\n" if before != b"[" else b"[]\n"
 
 
@@ -86,9 +99,9 @@ async def _csv(
     columns: list[str], pages: Pages, show_item: Callable[[Any], Document], has_mark: bool
 ) -> AsyncIterator[bytes]:
     yield (_BYTE_ORDER_MARK if has_mark else b"") + _rows([columns])
-    async for page in pages:
+    async for lines in _shown(pages, show_item):
         # Through JSON, so that an instant looks alike in both formats.
-        documents = (orjson.loads(to_bytes(show_item(item))) for item in page.items)
+        documents = map(orjson.loads, lines)
         yield _rows([[cell(document[column]) for column in columns] for document in documents])
 
 

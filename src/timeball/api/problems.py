@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
+from itertools import islice
 from typing import Any
 from urllib.parse import quote
 
@@ -22,6 +23,7 @@ MEDIA_TYPE = "application/problem+json"
 # What RFC 3986 allows in a path as it is; `instance` is a URI reference.
 _IN_PATHS = "/:@!$&'()*+,;=~-._"
 _log = logging.getLogger("timeball.api")
+MOST_ERRORS = 50
 
 
 class Refusal(Exception):
@@ -68,7 +70,7 @@ def problem_for(error: Exception, request: Request) -> Response:
         case RequestValidationError():
             return _invalid(request, error)
         case InvalidInput():
-            where = [{name: shown(text, 500) for name, text in one.items()} for one in error.errors[:50]]
+            where = [{name: shown(text, 500) for name, text in one.items()} for one in error.errors[:MOST_ERRORS]]
             return _problem(request, 422, error.code, str(error), error.hint, where)
         case NotAllowed():
             return _problem(request, 403, error.code, str(error), error.hint)
@@ -113,7 +115,7 @@ def _of_framework(request: Request, error: HTTPException) -> Response:
 
 
 def _invalid(request: Request, error: RequestValidationError) -> Response:
-    found = [one for place, problems in _by_place(error) for one in _misfits_at(place, problems, error, request)][:50]
+    found = [one for place, problems in _by_place(error) for one in _misfits_at(place, problems, error, request)]
     errors = [{"pointer": pointer, "detail": misfit.words} for pointer, misfit in found]
     detail = "; ".join(misfit.words for _, misfit in found[:3])
     unknown = any(misfit.is_unknown for _, misfit in found)
@@ -123,9 +125,9 @@ def _invalid(request: Request, error: RequestValidationError) -> Response:
 
 
 def _by_place(error: RequestValidationError) -> list[tuple[str, list[Any]]]:
-    """What does not fit in the body, the query, the path, the headers."""
+    """What does not fit in the body, the query, the path, the headers; no more of it than is told."""
     places: dict[str, list[Any]] = {}
-    for problem in error.errors():
+    for problem in islice(error.errors(), MOST_ERRORS):
         place, *steps = problem["loc"]
         places.setdefault(str(place), []).append({**problem, "loc": steps})
     return list(places.items())

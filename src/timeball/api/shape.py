@@ -35,6 +35,10 @@ class Shape:
     fields: tuple[str, ...] | None
     expand: frozenset[str]
 
+    def shows(self, field: str) -> bool:
+        """Whether a field is to be told."""
+        return self.fields is None or field in self.fields
+
     def fit(self, document: Document) -> Document:
         """A document with only the fields that were asked for; what was expanded stays."""
         if self.fields is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import datetime, timedelta
@@ -15,7 +16,7 @@ from timeball.domain.dead_letters import DeadGroup, DeadGrouping
 from timeball.domain.execution import Attempt, Execution
 from timeball.domain.ids import show, show_execution, show_job
 from timeball.domain.job import JobSpec, spec_of
-from timeball.domain.redaction import redacted
+from timeball.domain.redaction import redacted, redacted_fields_in_list, redacted_in_list
 from timeball.domain.search import Page, PageRequest
 from timeball.insights import ExecutionView, FireTime, JobView, Landing
 
@@ -23,6 +24,8 @@ Item = TypeVar("Item")
 Document = dict[str, Any]
 
 _WISHED = tuple(field.name for field in fields(JobSpec))
+# To walk through as many takes some milliseconds.
+_MANY_CHARACTERS = 32 * 1024
 _JSON = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
 
 
@@ -53,8 +56,8 @@ def page_document(page: Page[Item], request: PageRequest, show_item: Callable[[I
     return document
 
 
-def job_document(view: JobView) -> Document:
-    """A job with how it stands; secrets hidden."""
+def job_document(view: JobView, *, in_list: bool = False, with_payload: bool = True) -> Document:
+    """A job with how it stands; secrets hidden. A list leaves large payloads out."""
     job, standing = view.job, view.standing
     spec = spec_of(job)
     wish = {name: getattr(spec, name) for name in _WISHED}
@@ -70,7 +73,7 @@ def job_document(view: JobView) -> Document:
         {"id": show_job(job.id)}
         | wish
         | {
-            "payload": redacted(orjson.loads(job.payload)),
+            "payload": _payload(job.payload, in_list=in_list) if with_payload else None,
             "tags": list(job.tags),
             "kind": job.kind,
             "status": view.status,
@@ -85,6 +88,15 @@ def job_document(view: JobView) -> Document:
             "updated_at": job.updated_at,
         }
     )
+
+
+def _payload(text: str, *, in_list: bool) -> Any:
+    return redacted_in_list(text) if in_list else redacted(orjson.loads(text))
+
+
+async def off_loop(work: Callable[[], Item], characters: int) -> Item:
+    """What *work* makes of so many characters of JSON; in a thread if they are many, so that others are answered meanwhile."""
+    return await asyncio.to_thread(work) if characters > _MANY_CHARACTERS else work()
 
 
 def execution_document(execution: Execution) -> Document:
@@ -203,8 +215,8 @@ def queue_document(row: Mapping[str, Any]) -> Document:
 
 
 def audit_document(row: Mapping[str, Any]) -> Document:
-    """Who changed what; secrets hidden."""
-    before, after = (None if row[side] is None else redacted(orjson.loads(row[side])) for side in ("before", "after"))
+    """Who changed what; secrets hidden, large fields left out."""
+    before, after = (None if row[side] is None else redacted_fields_in_list(row[side]) for side in ("before", "after"))
     return dict(row) | {"id": show("aud", row["id"]), "before": before, "after": after}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -22,6 +23,8 @@ from timeball.store.interface import AuditEntry, Created, Opening, Own, Pattern,
 if TYPE_CHECKING:
     from timeball.store.interface import LoopLine, ThreadLine
 
+_PREPARED_AT_A_TIME = 50
+
 
 class Creating(Base):
     """Make jobs."""
@@ -36,7 +39,12 @@ class Creating(Base):
         self, specs: Sequence[JobSpec], connection: Any = None, actor: Actor = LOCAL, deed: Deed | None = None
     ) -> list[Created]:
         """Create jobs, all or none. A one-off whose `unique_key` is alive gives the execution that holds the key."""
-        prepared = self.prepare(specs, actor, deed)
+        prepared: list[tuple[Job, Opening | None]] = []
+        for number, one in enumerate(self._prepare_each(specs, actor, deed), start=1):
+            prepared.append(one)
+            if number % _PREPARED_AT_A_TIME == 0:
+                # Thousands of schedules are seconds of work, and others wait for this loop.
+                await asyncio.sleep(0)
         jobs, openings = [job for job, _ in prepared], [opening for _, opening in prepared if opening is not None]
         if deed is not None and deed.is_repeated:
             done = await self._created_before(jobs, openings)
@@ -89,12 +97,17 @@ class Creating(Base):
         self, specs: Sequence[JobSpec], actor: Actor = LOCAL, deed: Deed | None = None
     ) -> list[tuple[Job, Opening | None]]:
         """Check wishes and make them jobs with their first executions, ready to be written."""
+        return list(self._prepare_each(specs, actor, deed))
+
+    def _prepare_each(
+        self, specs: Sequence[JobSpec], actor: Actor, deed: Deed | None
+    ) -> Iterator[tuple[Job, Opening | None]]:
         now = self._env.clock.now()
         ids = map(JobId, deed.ids(len(specs))) if deed is not None else (self._new_job_id() for _ in specs)
-        prepared = [self._prepare_one(spec, now, id_) for spec, id_ in zip(specs, ids, strict=True)]
-        for job, _ in prepared:
+        for spec, id_ in zip(specs, ids, strict=True):
+            job, opening = self._prepare_one(spec, now, id_)
             self._check_payload(job.handler, job.payload, actor)
-        return prepared
+            yield job, opening
 
     def _prepare_one(self, spec: JobSpec, now: datetime, job_id: JobId) -> tuple[Job, Opening | None]:
         is_immediate = _is_immediate(spec)

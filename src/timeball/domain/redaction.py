@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import orjson
+
 from timeball.errors import PayloadError
 
 REDACTED = "••••••"
@@ -17,8 +19,10 @@ _SECRET_KEY = re.compile(
 )
 # The password in `amqp://user:password@host`; it may hold an @ itself.
 _IN_ADDRESS = re.compile(r"(://[^/\s:@]{0,200}:)[^/\s]{1,500}(?=@)")
-# The token in `https://host/path?token=...`.
-_IN_QUERY = re.compile(r"([?&]([^=&#\s]{1,100})=)[^&#\s]+")
+# The token in `https://host/path?token=...`. No `?` in the name: each one would be looked at again from every one before it.
+_IN_QUERY = re.compile(r"([?&]([^=&#?\s]{1,100})=)[^&#\s]+")
+# Lists show payloads up to this size.
+LONGEST_IN_LISTS = 8 * 1024
 
 
 def is_secret(key: str) -> bool:
@@ -37,6 +41,28 @@ def redacted(value: Any) -> Any:
             return _IN_QUERY.sub(_redacted_parameter, _IN_ADDRESS.sub(rf"\1{REDACTED}", value))
         case _:
             return value
+
+
+def redacted_in_list(text: str) -> Any:
+    """A JSON document as a list shows it: a large one is left out, and a note says so.
+
+    A page of the largest payloads would have 50 MB. The note contains the dots, so that it cannot be stored by mistake.
+    """
+    if len(text) <= LONGEST_IN_LISTS:
+        return redacted(orjson.loads(text))
+    return {"$timeball": f"{REDACTED} {len(text)} characters are left out of lists; the single item shows them"}
+
+
+def redacted_fields_in_list(text: str) -> Any:
+    """A JSON object as a list shows it: each field that is large is left out by itself."""
+    document = orjson.loads(text)
+    if len(text) <= LONGEST_IN_LISTS or not isinstance(document, dict):
+        return redacted_in_list(text)
+    return {
+        name: entry
+        for name, value in document.items()
+        for entry in redacted({name: redacted_in_list(orjson.dumps(value).decode())}).values()
+    }
 
 
 def _redacted_parameter(found: re.Match[str]) -> str:

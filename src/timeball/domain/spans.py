@@ -19,7 +19,8 @@ _UNITS = (
     ("s", timedelta(seconds=1)),
     ("ms", timedelta(milliseconds=1)),
 )
-_PATTERN = re.compile(r"\s*".join(rf"(?:([0-9]{{1,15}}(?:\.[0-9]{{1,9}})?)\s*{unit})?" for unit, _ in _UNITS))
+# At most one blank in each place: several, each of any length, could be divided in too many ways.
+_PATTERN = re.compile(" ?".join(rf"(?:([0-9]{{1,15}}(?:\.[0-9]{{1,9}})?) ?{unit})?" for unit, _ in _UNITS))
 _LONGEST_TEXT = 100
 _LONGEST = timedelta(days=366 * 200)
 
@@ -54,7 +55,7 @@ def show_span(span: timedelta) -> str:
 
 
 def _from_text(text: str, field: str) -> timedelta:
-    wanted = text.strip().lower()
+    wanted = " ".join(text.lower().split())
     found = _PATTERN.fullmatch(wanted) if len(wanted) <= _LONGEST_TEXT else None
     if found is None or not any(found.groups()):
         raise _not_a_span(f'"{shown(text)}"', field)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -26,7 +27,7 @@ from timeball.api.many import (
     item_document,
     summed_up,
 )
-from timeball.api.problems import Refusal
+from timeball.api.problems import MOST_ERRORS, Refusal
 from timeball.api.routes.jobs import IdempotencyKey
 from timeball.api.schemas.bulk import BulkCreated, BulkJobs, BulkOut, JobBulkIn
 from timeball.api.schemas.jobs import JobIn
@@ -44,6 +45,7 @@ from timeball.errors import Conflict, InvalidInput, NotAllowed, NotFound
 router = APIRouter(prefix="/jobs/bulk", tags=["jobs"])
 
 _MOST = 10_000
+_READ_AT_A_TIME = 100
 _NONE = object()
 # With one of these a job is more than a payload in a queue, and cannot be written in bulk.
 _SINGULAR = frozenset(
@@ -74,20 +76,23 @@ async def create_jobs(
     """
     # By hand: ten thousand models would take longer than the database does.
     document = request.state.document
-    payloads = _alike(document)
+    payloads = await asyncio.to_thread(_alike, document)
     if payloads is not None:
         return await _copy(desk, caller, document["jobs"][0], payloads)
-    wishes = _read(document)
+    wishes = await _read_in_pieces(document)
     if wishes.mode == "per_item":
         deeds = [None] * len(wishes.jobs) if caller.deed is None else caller.deed.parts(len(wishes.jobs))
         each = enumerate(zip(wishes.jobs, deeds, strict=True))
         return _created([await _create_one(desk, caller.acting(), number, job, deed) for number, (job, deed) in each])
-    specs = [_at(number, partial(spec_from, job)) for number, job in enumerate(wishes.jobs)]
+    specs = await asyncio.to_thread(
+        lambda: [_at(number, partial(spec_from, job)) for number, job in enumerate(wishes.jobs)]
+    )
     try:
         made = await desk.commands.create_all(specs, actor=caller.acting(), deed=caller.deed)
     except InvalidInput:
         for number, spec in enumerate(specs):
             _at(number, partial(desk.commands.prepare, [spec], caller.acting()))
+            await asyncio.sleep(0)
         raise
     return _created([_item(number, one.job_id, one.execution_id, is_new=one.is_new) for number, one in enumerate(made)])
 
@@ -121,7 +126,9 @@ def _are_equal(jobs: list[dict[str, Any]]) -> bool:
 
 async def _copy(desk: Desk, caller: Caller, first: dict[str, Any], payloads: list[Any]) -> Response:
     wish = _read({"jobs": [first | {"payload": {}}]}).jobs[0]
-    texts = [_at(number, partial(_payload_text, payload)) for number, payload in enumerate(payloads)]
+    texts = await asyncio.to_thread(
+        lambda: [_at(number, partial(_payload_text, payload)) for number, payload in enumerate(payloads)]
+    )
     try:
         ids = await desk.commands.enqueue_many(spec_from(wish), texts, caller.acting(), caller.deed)
     except InvalidInput as error:
@@ -148,6 +155,41 @@ def _read(document: Any) -> BulkJobs:
     except ValidationError as error:
         found = [{**item, "loc": ("body", *item["loc"])} for item in error.errors(include_url=False)]
         raise RequestValidationError(found, body=document) from error
+
+
+async def _read_in_pieces(document: Any) -> BulkJobs:
+    """Some jobs at a time, so that others are answered meanwhile; until as many problems are found as are told."""
+    jobs = document.get("jobs") if isinstance(document, dict) else None
+    if not isinstance(jobs, list) or len(jobs) <= _READ_AT_A_TIME:
+        return _read(document)
+    if len(jobs) > _MOST:
+        raise InvalidInput(f"jobs has {len(jobs)} items, expected 1 to {_MOST}", field="jobs", hint="send less at once")
+    read: list[JobIn] = []
+    problems: list[Any] = []
+    wishes: BulkJobs | None = None
+    for first in range(0, len(jobs), _READ_AT_A_TIME):
+        try:
+            piece = BulkJobs.model_validate(document | {"jobs": jobs[first : first + _READ_AT_A_TIME]})
+        except ValidationError as error:
+            problems += [_moved(item, first) for item in error.errors(include_url=False)]
+            if len(problems) >= MOST_ERRORS:
+                break
+        else:
+            wishes = piece
+            read += piece.jobs
+        await asyncio.sleep(0)
+    if problems or wishes is None:
+        raise RequestValidationError(problems, body=document)
+    return BulkJobs.model_construct(jobs=read, mode=wishes.mode)
+
+
+def _moved(problem: Any, first: int) -> Any:
+    """A problem of a piece of the jobs, at its place among all of them."""
+    match problem["loc"]:
+        case ("jobs", int(number), *steps):
+            return {**problem, "loc": ("body", "jobs", first + number, *steps)}
+        case steps:
+            return {**problem, "loc": ("body", *steps)}
 
 
 def _at(number: int, work: Callable[[], Any]) -> Any:

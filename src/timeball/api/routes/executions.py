@@ -19,7 +19,7 @@ from timeball.api.schemas.bulk import BulkOut, ExecutionBulkIn
 from timeball.api.schemas.common import ListOut, Many, Reason
 from timeball.api.schemas.executions import ExecutionFull, ExecutionOut, LogLineOut, TryOut
 from timeball.api.schemas.jobs import RunIn
-from timeball.api.views import answer, execution_document, full_execution_document
+from timeball.api.views import answer, execution_document, full_execution_document, off_loop
 from timeball.api.waiting import Wait, awaited_execution, shown_execution
 from timeball.api.wishes import check_search, execution_filter, searched_executions
 from timeball.domain.ids import ExecutionId, parse_id
@@ -83,7 +83,8 @@ async def get_execution(execution: ExecutionRef, desk: TheDesk, shape: FullExecu
     """One execution: its attempts, time line, result and error."""
     view = await desk.insights.view_execution(execution)
     more = await expansions([view.execution], shape, desk.insights)
-    return answer(shape.fit(full_execution_document(view) | more[view.execution.id]))
+    document = await off_loop(lambda: full_execution_document(view), len(view.payload))
+    return answer(shape.fit(document | more[view.execution.id]))
 
 
 @router.get(

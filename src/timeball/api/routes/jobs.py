@@ -19,7 +19,7 @@ from timeball.api.described import (
     listed,
 )
 from timeball.api.desk import Desk, TheDesk
-from timeball.api.expanding import ExecutionShape, JobShape, executions_page, expanded_job
+from timeball.api.expanding import ExecutionShape, JobShape, executions_page, job_answer, jobs_page
 from timeball.api.export import Format, WithMark, exported
 from timeball.api.problems import Refusal
 from timeball.api.schemas.bulk import ExecutionIds
@@ -32,7 +32,6 @@ from timeball.api.views import (
     answer,
     fire_time_document,
     job_document,
-    page_document,
     to_bytes,
 )
 from timeball.api.waiting import Wait, awaited_execution, shown_execution
@@ -119,9 +118,11 @@ async def shown_creation(desk: Desk, created: Created) -> Response:
 async def list_jobs(
     desk: TheDesk, wanted: TheFilter, page: ThePage, shape: JobShape, sort: Sort = JobOrder.NEWEST
 ) -> Response:
-    """List jobs. Searching payloads needs the role editor: it would tell a viewer what is hidden from them."""
-    found = await desk.insights.jobs(wanted, sort, page)
-    return answer(shape.fit_page(page_document(found, page, lambda view: expanded_job(view, shape, desk.insights))))
+    """List jobs. Searching payloads needs the role editor: it would tell a viewer what is hidden from them.
+
+    In the place of a payload of more than 8 KB stands a note, `{"$timeball": "..."}`; the job itself and the export show it.
+    """
+    return answer(await jobs_page(await desk.insights.jobs(wanted, sort, page), page, shape, desk.insights))
 
 
 @router.get(
@@ -154,7 +155,7 @@ def _job_cells(view: JobView) -> Document:
 async def get_job(job: JobRef, desk: TheDesk, shape: JobShape) -> Response:
     """One job. Its ETag is its version."""
     view = await desk.insights.view_job(job)
-    return answer(shape.fit(expanded_job(view, shape, desk.insights)), headers=_etag(view))
+    return answer(await job_answer(view, shape, desk.insights), headers=_etag(view))
 
 
 _CHANGE: dict[str, Any] = described(

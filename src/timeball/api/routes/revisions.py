@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import asdict
 
 from fastapi import APIRouter
@@ -13,8 +14,8 @@ from timeball.api.desk import TheDesk
 from timeball.api.routes.jobs import JobRef, ThePage
 from timeball.api.schemas.common import ListOut
 from timeball.api.schemas.jobs import RevisionOut
-from timeball.api.views import Document, answer, page_document
-from timeball.domain.redaction import redacted
+from timeball.api.views import Document, answer, page_document, to_bytes
+from timeball.domain.redaction import redacted_fields_in_list
 from timeball.insights import Change, Revision
 
 router = APIRouter(tags=["jobs"])
@@ -37,8 +38,12 @@ _EXAMPLE = {
     **described(Role.VIEWER, listed(_EXAMPLE), fails=[404]),
 )
 async def revisions(job: JobRef, desk: TheDesk, page: ThePage) -> Response:
-    """Who changed what of a job, when and why, field by field, the latest first; the last of all is its creation."""
-    return answer(page_document(await desk.insights.revisions(job, page), page, _document))
+    """Who changed what of a job, when and why, field by field, the latest first; the last of all is its creation.
+
+    In the place of a value of more than 8 KB stands a note, `{"$timeball": "..."}`.
+    """
+    found = await desk.insights.revisions(job, page)
+    return answer(await asyncio.to_thread(page_document, found, page, _document))
 
 
 def _document(revision: Revision) -> Document:
@@ -46,5 +51,6 @@ def _document(revision: Revision) -> Document:
 
 
 def _change_document(change: Change) -> Document:
-    before, after = (redacted({change.field: side})[change.field] for side in (change.before, change.after))
+    sides = (redacted_fields_in_list(to_bytes({change.field: side}).decode()) for side in (change.before, change.after))
+    before, after = (side[change.field] for side in sides)
     return {"field": change.field, "before": before, "after": after}

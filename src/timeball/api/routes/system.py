@@ -20,6 +20,7 @@ from timeball.api.views import (
     audit_document,
     fire_time_document,
     landing_document,
+    off_loop,
     page_document,
 )
 from timeball.api.wishes import moment_from
@@ -145,5 +146,7 @@ async def audit(
     subject: Annotated[Words | None, Query(description="Only about this.")] = None,
     actor: Annotated[Words | None, Query(description="Only by this one.")] = None,
 ) -> Response:
-    """Who changed what, when and why, the latest first."""
-    return answer(page_document(await desk.insights.audit(subject, actor, page), page, audit_document))
+    """Who changed what, when and why, the latest first. In the place of a field of more than 8 KB stands a note."""
+    found = await desk.insights.audit(subject, actor, page)
+    characters = sum(len(row["before"] or "") + len(row["after"] or "") for row in found.items)
+    return answer(await off_loop(lambda: page_document(found, page, audit_document), characters))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path
@@ -14,10 +15,10 @@ from timeball.api.routes.jobs import CREATED_EXAMPLE, IdempotencyKey, IfMatch, T
 from timeball.api.schemas.common import ListOut
 from timeball.api.schemas.jobs import JobCreated
 from timeball.api.schemas.templates import TemplateIn, TemplateOut, TemplatePatch, TemplateUse
-from timeball.api.views import Document, answer, page_document
+from timeball.api.views import Document, answer, page_document, to_bytes
 from timeball.api.wishes import fields_of, version_from
 from timeball.domain.ids import show
-from timeball.domain.redaction import redacted
+from timeball.domain.redaction import redacted, redacted_fields_in_list
 from timeball.domain.template import Template, placeholders
 from timeball.errors import Conflict
 
@@ -42,7 +43,7 @@ _EXAMPLE = {
 async def list_templates(desk: TheDesk, page: ThePage) -> Response:
     """List templates by name, cursor by cursor."""
     found = await desk.insights.templates(page)
-    return answer(page_document(found, page, template_document))
+    return answer(await asyncio.to_thread(page_document, found, page, _listed_template))
 
 
 @router.post(
@@ -158,6 +159,12 @@ def _job_of(body: Any) -> dict[str, Any]:
 
 def _tag(template: Template) -> dict[str, str]:
     return {"ETag": f'"{template.version}"'}
+
+
+def _listed_template(template: Template) -> Document:
+    """A template as a list shows it: without large fields of its job."""
+    text = to_bytes(template.job).decode()
+    return template_document(template) | {"job": redacted_fields_in_list(text)}
 
 
 def template_document(template: Template) -> Document:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 T = TypeVar("T")
 
@@ -26,10 +26,21 @@ def storable(text: str) -> str:
 Words = Annotated[str, Field(max_length=200), AfterValidator(storable)]
 
 
+# Far more than any object of ours has; to list a problem for each of a hundred thousand unknown ones takes seconds.
+MOST_FIELDS = 100
+
+
 class In(BaseModel):
     """What comes in."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_few_fields(cls, value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > MOST_FIELDS:
+            raise ValueError(f"{len(value)} fields were given, expected some of: {', '.join(cls.model_fields)}")
+        return value
 
 
 class Reason(In):

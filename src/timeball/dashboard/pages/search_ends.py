@@ -19,8 +19,8 @@ from timeball.domain.search import JobFilter, JobOrder, PageRequest
 pages = Pages()
 _MOST = 12
 _FIELDS: Mapping[str, Mapping[str, Field]] = {"/executions": EXECUTION_FIELDS, "/jobs": JOB_FIELDS}
-# The term that is being typed, from the last blank on; inside quotes a blank is none.
-_LAST = re.compile(r'(-?)((?:[^\s"]|"[^"]*"?)*)$')
+# A term goes on to the next blank; inside quotes a blank is none.
+_TERM = re.compile(r'(?:[^\s"]|"[^"]*"?)+')
 _EXAMPLES = {
     Kind.SPAN: (">1s", ">30s", ">5m", ">1h", "<1s"),
     Kind.MOMENT: ("-1h", "-24h", "-7d"),
@@ -33,9 +33,7 @@ async def search_ends(visit: Visit) -> Response:
     """Ways in which a search may go on, each as the whole search."""
     fields = _FIELDS.get(visit.query("list"), EXECUTION_FIELDS)
     text = visit.request.query_params.get("q", "")[:1_000]
-    found = _LAST.search(text)
-    assert found is not None
-    before, minus, word = text[: found.start()], found[1], found[2]
+    before, minus, word = split_last(text)
     name, colon, typed = word.partition(":")
     if not colon:
         ends = [
@@ -50,6 +48,15 @@ async def search_ends(visit: Visit) -> Response:
             if not (comma and _is_odd(value))
         ]
     return visit.page("partials/search_ends.html", ends=[f"{before}{minus}{end}" for end in ends[:_MOST]])
+
+
+def split_last(text: str) -> tuple[str, str, str]:
+    """What stands before the term that is being typed, its minus if it has one, and the term."""
+    last = ""
+    for found in _TERM.finditer(text):
+        last = found[0] if found.end() == len(text) else ""
+    minus = "-" if last.startswith("-") else ""
+    return text[: len(text) - len(last)], minus, last.removeprefix("-")
 
 
 def _allowed(visit: Visit, fields: Mapping[str, Field]) -> list[str]:

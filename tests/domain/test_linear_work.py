@@ -1,0 +1,103 @@
+"""Texts from outside are looked at in time that grows with their length, and not with its square."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from timeball.api.door import _has_more_values, _is_too_deep
+from timeball.dashboard.pages.search_ends import split_last
+from timeball.domain.addresses import address_problem
+from timeball.domain.cron import parse_cron
+from timeball.domain.query import EXECUTION_FIELDS, parse_query
+from timeball.domain.redaction import is_secret, redacted
+from timeball.domain.spans import parse_span
+from timeball.domain.template import placeholders
+from timeball.domain.text import clean
+from timeball.errors import TimeballError
+from timeball.handlers.email_send import _check_line
+
+# Sixteen times the text may take sixteen times as long, and four times that for a busy machine; a square would be 256.
+_LONGER, _ALLOWED = 16, 64
+# Below this, a clock tells nothing.
+_LEAST_SECONDS = 0.002
+
+
+def seconds_of(work: Callable[[str], Any], text: str) -> float:
+    """The least processor time of some tries: what else the machine does makes a try longer, never shorter."""
+    tries: list[float] = []
+    for _ in range(3):
+        before = time.thread_time()
+        with contextlib.suppress(TimeballError, ValueError):
+            work(text)
+        tries.append(time.thread_time() - before)
+    return max(min(tries), _LEAST_SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("work", "pattern"),
+    [
+        (redacted, "?"),
+        (redacted, "&"),
+        (redacted, "?a"),
+        (redacted, "?a=b&"),
+        (redacted, "://a:"),
+        (redacted, "://a:b"),
+        (redacted, ":"),
+        (redacted, "@"),
+        (is_secret, "auth"),
+        (is_secret, "author"),
+        (is_secret, "authors-"),
+        (is_secret, "api"),
+        (is_secret, "pas"),
+        (parse_span, " "),
+        (parse_span, "1"),
+        (parse_span, "1d "),
+        (split_last, "a"),
+        (split_last, "a "),
+        (split_last, '"a'),
+        (split_last, '" "'),
+        (split_last, "-"),
+        (lambda text: parse_query(text, EXECUTION_FIELDS), '"a'),
+        (lambda text: parse_query(text, EXECUTION_FIELDS), "a:"),
+        (lambda text: parse_query(text, EXECUTION_FIELDS), "-a "),
+        (parse_cron, "1,"),
+        (parse_cron, "* "),
+        (parse_cron, "1-"),
+        (clean, "\x00"),
+        (clean, "\ud800"),
+        (_check_line, "=?a"),
+        (_check_line, "?="),
+        (lambda text: address_problem(text, ("postgresql",), "postgresql://host"), "a"),
+        (lambda text: address_problem(text, ("postgresql",), "postgresql://host"), "["),
+        (lambda text: address_problem(text, ("postgresql",), "postgresql://host"), "://"),
+        (lambda text: list(placeholders(text)), "{{ a"),
+        (lambda text: list(placeholders(text)), "{{"),
+        (lambda text: _is_too_deep(text.encode()), "["),
+        (lambda text: _is_too_deep(text.encode()), '"\\"'),
+        (lambda text: _has_more_values(text.encode(), 10), '",'),
+        (lambda text: _has_more_values(text.encode(), 10), '"\\'),
+    ],
+)
+def test_work_grows_with_the_length_of_a_text(work: Callable[[str], Any], pattern: str) -> None:
+    short = "://" + pattern * (16_000 // len(pattern)) + " x"
+    long = "://" + pattern * (_LONGER * 16_000 // len(pattern)) + " x"
+
+    assert seconds_of(work, long) <= _ALLOWED * seconds_of(work, short)
+
+
+@pytest.mark.parametrize("blanks", [10, 90])
+def test_blanks_in_a_span_cannot_be_divided_in_many_ways(blanks: int) -> None:
+    assert seconds_of(parse_span, "1d" + " " * blanks + "x") <= 10 * _LEAST_SECONDS
+    assert parse_span("1d" + " " * blanks + "2h").total_seconds() == 26 * 3600
+
+
+@pytest.mark.parametrize("pattern", ["?", "&", "?a", "?a&", "://a:", "=", "?="])
+def test_no_text_costs_many_times_what_another_of_its_length_costs(pattern: str) -> None:
+    plain, odd = "://" + "a" * 256_000, "://" + pattern * (256_000 // len(pattern))
+
+    assert seconds_of(redacted, odd) <= 16 * seconds_of(redacted, plain)
