@@ -211,9 +211,9 @@ async def test_a_database_closes_without_cutting_anybody_off(
 
 
 async def test_an_address_that_the_driver_cannot_use_is_a_wrong_setting_and_no_outage(database: Database) -> None:
-    other = Database("postgresql://user:canary@127.0.0.1:9/none?sslmode=maybe", database.env)
+    other = Database("postgresql://user:canary@127.0.0.1:9/none?sslmode=verify-ca", database.env)
 
-    with pytest.raises(SettingsError, match="sslmode") as refused:
+    with pytest.raises(SettingsError, match="root certificate file") as refused:
         await other.open()
 
     assert "canary" not in str(refused.value)

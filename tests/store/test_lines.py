@@ -6,6 +6,7 @@ import pytest
 
 from tests.conftest import FreshDatabase
 from timeball.errors import StoreError, StoreUnavailable
+from timeball.store.database_url import DatabaseUrl
 from timeball.store.lines import LoopLine, Route, ThreadLine
 from timeball.store.statements import all_statements
 
@@ -13,7 +14,7 @@ pytestmark = pytest.mark.parametrize("fresh_database", ["pg15", "pg18"], indirec
 
 
 def route_to(dsn: str, *, behind_pgbouncer: bool = False) -> Route:
-    return Route(dsn, {"application_name": "timeball", "jit": "off"}, 10, behind_pgbouncer)
+    return Route(DatabaseUrl.parse(dsn), {"application_name": "timeball", "jit": "off"}, 10, behind_pgbouncer)
 
 
 @pytest.mark.parametrize("behind_pgbouncer", [False, True])

@@ -6,23 +6,64 @@ it knows how to wait for a statement that was cut off, and how to replace what i
 
 A connection that is new to a node may stand in for one that broke, and the node may have been given up meanwhile, or the database be
 another one. So a node has its lease confirmed on each new connection before it says anything else there (`Confirmation`).
+
+`connect` makes every connection of asyncpg: it tries the hosts of the URL one after the other, each for as long as the URL allows.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import Context, ContextVar, copy_context
 from typing import Any
 from weakref import WeakSet
 
 import asyncpg
 
+from timeball.store.database_url import DatabaseUrl
+
 Connection = Any  # asyncpg ships no types
 
 # A worker claims, records and looks around at the same time.
 AT_HAND = 3
 _PATIENCE_SECONDS = 5
+# Seconds that a host may take to answer, unless the URL says another number: a network that swallows packets does not.
+CONNECT_SECONDS = 10
+# As in libpq: after a refused password no other host is asked.
+_TRY_ANOTHER_HOST = (OSError, TimeoutError, asyncpg.CannotConnectNowError, asyncpg.TargetServerAttributeNotMatched)
+
+
+async def connect(url: DatabaseUrl, *, server_settings: Mapping[str, str], **options: Any) -> Connection:
+    """Connect to the first host of the URL that can be used; what the URL asks of the session goes before *server_settings*."""
+    seconds = url.connect_timeout_seconds or CONNECT_SECONDS
+    failures: list[tuple[str, BaseException]] = []
+    for host in url.hosts():
+        told = url.for_asyncpg(host)
+        told["server_settings"] = {**server_settings, **told["server_settings"]}
+        try:
+            return await asyncpg.connect(**told, **options, timeout=seconds)
+        except _TRY_ANOTHER_HOST as error:
+            failures.append((f"{host.name}:{host.port}", error))
+    raise _failure(url, failures, seconds)
+
+
+def _failure(url: DatabaseUrl, failures: list[tuple[str, BaseException]], seconds: float) -> BaseException:
+    told = [f"{where}: {_reason(url, error, seconds)}" for where, error in failures]
+    failure = ConnectionError("; ".join(told))
+    failure.__cause__ = failures[-1][1]
+    return failure
+
+
+def _reason(url: DatabaseUrl, error: BaseException, seconds: float) -> str:
+    if isinstance(error, TimeoutError) and not str(error):
+        return f"no answer within {seconds} s"
+    if isinstance(error, ssl.SSLCertVerificationError) and url.binds_channel:
+        return (
+            f"{error.verify_message}; channel_binding=require has the server's certificate checked: name its authority in sslrootcert, "
+            "or write channel_binding=prefer"
+        )
+    return str(error) or type(error).__name__
 
 
 class Confirmation:

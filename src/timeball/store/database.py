@@ -17,7 +17,8 @@ import asyncpg
 
 from timeball.env import Env
 from timeball.errors import SettingsError, StoreError, StoreUnavailable
-from timeball.store.connections import AT_HAND, Connection, Connections, confirm_first
+from timeball.store.connections import AT_HAND, CONNECT_SECONDS, Connection, Connections, confirm_first, connect
+from timeball.store.database_url import DatabaseUrl
 from timeball.store.lost_replies import write_again
 from timeball.store.statements import numbered
 
@@ -39,8 +40,8 @@ _SESSION = {
     "idle_in_transaction_session_timeout": "10s",
 }
 
-# Seconds to wait for a connection, and for a statement: a network that swallows packets answers neither.
-_PATIENCE = {"timeout": 10, "command_timeout": 60}
+# Seconds to wait for a statement: a network that swallows packets answers none.
+_STATEMENT_SECONDS = 60
 
 _UNREACHABLE = (
     OSError,
@@ -68,6 +69,7 @@ class Database:
 
     def __init__(self, dsn: str, env: Env, *, pool_size: int = 8, behind_pgbouncer: bool = False) -> None:
         self.dsn = dsn
+        self.url = DatabaseUrl.parse(dsn)
         self.env = env
         self.behind_pgbouncer = behind_pgbouncer
         self._pool_size = pool_size
@@ -77,7 +79,7 @@ class Database:
         """Connect; StoreUnavailable says where and why not."""
         with translated(self.dsn):
             pool = await asyncpg.create_pool(
-                self.dsn, min_size=1, max_size=self._pool_size, reset=_keep_session, **self._options()
+                min_size=1, max_size=self._pool_size, reset=_keep_session, connect=self._connect, **self._options()
             )
         self._connections = Connections(pool)
 
@@ -94,8 +96,15 @@ class Database:
     def _options(self) -> dict[str, Any]:
         if self.behind_pgbouncer:
             # In transaction mode a session belongs to nobody: no settings, no prepared statements.
-            return {"statement_cache_size": 0, **_PATIENCE}
-        return {"server_settings": _SESSION, "max_cached_statement_lifetime": 0, **_PATIENCE}
+            return {"server_settings": {}, "statement_cache_size": 0, "command_timeout": _STATEMENT_SECONDS}
+        return {
+            "server_settings": _SESSION,
+            "max_cached_statement_lifetime": 0,
+            "command_timeout": _STATEMENT_SECONDS,
+        }
+
+    async def _connect(self, _dsn: str | None = None, /, **options: Any) -> Connection:
+        return await connect(self.url, **options)
 
     async def connect(self, *, is_patient: bool = False) -> Connection:
         """A connection outside the pool, for a listener or a heartbeat; the caller closes it.
@@ -106,7 +115,7 @@ class Database:
         if is_patient:
             options["command_timeout"] = None
         with translated(self.dsn):
-            connection = await asyncpg.connect(self.dsn, **options)
+            connection = await self._connect(**options)
             try:
                 await confirm_first(connection)
             except BaseException:
@@ -119,13 +128,13 @@ class Database:
         # Here and not above: only programs that enqueue in a row need this driver.
         from timeball.store.lines import Route, ThreadLine
 
-        return ThreadLine.connect(Route(self.dsn, _SESSION, _PATIENCE["timeout"], self.behind_pgbouncer))
+        return ThreadLine.connect(Route(self.url, _SESSION, CONNECT_SECONDS, self.behind_pgbouncer))
 
     def loop_line(self) -> LoopLine:
         """A connection for coroutines of any event loop, made in a thread that has none; the caller closes it."""
         from timeball.store.lines import LoopLine, Route
 
-        return LoopLine.connect(Route(self.dsn, _SESSION, _PATIENCE["timeout"], self.behind_pgbouncer))
+        return LoopLine.connect(Route(self.url, _SESSION, CONNECT_SECONDS, self.behind_pgbouncer))
 
     def connection(self) -> AbstractAsyncContextManager[Connection]:
         """A connection of the pool, for a few statements; behind PgBouncer they are one transaction."""

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
 
 from timeball.errors import StoreError, StoreUnavailable
+from timeball.store.database_url import DatabaseUrl
 from timeball.store.statements import numbered
 
 
@@ -26,18 +26,18 @@ from timeball.store.statements import numbered
 class Route:
     """Where the database is, and how it is spoken to: the settings of a session, and the seconds to wait for a connection."""
 
-    dsn: str
+    url: DatabaseUrl
     session: Mapping[str, str]
     patience_seconds: int
     behind_pgbouncer: bool
 
     def options(self) -> dict[str, Any]:
-        """What the driver is told beside the address."""
-        options: dict[str, Any] = {"connect_timeout": self.patience_seconds, "autocommit": True}
+        """What the driver is told."""
+        options = self.url.for_psycopg()
+        options |= {"connect_timeout": self.url.connect_timeout_seconds or self.patience_seconds, "autocommit": True}
         if not self.behind_pgbouncer:
-            given = conninfo_to_dict(self.dsn).get("options") or ""
             settings = (f"-c {name}={value}" for name, value in self.session.items())
-            options["options"] = " ".join([str(given), *settings])
+            options["options"] = " ".join([options.get("options", ""), *settings])
         return options
 
 
@@ -86,7 +86,7 @@ class ThreadLine(_Line):
     def connect(cls, route: Route) -> ThreadLine:
         """Connect; StoreUnavailable says why not."""
         try:
-            return cls(psycopg.connect(route.dsn, **route.options()), route)
+            return cls(psycopg.connect(**route.options()), route)
         except psycopg.Error as error:
             raise _translation(error) from error
 
@@ -110,7 +110,7 @@ class LoopLine(_Line):
     def connect(cls, route: Route) -> LoopLine:
         """Connect, in a thread that has no loop; StoreUnavailable says why not."""
         try:
-            return cls(asyncio.run(psycopg.AsyncConnection.connect(route.dsn, **route.options())), route)
+            return cls(asyncio.run(psycopg.AsyncConnection.connect(**route.options())), route)
         except psycopg.Error as error:
             raise _translation(error) from error
 
