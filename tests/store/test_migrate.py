@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
 
 import asyncpg
@@ -10,8 +11,9 @@ import pytest
 
 from tests.servers import PostgresServer, wait_until
 from timeball.env import Env
-from timeball.errors import SchemaMismatch, StoreUnavailable
+from timeball.errors import SchemaMismatch, StoreError, StoreUnavailable
 from timeball.store.database import Database
+from timeball.store.database_url import DatabaseUrl
 from timeball.store.migrate import all_migrations, check, migrate, newest_known
 from timeball.store.postgres import Store
 
@@ -21,6 +23,16 @@ def empty_database(postgres_server: PostgresServer) -> Iterator[str]:
     name = postgres_server.create_database()
     yield postgres_server.dsn(name)
     postgres_server.drop_database(name)
+
+
+@pytest.fixture
+def plain_role(postgres_server: PostgresServer, empty_database: str) -> Iterator[str]:
+    """A role that may create nothing in a database."""
+    role = f"plain_{os.getpid()}"
+    postgres_server.execute(f"CREATE ROLE {role} LOGIN")
+    yield role
+    postgres_server.execute(f"DROP OWNED BY {role} CASCADE", str(DatabaseUrl.parse(empty_database).database))
+    postgres_server.execute(f"DROP ROLE {role}")
 
 
 @pytest.fixture
@@ -45,6 +57,22 @@ async def test_ten_that_start_at_once_apply_each_migration_once(empty_database: 
     assert numbers == [migration.number for migration in all_migrations()]
     assert await connection.fetchval("SELECT count(*) FROM timeball.shard") == 8
     await connection.close()
+
+
+async def test_a_schema_that_an_administrator_made_is_enough(
+    postgres_server: PostgresServer, plain_role: str, empty_database: str
+) -> None:
+    database = Database(empty_database.replace("//timeball@", f"//{plain_role}@"), Env())
+
+    with pytest.raises(StoreError, match=f"CREATE SCHEMA timeball AUTHORIZATION {plain_role}"):
+        await migrate(database, shards=8)
+    postgres_server.execute(f"CREATE SCHEMA timeball AUTHORIZATION {plain_role}", str(database.url.database))
+    applied = await migrate(database, shards=8)
+
+    assert len(applied) == len(all_migrations())
+    store = Store(database.dsn, Env())
+    await store.open(migrates=True)
+    await store.close()
 
 
 async def test_a_second_run_changes_nothing_not_even_the_number_of_shards(database: Database) -> None:

@@ -21,6 +21,7 @@ from weakref import WeakSet
 
 import asyncpg
 
+from timeball.errors import SettingsError
 from timeball.store.database_url import DatabaseUrl
 
 Connection = Any  # asyncpg ships no types
@@ -64,6 +65,17 @@ def _reason(url: DatabaseUrl, error: BaseException, seconds: float) -> str:
             "or write channel_binding=prefer"
         )
     return str(error) or type(error).__name__
+
+
+def pgbouncer_problem(message: str) -> SettingsError | None:
+    """What to do when PgBouncer does not pass on what a session of ours begins with; None if it is something else."""
+    if "unsupported startup parameter" not in message:
+        return None
+    problem = (
+        f"PgBouncer stands before PostgreSQL and says: {message.strip()}; set TIMEBALL_BEHIND_PGBOUNCER=true, "
+        "and take what it names out of the URL of the database, should it stand there"
+    )
+    return SettingsError([problem])
 
 
 class Confirmation:

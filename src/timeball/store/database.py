@@ -17,7 +17,15 @@ import asyncpg
 
 from timeball.env import Env
 from timeball.errors import SettingsError, StoreError, StoreUnavailable
-from timeball.store.connections import AT_HAND, CONNECT_SECONDS, Connection, Connections, confirm_first, connect
+from timeball.store.connections import (
+    AT_HAND,
+    CONNECT_SECONDS,
+    Connection,
+    Connections,
+    confirm_first,
+    connect,
+    pgbouncer_problem,
+)
 from timeball.store.database_url import DatabaseUrl
 from timeball.store.lost_replies import write_again
 from timeball.store.statements import numbered
@@ -334,6 +342,8 @@ def _translate(error: BaseException) -> None:
         return  # those who can handle them know them by their own names
     if isinstance(error, asyncpg.ClientConfigurationError):
         raise SettingsError([f"the URL of the database cannot be used: {error}"]) from error
+    if isinstance(error, asyncpg.ProtocolViolationError) and (problem := pgbouncer_problem(str(error))):
+        raise problem from error
     if isinstance(error, _UNREACHABLE):
         raise StoreUnavailable(f"PostgreSQL cannot be reached: {str(error) or type(error).__name__}") from error
     if isinstance(error, asyncpg.PostgresError):

@@ -17,7 +17,8 @@ from typing import Any
 
 import psycopg
 
-from timeball.errors import StoreError, StoreUnavailable
+from timeball.errors import SettingsError, StoreError, StoreUnavailable
+from timeball.store.connections import pgbouncer_problem
 from timeball.store.database_url import DatabaseUrl
 from timeball.store.statements import numbered
 
@@ -123,8 +124,10 @@ class LoopLine(_Line):
             raise _translation(error) from error
 
 
-def _translation(error: psycopg.Error) -> StoreError:
-    """One of our errors for one of the driver's: unreachable, or refused."""
+def _translation(error: psycopg.Error) -> StoreError | SettingsError:
+    """One of our errors for one of the driver's: unreachable, refused, or a wrong setting."""
+    if problem := pgbouncer_problem(str(error)):
+        return problem
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return StoreUnavailable(f"PostgreSQL cannot be reached: {error}")
     return StoreError(f"PostgreSQL refused a statement: {error}")

@@ -13,7 +13,7 @@ from importlib.resources import files
 
 import asyncpg
 
-from timeball.errors import SchemaMismatch
+from timeball.errors import SchemaMismatch, StoreError
 from timeball.store.connections import Connection
 from timeball.store.database import Database, translated
 
@@ -21,8 +21,9 @@ from timeball.store.database import Database, translated
 _LOCK = int.from_bytes(b"timeball", "big") >> 1
 _FILE = re.compile(r"^(\d{4})_(\w+)\.sql$")
 
+# Asked first: CREATE SCHEMA IF NOT EXISTS needs the right to create one even where it exists, made by an administrator for us.
+_HAS_SCHEMA = "SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = 'timeball')"
 _CREATE_TABLE = """
-CREATE SCHEMA IF NOT EXISTS timeball;
 CREATE TABLE IF NOT EXISTS timeball.migration (
     number     integer     PRIMARY KEY,
     name       text        NOT NULL,
@@ -74,6 +75,7 @@ async def _apply_missing(connection: Connection) -> list[Migration]:
     _refuse_newer(present)
     missing = [migration for migration in all_migrations() if migration.number > present]
     if missing:
+        await _create_schema(connection)
         await connection.execute(_CREATE_TABLE)
     for migration in missing:
         await connection.execute(migration.text)
@@ -81,6 +83,20 @@ async def _apply_missing(connection: Connection) -> list[Migration]:
             "INSERT INTO timeball.migration (number, name) VALUES ($1, $2)", migration.number, migration.name
         )
     return missing
+
+
+async def _create_schema(connection: Connection) -> None:
+    if await connection.fetchval(_HAS_SCHEMA):
+        return
+    try:
+        async with connection.transaction():
+            await connection.execute("CREATE SCHEMA timeball")
+    except asyncpg.InsufficientPrivilegeError as error:
+        role = await connection.fetchval("SELECT quote_ident(current_user)")
+        raise StoreError(
+            f"PostgreSQL refused to create the schema timeball: {error}; let an administrator of the database run: "
+            f"CREATE SCHEMA timeball AUTHORIZATION {role}"
+        ) from error
 
 
 async def _fill_shards(connection: Connection, shards: int) -> None:

@@ -1,8 +1,6 @@
 -- Timeball's tables. An execution walks through rooms: due, ready (or blocked), running, finished.
 -- It is in exactly one of them at any time, and its room is its state. Each move is one statement.
 
-CREATE SCHEMA IF NOT EXISTS timeball;
-
 -- What to run and when. Finishing an execution never writes here.
 -- The scheduling rules below `timezone` are NULL for jobs that do not recur.
 CREATE TABLE timeball.job (
