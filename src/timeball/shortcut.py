@@ -157,8 +157,8 @@ class Shortcut(Generic[L]):
     def _keep(self, kept: _Kept[L]) -> None:
         try:
             kept.begin(self._connect())
-        except (StoreError, ImportError):
-            # Of a database that is away the portal knows what to say; and it does where there is no such driver.
+        except (TimeballError, ImportError):
+            # Of a database that is away, or that this driver cannot reach, the portal knows what to say; and it does without this driver.
             self._sent = -_MANY
             self._kept = None
             return

@@ -15,6 +15,7 @@ from django.db.utils import ConnectionHandler
 from timeball.contrib.django import homes, program
 from timeball.contrib.django.homes import UNSAID, Home, find_home
 from timeball.errors import InvalidInput
+from timeball.store.database_url import DatabaseUrl, Host
 
 POSTGRES = {
     "ENGINE": "django.db.backends.postgresql",
@@ -85,6 +86,18 @@ def test_the_options_can_say_it_outright(databases: Any, monkeypatch: pytest.Mon
         ({"HOST": "::1", "PORT": 5432, "PASSWORD": ""}, "postgresql://ana@[::1]:5432/shop"),
         ({"HOST": "", "PORT": "", "USER": ""}, "postgresql:///shop"),
         ({"OPTIONS": {"sslmode": "require", "pool": True}}, f"{URL}?sslmode=require"),
+        (
+            {"HOST": "a,b", "PORT": "1,2", "PASSWORD": ""},
+            "postgresql://ana@/shop?host=a,b&port=1,2",
+        ),
+        (
+            {"OPTIONS": {"options": "-c work_mem=5MB", "connect_timeout": 5, "isolation_level": 2}},
+            f"{URL}?connect_timeout=5&options=-c%20work_mem%3D5MB",
+        ),
+        (
+            {"NAME": "", "HOST": "", "PORT": "", "USER": "", "OPTIONS": {"service": "shop"}},
+            "postgresql:///?service=shop",
+        ),
     ],
 )
 def test_settings_of_django_s_become_a_url(databases: Any, changes: dict[str, Any], url: str) -> None:
@@ -93,19 +106,23 @@ def test_settings_of_django_s_become_a_url(databases: Any, changes: dict[str, An
     assert find_home([UNSAID]).url == url
 
 
+def test_several_hosts_and_ports_of_django_s_are_several_for_timeball(databases: Any) -> None:
+    databases(default=POSTGRES | {"HOST": "a,b", "PORT": "1,2"})
+
+    assert DatabaseUrl.parse(str(find_home([UNSAID]).url), {}).hosts() == [Host("a", 1), Host("b", 2)]
+
+
 @pytest.mark.parametrize(
     ("said", "why"),
     [
         (["queue", UNSAID], "several databases, expected one and the same: 'queue', nothing"),
-        (["moon"], "'moon', expected None or one of DATABASES: 'default', 'service', 'queue'"),
+        (["moon"], "'moon', expected None or one of DATABASES: 'default', 'queue'"),
         ([["queue"]], "expected None or one of DATABASES"),
         (["default"], "'default', which is sqlite, expected a PostgreSQL"),
-        (["service"], "names a connection service"),
     ],
 )
 def test_what_cannot_be_a_home_is_refused(databases: Any, said: list[Any], why: str) -> None:
-    service = {"ENGINE": "django.db.backends.postgresql", "OPTIONS": {"service": "shop"}}
-    databases(default=SQLITE, service=service, queue=POSTGRES)
+    databases(default=SQLITE, queue=POSTGRES)
 
     with pytest.raises(InvalidInput, match=why):
         find_home(said)

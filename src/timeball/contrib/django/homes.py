@@ -10,17 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qs, quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 from django.db import DEFAULT_DB_ALIAS, connections
 
 from timeball.errors import InvalidInput
 from timeball.settings import load_settings
+from timeball.store.database_url import PARAMETERS, DatabaseUrl
 
-# What Django hands to its driver and Timeball's driver knows by the same names; the rest is none of its business.
-_PASSED_ON = ("sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl", "passfile", "target_session_attrs")
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
-_PORT = 5432
 
 
 class _Unsaid:
@@ -55,6 +53,11 @@ def find_home(said: Iterable[object]) -> Home:
     return Home(given or own, str(word))
 
 
+def home_of(alias: str) -> Home:
+    """Django's database of this *alias*, whatever Timeball's own settings say."""
+    return Home(_url_of(_checked(alias)), alias)
+
+
 def _found(given: str | None) -> Home:
     """The home of those who say nothing: Django's own database, if nothing speaks against it."""
     if DEFAULT_DB_ALIAS not in connections or connections[DEFAULT_DB_ALIAS].vendor != "postgresql":
@@ -79,19 +82,15 @@ def _url_of(alias: str) -> str:
     """A database of Django's as a URL."""
     found: Mapping[str, Any] = connections[alias].settings_dict
     options: Mapping[str, Any] = found.get("OPTIONS") or {}
-    if "service" in options:
-        raise InvalidInput(
-            f"DATABASES[{alias!r}] names a connection service, which Timeball cannot read; "
-            "set TIMEBALL_DATABASE_URL to the same database"
-        )
     host, port = str(found.get("HOST") or ""), str(found.get("PORT") or "")
-    query = {name: options[name] for name in _PASSED_ON if name in options}
-    if host.startswith("/"):
+    # What Django hands to libpq; the rest is for Django itself, or for its driver.
+    query = {name: options[name] for name in PARAMETERS if name in options}
+    if host.startswith("/") or "," in host:
         query |= {"host": host} | ({"port": port} if port else {})
         host = port = ""
     place = (f"[{host}]" if ":" in host else host) + (f":{port}" if port else "")
     return f"postgresql://{_login(found)}{place}/{quote(str(found.get('NAME') or ''), safe='')}" + (
-        f"?{urlencode(query)}" if query else ""
+        f"?{urlencode(query, quote_via=quote, safe=',')}" if query else ""
     )
 
 
@@ -102,13 +101,11 @@ def _login(found: Mapping[str, Any]) -> str:
     return quote(user, safe="") + (f":{quote(password, safe='')}" if password else "") + "@"
 
 
-def _place(url: str) -> tuple[str, int, str]:
-    """Host, port and name of a database, as far as two URLs can be compared by them."""
-    parts = urlsplit(url)
-    query = parse_qs(parts.query)
-    host = parts.hostname or query.get("host", [""])[0]
-    port = parts.port or int(query.get("port", [str(_PORT)])[0])
-    return "localhost" if host in _LOCAL else host, port, parts.path.lstrip("/")
+def _place(url: str) -> tuple[list[tuple[str, int]], str | None]:
+    """Hosts, ports and name of a database, as far as two URLs can be compared by them."""
+    parsed = DatabaseUrl.parse(url)
+    hosts = ((host.name, host.port) for host in parsed.hosts())
+    return sorted(("localhost" if name in _LOCAL else name, port) for name, port in hosts), parsed.database
 
 
 def _listed(words: Iterable[object]) -> str:

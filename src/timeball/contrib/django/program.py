@@ -5,6 +5,9 @@
 A backend takes note of every task that is defined for it (Django has it check each one), and a worker imports the module
 `tasks` of every installed app, and what OPTIONS name as `modules`, so that it knows them all. Handlers and schedules may be
 declared here as on any other `Timeball`: `@tb.cron("0 6 * * *")` in a module `tasks` is enough.
+
+Django's test runner gives its connections another database and drops it in the end. Timeball goes along: its connections are closed
+before a test database is made, copied or dropped, and the next one leads to where Django's connection leads by then.
 """
 
 from __future__ import annotations
@@ -12,19 +15,23 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
+from functools import wraps
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import django
 from django.apps import apps
 from django.conf import settings as django_settings
+from django.db import connections
+from django.db.backends.base.creation import BaseDatabaseCreation
 from django.utils.module_loading import autodiscover_modules
 
 from timeball.app import Timeball
 from timeball.contrib.django.frameworks import AnyTask, Task, task_backends
-from timeball.contrib.django.homes import UNSAID, Home, find_home
+from timeball.contrib.django.homes import UNSAID, Home, find_home, home_of
 from timeball.contrib.django.running import task_handler, tidied
-from timeball.errors import InvalidInput
+from timeball.errors import InvalidInput, TimeballError
 from timeball.handlers.registry import Registry
 from timeball.settings import load_settings
 
@@ -47,16 +54,48 @@ class DjangoTimeball(Timeball):
         self._tasks: dict[str, AnyTask] = {}
         self._is_discovered = False
         self._known_home: Home | None = None
+        self._place_of_home: tuple[Any, ...] = ()
+        self._tested_alias: str | None = None
 
     # where
 
     @property
     def home(self) -> Home:
-        """The database of the tasks; found when first asked for."""
+        """The database of the tasks; found when first asked for, and anew when Django's connection leads elsewhere."""
+        known = self._known_home
+        if known is not None and self._place_of_home != _place_of(known.alias):
+            self.let_go()
         if self._known_home is None:
             _set_up()
-            self._known_home = find_home(backend.options.get("database", UNSAID) for backend in own_backends())
+            self._known_home = self._found_home()
+            self._place_of_home = _place_of(self._known_home.alias)
         return self._known_home
+
+    def _found_home(self) -> Home:
+        if self._tested_alias is not None:
+            # TIMEBALL_DATABASE_URL leads to the database that the tests are not to touch.
+            return home_of(self._tested_alias)
+        return find_home(backend.options.get("database", UNSAID) for backend in own_backends())
+
+    def let_go(self) -> None:
+        """Close the connections and forget where they led; the next use looks where Django's database is."""
+        self.close()
+        self._known_home = None
+        if self._env is None:  # else it is redirected, and whoever did that says where to
+            self._known_settings = None
+
+    def test(self, alias: str) -> None:
+        """From now on Django's database of this *alias* is one for tests; it is the home of tasks if it was so before."""
+        with suppress(TimeballError):  # told to the first who enqueues
+            if self.home.alias == alias:
+                self._tested_alias = alias
+        self.let_go()
+
+    def end_test(self, alias: str) -> None:
+        """Django's database of this *alias* is about to be what it was before."""
+        self.let_go()
+        if self._tested_alias == alias:
+            self._tested_alias = None
 
     @property
     def settings(self) -> Settings:
@@ -101,14 +140,46 @@ class DjangoTimeball(Timeball):
 
     def ask(self, work: Callable[[Desk], Coroutine[Any, Any, T]]) -> T:
         """Have something asked of the store, and wait for the answer."""
+        _ = self.home  # it may lead elsewhere by now
         return self._office.portal.call(work)
 
     async def aask(self, work: Callable[[Desk], Coroutine[Any, Any, T]]) -> T:
         """Like `ask`, for coroutines."""
+        _ = self.home
         return await self._office.portal.acall(work)
 
 
 tb = DjangoTimeball()
+
+
+def _place_of(alias: str | None) -> tuple[Any, ...]:
+    """Where Django's connection leads: another place in the processes of a parallel test run."""
+    if alias is None:
+        return ()
+    found = connections[alias].settings_dict
+    return tuple(found.get(name) for name in ("HOST", "PORT", "NAME", "USER"))
+
+
+def _go_along_with_tests() -> None:
+    """Django tells nobody that it makes or drops a test database; so whoever asks for that is heard here."""
+
+    def after(follow: Callable[[str], None], change: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(change)
+        def changed(creation: Any, *args: Any, **kwargs: Any) -> Any:
+            follow(creation.connection.alias)
+            return change(creation, *args, **kwargs)
+
+        return changed
+
+    for name, follow in (
+        ("create_test_db", tb.test),
+        ("clone_test_db", lambda _alias: tb.let_go()),
+        ("destroy_test_db", tb.end_test),
+    ):
+        setattr(BaseDatabaseCreation, name, after(follow, getattr(BaseDatabaseCreation, name)))
+
+
+_go_along_with_tests()
 
 
 def own_backends() -> list[Backend]:
