@@ -112,7 +112,8 @@ class _Host(Generic[T]):
 
     def __init__(self, open_resource: Callable[[], AbstractAsyncContextManager[T]]) -> None:
         self.loop = _new_loop()
-        self.loop.set_default_executor(_Executor(thread_name_prefix="timeball"))
+        self._executor = _Executor(thread_name_prefix="timeball")
+        self.loop.set_default_executor(self._executor)
         self.resource: T | None = None
         self._open_resource = open_resource
         self._stack = AsyncExitStack()
@@ -146,6 +147,8 @@ class _Host(Generic[T]):
         finally:
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join()
+            # Not by the loop: for that it starts a thread, which some Pythons refuse to a program that is about to end.
+            self._executor.shutdown(wait=True)
             self.loop.close()
 
     async def _wind_up(self) -> None:
@@ -155,7 +158,6 @@ class _Host(Generic[T]):
             task.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)
         await self._stack.aclose()
-        await self.loop.shutdown_default_executor()
 
 
 class _Executor(ThreadPoolExecutor):

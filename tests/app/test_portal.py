@@ -119,6 +119,21 @@ def test_closing_closes_the_resource_and_ends_the_thread(portal: Portal[Thing], 
     assert portal.resource is None
 
 
+def test_closing_needs_no_new_thread(portal: Portal[Thing], opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.12.1 refuses one to a program that is about to end, which is when a portal closes itself."""
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    portal.call(Thing.number)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+
+    portal.close()
+
+    assert opener.closed == 1
+    assert threads() == []
+
+
 async def test_closing_from_a_coroutine_does_not_block_its_loop(portal: Portal[Thing], opener: Opener) -> None:
     await portal.acall(Thing.number)
 

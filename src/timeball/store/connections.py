@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import Context, ContextVar, copy_context
 from typing import Any
 from weakref import WeakSet
@@ -22,7 +22,7 @@ from weakref import WeakSet
 import asyncpg
 
 from timeball.errors import SettingsError
-from timeball.store.database_url import DatabaseUrl
+from timeball.store.database_url import DatabaseUrl, Host
 
 Connection = Any  # asyncpg ships no types
 
@@ -35,11 +35,13 @@ CONNECT_SECONDS = 10
 _TRY_ANOTHER_HOST = (OSError, TimeoutError, asyncpg.CannotConnectNowError, asyncpg.TargetServerAttributeNotMatched)
 
 
-async def connect(url: DatabaseUrl, *, server_settings: Mapping[str, str], **options: Any) -> Connection:
-    """Connect to the first host of the URL that can be used; what the URL asks of the session goes before *server_settings*."""
+async def connect(
+    url: DatabaseUrl, hosts: Iterable[Host], *, server_settings: Mapping[str, str], **options: Any
+) -> Connection:
+    """Connect to the first of the hosts that can be used; what the URL asks of the session goes before *server_settings*."""
     seconds = url.connect_timeout_seconds or CONNECT_SECONDS
     failures: list[tuple[str, BaseException]] = []
-    for host in url.hosts():
+    for host in hosts:
         told = url.for_asyncpg(host)
         told["server_settings"] = {**server_settings, **told["server_settings"]}
         try:

@@ -112,7 +112,10 @@ class Database:
         }
 
     async def _connect(self, _dsn: str | None = None, /, **options: Any) -> Connection:
-        return await connect(self.url, **options)
+        hosts = self.url.hosts()
+        if self.url.balances_load:
+            self.env.random.shuffle(hosts)
+        return await connect(self.url, hosts, **options)
 
     async def connect(self, *, is_patient: bool = False) -> Connection:
         """A connection outside the pool, for a listener or a heartbeat; the caller closes it.

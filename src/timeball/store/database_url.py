@@ -14,7 +14,6 @@ docs/reference/database-url.md is the list for users.
 from __future__ import annotations
 
 import os
-import random
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -232,11 +231,27 @@ class DatabaseUrl:
         return self.parameters.get("application_name") or self.parameters.get("fallback_application_name")
 
     def hosts(self) -> list[Host]:
-        """Where to connect, in the order of trying: as written, or mixed up for load_balance_hosts=random."""
-        hosts = self._hosts()
-        if self.parameters.get("load_balance_hosts") == "random":
-            random.shuffle(hosts)
-        return hosts
+        """Where to connect, as written."""
+        names = self.parameters.get("host", "").split(",")
+        addresses = self.parameters.get("hostaddr", "").split(",")
+        count = max(len(names), len(addresses))
+        ports = self.parameters.get("port", "").split(",")
+        if len(ports) == 1:
+            ports *= count
+        names += [""] * (count - len(names))
+        addresses += [""] * (count - len(addresses))
+        if len(ports) != count:
+            raise SettingsError(
+                [
+                    f"the URL of the database has {len(ports)} ports for {count} hosts, expected one for all or one for each"
+                ]
+            )
+        return [_host(*each) for each in zip(names, addresses, ports, strict=True)]
+
+    @property
+    def balances_load(self) -> bool:
+        """Whether the hosts are to be tried in a random order (load_balance_hosts)."""
+        return self.parameters.get("load_balance_hosts") == "random"
 
     def for_asyncpg(self, host: Host) -> dict[str, Any]:
         """The arguments of asyncpg.connect that lead to one of the hosts."""
@@ -279,7 +294,7 @@ class DatabaseUrl:
         options = {name: value for name, value in self.parameters.items() if name in known}
         if "host" not in options and "hostaddr" not in options:
             # The driver looks into one folder, which its makers chose.
-            found = self._hosts()[0]
+            found = self.hosts()[0]
             options |= {"host": found.name, "port": str(found.port)}
         # psycopg's own libpq does not find the certificates of this machine.
         bundle = _system_bundle() if self._names_system else None
@@ -320,25 +335,8 @@ class DatabaseUrl:
             context.maximum_version = ssl.TLSVersion[known["ssl_max_protocol_version"].replace(".", "_")]
         return context
 
-    def _hosts(self) -> list[Host]:
-        names = self.parameters.get("host", "").split(",")
-        addresses = self.parameters.get("hostaddr", "").split(",")
-        count = max(len(names), len(addresses))
-        ports = self.parameters.get("port", "").split(",")
-        if len(ports) == 1:
-            ports *= count
-        names += [""] * (count - len(names))
-        addresses += [""] * (count - len(addresses))
-        if len(ports) != count:
-            raise SettingsError(
-                [
-                    f"the URL of the database has {len(ports)} ports for {count} hosts, expected one for all or one for each"
-                ]
-            )
-        return [_host(*each) for each in zip(names, addresses, ports, strict=True)]
-
     def _check_hosts(self) -> None:
-        hosts = self._hosts()
+        hosts = self.hosts()
         mode = self.parameters.get("sslmode")
         if self._names_system and mode not in (None, "verify-full"):
             raise SettingsError(
