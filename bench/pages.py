@@ -12,6 +12,7 @@ from bench.lab import Lab
 from bench.million import MILLION, furnish
 from bench.notebook import MILLISECONDS
 from bench.system import System
+from timeball.client.in_process import InProcessTransport
 from timeball.dashboard.app import make_front
 from timeball.settings import Settings
 from timeball.wiring import front_parts
@@ -73,7 +74,7 @@ async def _paths(front: httpx.AsyncClient) -> dict[str, str]:
 def _front(system: System) -> httpx.AsyncClient:
     parts = system.parts
     app = make_front(front_parts(Settings(), parts.store, parts.commands))
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://localhost:8080", timeout=60)
+    return httpx.AsyncClient(transport=InProcessTransport(app), base_url="http://localhost:8080", timeout=60)
 
 
 async def _measured(front: httpx.AsyncClient, path: str) -> float:

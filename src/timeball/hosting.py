@@ -13,7 +13,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from timeball.errors import InvalidInput
 
@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from timeball.settings import Settings
     from timeball.wiring import Parts
 
-# Told the headers of a request, it names the role of whoever sent it (viewer, operator, editor, admin), or None.
-Auth = Callable[[Mapping[str, str]], "str | Awaitable[str | None] | None"]
+# A role (viewer, operator, editor, admin), or the name of a person or program and its role; None is not known.
+Known: TypeAlias = "str | tuple[str, str] | None"
+# Told the headers of a request, it says who sent it.
+Auth = Callable[[Mapping[str, str]], "Known | Awaitable[Known]"]
 
 
 class MountedFront:
@@ -70,16 +72,24 @@ class MountedFront:
 
 def host_gate(keys: Any, auth: Auth | None) -> Any:
     """A gate that asks the host application first, and then for a key; never open."""
+    from starlette.datastructures import Headers
+
     from timeball.api.auth import Caller, Gate, Role
+    from timeball.domain.text import check_label
 
     class HostGate(Gate):
         """Tells who is calling, as the host application sees it."""
 
-        async def identify(self, method: str, headers: Any) -> Caller | None:
-            role = None if auth is None else auth(headers)
-            if inspect.isawaitable(role):
-                role = await role
-            return Caller("host", Role(role)) if role is not None else await super().identify(method, headers)
+        async def identify(self, scope: Scope) -> Caller | None:
+            known = None if auth is None else auth(Headers(scope=scope))
+            if inspect.isawaitable(known):
+                known = await known
+            if known is None:
+                return await super().identify(scope)
+            if isinstance(known, str):
+                return Caller("host", Role(known))
+            name, role = known
+            return Caller(f"host:{check_label(name, 'the name that auth returned')}", Role(role))
 
     return HostGate(keys, "a host application")
 

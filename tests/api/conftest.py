@@ -13,7 +13,9 @@ from tests.conftest import FreshDatabase
 from tests.servers import PostgresServer, Servers, ServiceMissing, give_up_on
 from timeball.api.app import make_api
 from timeball.api.server import ApiServer
+from timeball.client.in_process import InProcessTransport
 from timeball.commands import Commands
+from timeball.dashboard.app import make_front
 from timeball.env import Env
 from timeball.handlers.box import Box
 from timeball.settings import Settings
@@ -53,7 +55,7 @@ def parts(store: Store) -> FrontParts:
 @pytest.fixture
 async def client(parts: FrontParts) -> AsyncIterator[httpx.AsyncClient]:
     """A program on the same machine, without a key."""
-    transport = httpx.ASGITransport(app=make_api(parts))
+    transport = InProcessTransport(make_api(parts))
     headers = {"Content-Type": "application/json"}
     async with httpx.AsyncClient(
         transport=transport, base_url="http://localhost:8080/api/v1", headers=headers
@@ -75,18 +77,22 @@ def make_key(parts: FrontParts) -> Callable[[str], Awaitable[dict[str, str]]]:
 @pytest.fixture
 def running_api(fresh_database: FreshDatabase) -> Iterator[str]:
     """The API behind a socket, in a thread with a loop of its own; gives its address."""
-    api = _ApiThread(fresh_database.dsn)
+    api = ApiThread(fresh_database.dsn)
     yield api.start()
     api.stop()
 
 
-class _ApiThread:
-    def __init__(self, dsn: str) -> None:
+class ApiThread:
+    """API and dashboard behind a real socket, in a thread with a loop of its own."""
+
+    def __init__(self, dsn: str, settings: Settings | None = None) -> None:
         self._dsn = dsn
+        self._settings = settings or Settings(port=0)
         self._started = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
         self._server: ApiServer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.greeting = ""
 
     def start(self) -> str:
         self._thread.start()
@@ -104,9 +110,10 @@ class _ApiThread:
         store = Store(self._dsn, Env())
         await store.open(migrates=False)
         self._loop = asyncio.get_running_loop()
-        settings = Settings(port=0)
-        self._server = ApiServer(front_parts(settings, store, checking_commands(settings, store)))
+        front = front_parts(self._settings, store, checking_commands(self._settings, store))
+        self._server = ApiServer(front, make_front(front))
         await self._server.open()
+        self.greeting = await self._server.greeting()
         self._started.set()
         await self._server.run()
         await store.close()

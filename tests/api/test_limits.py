@@ -12,6 +12,7 @@ from tests.api.test_conventions import check_problem
 from timeball.api.app import make_api
 from timeball.api.limits import Bucket, Limits
 from timeball.api.problems import Refusal
+from timeball.client.in_process import InProcessTransport
 from timeball.settings import ApiSettings, Settings
 from timeball.store.placing import AuditEntry
 from timeball.store.postgres import Store
@@ -102,9 +103,7 @@ async def narrow(store: Store) -> AsyncIterator[httpx.AsyncClient]:
     """An API that lets two requests through, and then one every ten seconds."""
     settings = Settings(api=ApiSettings(requests_per_second=0.1, request_burst=2, largest_body_megabytes=0.001))
     api = make_api(front_parts(settings, store, checking_commands(settings, store)))
-    async with httpx.AsyncClient(
-        transport=httpx.ASGITransport(app=api), base_url="http://localhost:8080/api/v1"
-    ) as opened:
+    async with httpx.AsyncClient(transport=InProcessTransport(api), base_url="http://localhost:8080/api/v1") as opened:
         yield opened
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from timeball.api.app import make_api
 from timeball.api.server import ApiServer
+from timeball.client.in_process import InProcessTransport
 from timeball.settings import Settings
 from timeball.store.postgres import Store
 from timeball.wiring import FrontParts, front_parts
@@ -29,7 +30,7 @@ async def test_all_routes_are_built_before_the_first_request(
         return original(**arguments)
 
     monkeypatch.setattr("fastapi.routing.get_dependant", counted)
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://localhost") as client:
+    async with httpx.AsyncClient(transport=InProcessTransport(app), base_url="http://localhost") as client:
         for path in ("/api/v1/jobs", "/api/v1/queues", "/api/v1/operations", "/api/v1/nothing"):
             await client.get(path)
 

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from tests.api.conftest import checking_commands
 from tests.conftest import FreshDatabase
 from timeball.api.app import make_api
+from timeball.client.in_process import InProcessTransport
 from timeball.env import Env
 from timeball.settings import Settings
 from timeball.store.postgres import Store
@@ -132,7 +133,7 @@ async def opened_api(dsn: str) -> AsyncIterator[Asking]:
     store = Store(dsn, Env())
     await store.open(migrates=False)
     app = make_api(front_parts(Settings(), store, checking_commands(Settings(), store)))
-    transport = httpx.ASGITransport(app=app)
+    transport = InProcessTransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8080/api/v1", timeout=60) as client:
         yield Asking(client)
     await store.close()

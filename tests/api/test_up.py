@@ -59,7 +59,7 @@ def address_of(process: subprocess.Popen[str]) -> str:
     assert process.stderr is not None
     for line in process.stderr:
         if match := re.search(r"API on (http://\S+)/api/v1", line):
-            assert "open to every program on this machine" in line
+            assert "open to the programs of your account" in line
             return match[1]
     raise AssertionError("no address was printed")
 

@@ -11,6 +11,7 @@ import pytest
 from tests.api.conftest import fresh_database, make_key, parts
 from tests.dashboard.chromium import chromium, make, page, timeball_up
 from tests.dashboard.lively_process import lively
+from timeball.client.in_process import InProcessTransport
 from timeball.dashboard.app import make_front
 from timeball.wiring import FrontParts
 
@@ -34,7 +35,7 @@ def token_of(page: str) -> str:
 
 
 def open_browser(parts: FrontParts, address: str = "http://localhost:8080") -> Browser:
-    transport = httpx.ASGITransport(app=make_front(parts))
+    transport = InProcessTransport(make_front(parts))
     return Browser(transport=transport, base_url=address, follow_redirects=True)
 
 

@@ -18,6 +18,7 @@ import pytest
 
 import timeball.dashboard
 from tests.dashboard.conftest import Browser, open_browser, token_of
+from timeball.client.in_process import InProcessTransport
 from timeball.dashboard.app import CONTENT_POLICY, make_front
 from timeball.dashboard.assets import Assets
 from timeball.dashboard.pages import every_page
@@ -314,7 +315,7 @@ async def test_the_token_of_another_browser_is_refused(log_in: Entering) -> None
 async def test_under_a_prefix_every_address_bears_it(parts: FrontParts, arrives_as: str) -> None:
     prefixed = replace(parts, settings=Settings(url_prefix="/tools/timeball"))
     async with httpx.AsyncClient(
-        transport=httpx.ASGITransport(app=make_front(prefixed)), base_url=f"http://localhost:8080{arrives_as}"
+        transport=InProcessTransport(make_front(prefixed)), base_url=f"http://localhost:8080{arrives_as}"
     ) as client:
         page = (await client.get("/")).text
 

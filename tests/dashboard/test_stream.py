@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.dashboard.conftest import Browser
 from tests.factories import claim_all, make_job
+from timeball.api.peers import PEER, SameProcess
 from timeball.commands import Commands
 from timeball.dashboard.app import make_front
 from timeball.dashboard.pages.stream import MOST_STREAMS
@@ -37,7 +38,7 @@ class Listening:
         self.status = 0
         self._stirred = asyncio.Event()
         self.gone = asyncio.Event()
-        self.task = asyncio.ensure_future(app(dict(SCOPE), self._receive, self._send))
+        self.task = asyncio.ensure_future(app({**SCOPE, "state": {PEER: SameProcess()}}, self._receive, self._send))
 
     async def _receive(self) -> dict[str, Any]:
         await self.gone.wait()

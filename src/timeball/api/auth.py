@@ -1,8 +1,8 @@
 """Who may do what: roles, callers, and the gate they come through.
 
-Open mode exists on loopback only, and only until the first key is made: a program behind a careless proxy would
-otherwise let everybody in. In open mode the browser is the danger, not the network, so the Host must be a loopback name
-(DNS rebinding), and an unsafe request must not come from another site.
+Open mode exists on loopback only, and only until the first key is made. It serves programs of the account that the server
+runs under, and of root (see `peers`); a request that a proxy has passed on is not served. Browsers of that account visit other
+sites, so the Host must be a loopback name (DNS rebinding), and another site's page may not send a request here.
 """
 
 from __future__ import annotations
@@ -17,13 +17,19 @@ from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
 from starlette.datastructures import Headers
+from starlette.types import Scope
 
+from timeball.api.peers import peer_of
 from timeball.api.problems import Refusal
 from timeball.commands import Actor
 from timeball.domain.deed import Deed
 from timeball.errors import InvalidInput
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+# The caller of open mode, as the audit names it.
+LOCAL = "local"
+_FORWARDING = frozenset({"forwarded", "via", "x-real-ip"})
+_OUR_SITES = frozenset({"none", "same-origin"})
 
 
 class Role(StrEnum):
@@ -89,7 +95,7 @@ class Caller:
 class Doorkeeper(Protocol):
     """Tells who is calling; None is nobody known."""
 
-    async def identify(self, method: str, headers: Headers) -> Caller | None: ...
+    async def identify(self, scope: Scope) -> Caller | None: ...
 
 
 class Trusting:
@@ -98,7 +104,7 @@ class Trusting:
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
 
-    async def identify(self, _method: str, _headers: Headers) -> Caller:
+    async def identify(self, _scope: Scope) -> Caller:
         return self._caller
 
 
@@ -122,26 +128,52 @@ class Gate:
                 hint="make one with: timeball keys create --role admin; or listen on 127.0.0.1",
             )
 
-    async def identify(self, method: str, headers: Headers) -> Caller | None:
-        """The caller of a request; None if it bears no key and the gate is not open."""
+    async def identify(self, scope: Scope) -> Caller | None:
+        """The caller of a request; None if it has no key and keys are needed."""
+        headers = Headers(scope=scope)
         authorization = headers.get("authorization")
         if authorization is not None:
-            return await self._bearer(authorization)
+            return await self._bearer(authorization, scope)
         if not await self.is_open():
             return None
-        _check_origin(method, headers)
-        return Caller("local", Role.ADMIN)
+        _check_origin(scope["method"], headers)
+        _check_way(headers)
+        peer = peer_of(scope)
+        if peer is None or not peer.is_own_account(scope):
+            raise _unauthenticated(
+                "without a key, only programs of the account that runs Timeball are served, on the same machine"
+            )
+        return Caller(LOCAL, Role.ADMIN)
 
-    async def _bearer(self, authorization: str) -> Caller:
+    async def knows_browser(self, scope: Scope, cookie: str) -> bool:
+        """Whether a browser has shown the local key of this server before, while no other key exists."""
+        peer = peer_of(scope)
+        if peer is None or not peer.has_local_session(cookie) or not await self.is_open():
+            return False
+        _check_origin(scope["method"], Headers(scope=scope))
+        return True
+
+    async def _bearer(self, authorization: str, scope: Scope) -> Caller:
         scheme, _, token = authorization.partition(" ")
-        key = await self._keys.recognise(token.strip()) if scheme.lower() == "bearer" else None
+        token = token.strip() if scheme.lower() == "bearer" else ""
+        peer = peer_of(scope)
+        if peer is not None and peer.has_local_key(token) and await self.is_open():
+            return Caller(LOCAL, Role.ADMIN)
+        key = await self._keys.recognise(token)
         if key is None:
             raise _unauthenticated("this key is unknown, expired or revoked")
         return Caller(f"key:{key.id} {key.name}", Role(key.role))
 
 
+def _check_way(headers: Headers) -> None:
+    """A proxy belongs to an account of this machine, and speaks for people who do not."""
+    for name in headers:
+        if name in _FORWARDING or name.startswith("x-forwarded-"):
+            raise _unauthenticated(f"without a key, no request is served that came through a proxy ({name})")
+
+
 def _check_origin(method: str, headers: Headers) -> None:
-    """Only programs and pages of this machine itself may use the open mode."""
+    """In open mode the Host is a loopback name, and the request does not come from another site's page."""
     host = headers.get("host", "")
     if not is_loopback(_host_name(host)):
         raise Refusal(
@@ -150,11 +182,14 @@ def _check_origin(method: str, headers: Headers) -> None:
             "without keys, the Host must be a loopback name such as localhost",
             hint="use http://localhost, or make a key with: timeball keys create",
         )
-    if method in SAFE_METHODS:
-        return
     site = headers.get("sec-fetch-site", "none")
-    origin = headers.get("origin")
-    if site not in ("none", "same-origin") or (origin is not None and urlsplit(origin).netloc != host):
+    if method in SAFE_METHODS:
+        # A link may lead here from anywhere; the other site sees nothing of what is answered.
+        is_ours = site in _OUR_SITES or headers.get("sec-fetch-mode") == "navigate"
+    else:
+        origin = headers.get("origin")
+        is_ours = site in _OUR_SITES and (origin is None or urlsplit(origin).netloc == host)
+    if not is_ours:
         raise Refusal(403, "cross_site", "a page of another site may not do this", hint="send no Origin, or use a key")
 
 
@@ -177,7 +212,7 @@ def _unauthenticated(detail: str) -> Refusal:
         401,
         "unauthenticated",
         detail,
-        hint="send Authorization: Bearer <key>; make one with: timeball keys create",
+        hint="send Authorization: Bearer <key>; make one with: timeball keys create --role admin",
         headers={"WWW-Authenticate": "Bearer"},
     )
 

@@ -52,6 +52,7 @@ _SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
 
@@ -106,7 +107,7 @@ class FrontDoor:
     async def _admit(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
         is_for_all = _own_path(scope) in _FOR_EVERYBODY
         trusted: Caller | None = scope.get(TRUSTED_CALLER)
-        caller = trusted if trusted is not None or is_for_all else await self._identify(scope, headers)
+        caller = trusted if trusted is not None or is_for_all else await self._identify(scope)
         scope["state"]["caller"] = caller
         if is_for_all:
             await self._answer(scope, headers, receive, send, None)
@@ -118,10 +119,10 @@ class FrontDoor:
         finally:
             self._limits.end(name)
 
-    async def _identify(self, scope: Scope, headers: Headers) -> Caller | None:
+    async def _identify(self, scope: Scope) -> Caller | None:
         place = _place(scope)
         try:
-            caller = await self._gate.identify(scope["method"], headers)
+            caller = await self._gate.identify(scope)
             return None if caller is None else replace(caller, place=caller.place or place)
         except Refusal:
             # Whoever tries keys is counted by address, so that they cannot try for ever.

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp, Message
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from timeball.api.app import make_api
 from timeball.api.auth import Gate
 from timeball.api.background import OperationLoop
 from timeball.api.desk import ApiParts
+from timeball.api.peers import PEER, Access, can_ask_kernel
 from timeball.errors import InvalidInput
+from timeball.local_key import remove_local_key, write_local_key
 
 # How long a request that is being answered may hold up the end.
 _LAST_WORDS_SECONDS = 5
@@ -26,10 +30,13 @@ class ApiServer:
     def __init__(self, parts: ApiParts, app: ASGIApp | None = None) -> None:
         """Serve *app*; the API alone, if none is given."""
         self._parts = parts
+        self._gate = Gate(parts.keys, parts.settings.host)
         self._socket: socket.socket | None = None
         self._app = app or make_api(parts)
+        self._access = Access()
         config = uvicorn.Config(
             self._app,
+            http=_protocol(lambda: self._access),
             lifespan="off",
             access_log=False,
             log_level="warning",
@@ -42,8 +49,10 @@ class ApiServer:
     async def open(self) -> None:
         """Take the address; InvalidInput if it is taken, or if everybody could come in."""
         settings = self._parts.settings
-        await Gate(self._parts.keys, settings.host).refuse_to_start_open(settings.host)
+        await self._gate.refuse_to_start_open(settings.host)
         self._socket = _bind(settings.host, settings.port)
+        if await self._gate.is_open() and not can_ask_kernel():
+            self._access = Access(write_local_key(settings.data_dir, self._port))
         await _ask_once(self._app)
 
     @property
@@ -53,25 +62,36 @@ class ApiServer:
         host, port = self._socket.getsockname()[:2]
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
+    @property
+    def _port(self) -> int:
+        assert self._socket is not None
+        port: int = self._socket.getsockname()[1]
+        return port
+
     async def greeting(self) -> str:
-        """Where it listens, and who may come in."""
-        is_open = await Gate(self._parts.keys, self._parts.settings.host).is_open()
-        who = (
-            "open to every program on this machine, until the first: timeball keys create"
-            if is_open
-            else "requests need an API key"
-        )
-        return f"API on {self.address}/api/v1 ({who})\n  Dashboard: {self.address}/   Every route: {self.address}/docs"
+        """Where it listens, and which requests it serves."""
+        token = ""
+        if not await self._gate.is_open():
+            who = "requests need an API key"
+        elif self._access.local_key is None:
+            who = "open to the programs of your account, until the first: timeball keys create"
+        else:
+            who = "open to the programs of your account by a local key, until the first: timeball keys create"
+            token = f"?token={self._access.local_key}"
+        return f"API on {self.address}/api/v1 ({who})\n  Dashboard: {self.address}/{token}   Every route: {self.address}/docs"
 
     async def run(self) -> None:
         """Answer until stopped, and work off operations meanwhile."""
         assert self._socket is not None
+        port = self._port
         working = asyncio.create_task(OperationLoop(self._parts.commands, self._parts.env.new_id()).run())
         try:
             await self._server.serve(sockets=[self._socket])
         finally:
             working.cancel()
             await asyncio.wait([working])
+            if self._access.local_key is not None:
+                remove_local_key(self._parts.settings.data_dir, port)
 
     def stop(self) -> None:
         """Answer what has been asked, and end; asked a second time, end at once. Streams of events end now."""
@@ -86,6 +106,19 @@ class _QuietServer(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+def _protocol(access: Callable[[], Access]) -> type[H11Protocol]:
+    """Each connection carries its Peer in the state of all its requests."""
+
+    class Protocol(H11Protocol):
+        """HTTP over one connection."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.app_state = {**self.app_state, PEER: access().connection()}
+
+    return Protocol
 
 
 async def _ask_once(app: ASGIApp) -> None:

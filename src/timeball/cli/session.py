@@ -58,8 +58,18 @@ class Session:
         from timeball.client.faces import check_server
 
         check_server(url, "--url" if self.url else "TIMEBALL_URL")
-        async with AsyncClient(url) as client:
+        async with AsyncClient(url, _local_key(url)) as client:
             yield client
+
+
+def _local_key(url: str) -> str | None:
+    """The local key of a server on this machine, unless the environment names another key."""
+    if os.environ.get("TIMEBALL_API_KEY"):
+        return None
+    from timeball.local_key import find_local_key
+    from timeball.settings import load_settings
+
+    return find_local_key(url, load_settings().data_dir)
 
 
 @asynccontextmanager

@@ -25,6 +25,7 @@ from timeball.client.groups import Groups
 from timeball.client.streams import PASSING_ERRORS, Event, EventStream
 from timeball.domain.addresses import address_problem
 from timeball.errors import InvalidInput
+from timeball.local_key import find_local_key
 
 T = TypeVar("T")
 
@@ -43,7 +44,8 @@ def _speaker(base_url: str | None, api_key: str | None, retries: int, timeout: f
     elif named := os.environ.get("TIMEBALL_URL"):
         check_server(named, "TIMEBALL_URL")
     url = base_url or os.environ.get("TIMEBALL_URL") or DEFAULT_URL
-    return Speaker(url, api_key or os.environ.get("TIMEBALL_API_KEY") or None, Patience(retries), timeout)
+    key = api_key or os.environ.get("TIMEBALL_API_KEY") or find_local_key(url)
+    return Speaker(url, key, Patience(retries), timeout)
 
 
 class Client(Groups["Client"]):

@@ -11,6 +11,8 @@ from typing import Any
 
 import httpx
 
+from timeball.api.peers import PEER, SameProcess
+
 Message = MutableMapping[str, Any]
 AsgiApp = Callable[
     [MutableMapping[str, Any], Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]
@@ -46,6 +48,7 @@ def _scope(request: httpx.Request) -> dict[str, Any]:
         "server": (request.url.host, request.url.port),
         "client": ("127.0.0.1", 0),
         "root_path": "",
+        "state": {PEER: SameProcess()},
     }
 
 

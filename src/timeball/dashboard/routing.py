@@ -12,7 +12,7 @@ from starlette.routing import Route
 from timeball.api.auth import Role
 from timeball.dashboard.site import Site
 from timeball.dashboard.visit import Visit
-from timeball.dashboard.visitor import refuse_foreign
+from timeball.dashboard.visitor import LOCAL_KEY_PARAMETER, keep_session, refuse_foreign
 
 Page: TypeAlias = Callable[[Visit], Awaitable[Response]]
 
@@ -42,6 +42,9 @@ class Pages:
 def _endpoint(page: Page, role: Role) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         site: Site = request.app.state.site
+        session = site.reception.local_session(request)
+        if session is not None and request.method == "GET":
+            return _begin_local_session(request, session)
         caller = await site.reception.identify(request)
         if caller is None:
             return _to_login(request)
@@ -55,6 +58,14 @@ def _endpoint(page: Page, role: Role) -> Callable[[Request], Awaitable[Response]
         return await page(visit)
 
     return endpoint
+
+
+def _begin_local_session(request: Request, session: str) -> Response:
+    """Keep the local key out of the address, where it would be seen and stored: the browser gets a cookie instead."""
+    address = request.url.remove_query_params(LOCAL_KEY_PARAMETER)
+    response = RedirectResponse(f"{address.path}?{address.query}" if address.query else address.path, 303)
+    keep_session(response, request, session)
+    return response
 
 
 def _to_login(request: Request) -> Response:

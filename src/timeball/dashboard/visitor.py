@@ -1,4 +1,4 @@
-"""Who looks at a page: a session after a login with an API key, or everybody on this machine while there is no key.
+"""Who looks at a page: a session after a login with an API key, or the account that runs Timeball while there is no key.
 
 A change must come from one of our own pages: the browser says that it comes from the same site, and the form bears a
 token that only our pages can know. One of the two would do; browsers and proxies have failed at either.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -15,10 +16,13 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 from starlette.responses import Response
 
-from timeball.api.auth import Caller, Gate, KeyRing, KnownKey, Role, is_loopback
+from timeball.api.auth import LOCAL, Caller, Gate, KeyRing, KnownKey, Role, is_loopback
+from timeball.api.peers import peer_of
 from timeball.api.problems import Refusal
 
 SESSION_COOKIE = "timeball_session"
+# In the address that a server prints where the kernel does not tell which account a browser belongs to.
+LOCAL_KEY_PARAMETER = "token"
 VISITOR_COOKIE = "timeball_visitor"
 _SESSION_SECONDS = 7 * 24 * 3600
 _VISITOR_SECONDS = 365 * 24 * 3600
@@ -41,16 +45,27 @@ class Reception:
         self._sessions = sessions
 
     async def is_open(self) -> bool:
-        """Whether everybody on this machine may come in."""
+        """Whether the account that runs Timeball needs no key."""
         return await self._gate.is_open()
 
     async def identify(self, request: Request) -> Caller | None:
         """The visitor; None if they have to log in."""
         token = request.cookies.get(SESSION_COOKIE)
-        key = None if token is None else await self._sessions.recognise(token)
-        if key is not None:
-            return _caller(key)
-        return await self._gate.identify(request.method, request.headers)
+        place = place_of(request)
+        if token is not None:
+            key = await self._sessions.recognise(token)
+            if key is not None:
+                return Caller(f"key:{key.id} {key.name}", Role(key.role), place)
+            if await self._gate.knows_browser(request.scope, token):
+                return Caller(LOCAL, Role.ADMIN, place)
+        caller = await self._gate.identify(request.scope)
+        return None if caller is None else replace(caller, place=caller.place or place)
+
+    def local_session(self, request: Request) -> str | None:
+        """The session of a browser whose address bears the local key of this server; None for all others."""
+        peer = peer_of(request.scope)
+        token = request.query_params.get(LOCAL_KEY_PARAMETER, "")
+        return peer.local_session() if peer is not None and peer.has_local_key(token) else None
 
     async def log_in(self, api_key: str) -> str | None:
         """Begin a session with an API key; None if the key opens nothing."""
@@ -64,8 +79,9 @@ class Reception:
             await self._sessions.end(token)
 
 
-def _caller(key: KnownKey) -> Caller:
-    return Caller(f"key:{key.id} {key.name}", Role(key.role))
+def place_of(request: Request) -> str:
+    """From where a page was asked for, as the audit has it."""
+    return "dashboard" if request.client is None else f"dashboard {request.client.host}"
 
 
 def visitor_of(request: Request) -> str:

@@ -306,7 +306,7 @@ def _deadlines(house: House) -> Iterable[Diagnosis]:
 
 def _access(house: House) -> Iterable[Diagnosis]:
     if house.is_open:
-        found = f"open on {house.host}: everybody on this machine is an administrator"
+        found = f"open on {house.host}: every program of the account that runs the API is an administrator"
         advice = _to_type("timeball keys create --role admin", "make a key")
         yield Diagnosis("access", Status.WARN, "access", found, **advice)
     else:

@@ -18,6 +18,7 @@ import pytest
 from tests.handlers.builtin.support import RudeServer, answer, rude_server
 from tests.runners.support import patience
 from timeball.api.app import make_api
+from timeball.client.in_process import InProcessTransport
 from timeball.domain.execution import Execution
 from timeball.domain.job import JobSpec
 from timeball.settings import load_settings
@@ -92,7 +93,7 @@ async def all_rows(parts: Parts) -> str:
 async def all_answers(parts: Parts) -> str:
     """Everything the API tells about it, as text."""
     api = make_api(front_parts(parts.settings, parts.store, parts.commands))
-    transport = httpx.ASGITransport(app=api)
+    transport = InProcessTransport(api)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost/api/v1") as client:
         executions = (await client.get("/executions")).json()["data"]
         paths = [f"/executions/{one['id']}{tail}" for one in executions for tail in ("", "/logs", "/explain")]

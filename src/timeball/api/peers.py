@@ -1,0 +1,240 @@
+"""Which account is at the other end of a connection.
+
+Without keys, the API serves the account it runs under, and root, and no other account of the machine. Linux tells the owner of a
+socket: `SOCK_DIAG` over netlink finds the other end of a loopback connection by its four addresses, and `/proc/net/tcp` says the
+same where netlink is not allowed.
+
+A socket that its process has closed has no owner any more, and the kernel then reports user 0. So an answer counts only if it
+names the inode of an open socket: otherwise a program that sends its request and closes at once would pass for root.
+
+Where the kernel does not answer (macOS, some sandboxes), the server makes a random key at its start, in a file that only its
+account can read (`local_key`); programs of that account send the key, and browsers get it with the printed address.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import socket
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from pathlib import Path
+from typing import Any, Protocol
+
+from starlette.types import Scope
+
+# Under this name the state of a request holds its Peer. Only the server that accepted a connection can put it there.
+PEER = "timeball.peer"
+Address = tuple[str, int]
+UserOf = Callable[[Address, Address], int | None]
+
+_NETLINK_SOCK_DIAG = 4
+_SOCK_DIAG_BY_FAMILY = 20
+_NLM_F_REQUEST = 1
+_ANY_STATE = 0xFFFFFFFF
+_NO_COOKIE = 0xFFFFFFFF
+_HEADER = struct.Struct("=IHHII")
+# family, protocol, extensions, padding, states; then the socket's id: ports, addresses, interface, cookie.
+_QUESTION = struct.Struct("=BBBxI")
+_ID = struct.Struct("!HH16s16s4x")
+_COOKIE = struct.Struct("=II")
+# family, state, timer, retransmissions, the id (48 bytes), expires, receive queue, send queue, user, inode.
+_ANSWER = struct.Struct("=4B48s5I")
+_ANSWER_SECONDS = 1.0
+
+
+class Peer(Protocol):
+    """The other end of a connection, as the server that accepted it knows it."""
+
+    def is_own_account(self, scope: Scope) -> bool:
+        """Whether it belongs to the account of this process, or to root."""
+
+    def has_local_key(self, token: str) -> bool:
+        """Whether this is the server's local key."""
+
+    def has_local_session(self, cookie: str) -> bool:
+        """Whether a browser has shown the local key before."""
+
+    def local_session(self) -> str:
+        """The cookie of a browser that has shown the local key."""
+
+
+def peer_of(scope: Scope) -> Peer | None:
+    """The other end of a request's connection; None if no server of ours accepted it."""
+    peer: Peer | None = scope.get("state", {}).get(PEER)
+    return peer
+
+
+class SameProcess:
+    """No connection at all: the request is made by a function call in this process."""
+
+    def is_own_account(self, _scope: Scope) -> bool:
+        """A caller inside the process could do everything anyway."""
+        return True
+
+    def has_local_key(self, _token: str) -> bool:
+        """There is none."""
+        return False
+
+    def has_local_session(self, _cookie: str) -> bool:
+        """There is none."""
+        return False
+
+    def local_session(self) -> str:
+        """There is none."""
+        raise AssertionError("a call inside of the process has no local key")
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How one server tells its own account from others: by the kernel, or by its local key if the kernel does not answer."""
+
+    local_key: str | None = None
+    user_of: UserOf | None = None
+
+    def connection(self) -> Connection:
+        """The other end of a new connection."""
+        return Connection(self)
+
+
+class Connection:
+    """The other end of one connection to a server; the kernel is asked once."""
+
+    __slots__ = ("_access", "_is_own")
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._is_own: bool | None = None
+
+    def is_own_account(self, scope: Scope) -> bool:
+        """Whether the kernel says so."""
+        if self._is_own is None:
+            self._is_own = self._ask(scope)
+        return self._is_own
+
+    def _ask(self, scope: Scope) -> bool:
+        near, far = _address(scope.get("server")), _address(scope.get("client"))
+        if self._access.local_key is not None or near is None or far is None:
+            return False
+        return is_own(near, far, self._access.user_of or user_of_peer)
+
+    def has_local_key(self, token: str) -> bool:
+        """Compared in constant time."""
+        known = self._access.local_key
+        return known is not None and hmac.compare_digest(known.encode(), token.encode())
+
+    def has_local_session(self, cookie: str) -> bool:
+        """Compared in constant time."""
+        return self._access.local_key is not None and hmac.compare_digest(
+            self.local_session().encode(), cookie.encode()
+        )
+
+    def local_session(self) -> str:
+        """It follows from the local key, and ends with it."""
+        assert self._access.local_key is not None
+        return "local-" + hmac.new(self._access.local_key.encode(), b"dashboard session", sha256).hexdigest()
+
+
+def _address(value: Any) -> Address | None:
+    return (str(value[0]), int(value[1])) if value is not None and value[1] is not None else None
+
+
+def is_own(near: Address, far: Address, user_of: UserOf) -> bool:
+    """Whether both ends are on loopback, and the far one belongs to this process's account or to root."""
+    if not (ip_address(near[0]).is_loopback and ip_address(far[0]).is_loopback):
+        return False
+    user = user_of(near, far)
+    return user is not None and user in (0, os.geteuid()) and not _is_unmapped(user)
+
+
+def _is_unmapped(user: int) -> bool:
+    """Whether this number stands for all accounts that do not exist in a user namespace (a container)."""
+    try:
+        if Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]:
+            return False
+        return user == int(Path("/proc/sys/kernel/overflowuid").read_text())
+    except (OSError, ValueError):
+        return False
+
+
+def can_ask_kernel(user_of: UserOf | None = None) -> bool:
+    """Whether the kernel knows the owner of a connection: tried with one that this process makes itself."""
+    with suppress(OSError), socket.create_server(("127.0.0.1", 0)) as listening:
+        with socket.create_connection(listening.getsockname()) as calling, listening.accept()[0] as taken:
+            near, far = taken.getsockname()[:2], calling.getsockname()[:2]
+            return (user_of or user_of_peer)(near, far) == os.geteuid()
+    return False
+
+
+def user_of_peer(near: Address, far: Address) -> int | None:
+    """The user id of the socket at the far end; None if it is not found here, or closed."""
+    try:
+        return _ask_netlink(near, far)
+    except (OSError, AttributeError):
+        # AttributeError: a system without netlink.
+        return _ask_proc(near, far)
+
+
+def _ask_netlink(near: Address, far: Address) -> int | None:
+    near_ip, far_ip = _plain(near[0]), _plain(far[0])
+    family = socket.AF_INET if far_ip.version == 4 else socket.AF_INET6
+    # Seen from the far end: its own address is the source.
+    wanted = _ID.pack(far[1], near[1], far_ip.packed.ljust(16, b"\0"), near_ip.packed.ljust(16, b"\0"))
+    question = _QUESTION.pack(family, socket.IPPROTO_TCP, 0, _ANY_STATE) + wanted + _COOKIE.pack(_NO_COOKIE, _NO_COOKIE)
+    header = _HEADER.pack(_HEADER.size + len(question), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, 1, 0)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG) as asking:
+        asking.settimeout(_ANSWER_SECONDS)
+        asking.sendto(header + question, (0, 0))
+        answer = asking.recv(8192)
+    kind = _HEADER.unpack_from(answer)[1]
+    if kind != _SOCK_DIAG_BY_FAMILY:
+        errno = -struct.unpack_from("=i", answer, _HEADER.size)[0]
+        if errno == 2:  # ENOENT: there is no such socket.
+            return None
+        raise OSError(errno, os.strerror(errno))
+    *_, found, _expires, _received, _sent, user, inode = _ANSWER.unpack_from(answer, _HEADER.size)
+    return int(user) if inode and found[: len(wanted) - 4] == wanted[: len(wanted) - 4] else None
+
+
+def _ask_proc(near: Address, far: Address) -> int | None:
+    """Asked twice: a line is not read in one step, and a socket that is still open at the second look was open at the first."""
+    first, second = _line_of(near, far), _line_of(near, far)
+    return first[0] if first is not None and first == second and first[1] else None
+
+
+def _line_of(near: Address, far: Address) -> tuple[int, int] | None:
+    """The user id and the inode of a socket, out of the kernel's table of all of them."""
+    far_ip = _plain(far[0])
+    wanted = [f"{_hexadecimal(far_ip)}:{far[1]:04X}", f"{_hexadecimal(_plain(near[0]))}:{near[1]:04X}"]
+    try:
+        with open("/proc/net/tcp" if far_ip.version == 4 else "/proc/net/tcp6") as table:
+            for line in table:
+                words = line.split()
+                if words[1:3] == wanted:
+                    return int(words[7]), int(words[9])
+    except OSError:
+        pass
+    return None
+
+
+def _hexadecimal(ip: IPv4Address | IPv6Address) -> str:
+    """Groups of four bytes, each in the order of this machine."""
+    packed = ip.packed
+    return "".join(
+        f"{int.from_bytes(packed[place : place + 4], 'little' if _IS_LITTLE else 'big'):08X}"
+        for place in range(0, len(packed), 4)
+    )
+
+
+_IS_LITTLE = struct.pack("=H", 1) == b"\1\0"
+
+
+def _plain(host: str) -> IPv4Address | IPv6Address:
+    """An address; one of IPv4 that is written in IPv6 is one of IPv4."""
+    ip = ip_address(host)
+    mapped = ip.ipv4_mapped if isinstance(ip, IPv6Address) else None
+    return mapped or ip
