@@ -171,6 +171,20 @@ class ApiSettings(_Section):
     largest_bulk_values: int = Field(
         default=500_000, ge=1_000, description="How many values the body of a request that creates many jobs may have."
     )
+    stream_minutes: float = Field(
+        default=60, gt=0, le=1_440, description="After how long a stream of events ends; its reader connects anew."
+    )
+    session_idle_hours: float = Field(
+        default=12, gt=0, le=168, description="After how long without a request a session of the dashboard ends."
+    )
+
+    @property
+    def longest_stream(self) -> timedelta:
+        return timedelta(minutes=self.stream_minutes)
+
+    @property
+    def session_idle(self) -> timedelta:
+        return timedelta(hours=self.session_idle_hours)
 
 
 def _refuse(problem: str | None) -> None:

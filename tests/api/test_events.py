@@ -6,11 +6,13 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import httpx
 import pytest
 
+from tests.api.conftest import checking_commands
 from tests.factories import claim_all, enqueue, found, make_recurring, record
 from timeball.api import event_stream
 from timeball.api.app import make_api
@@ -20,9 +22,12 @@ from timeball.client.in_process import InProcessTransport
 from timeball.clock import SystemClock
 from timeball.commands import Commands
 from timeball.env import Env
-from timeball.settings import Settings
+from timeball.settings import ApiSettings, Settings
+from timeball.store.placing import AuditEntry
 from timeball.store.postgres import Store
 from timeball.wiring import FrontParts, front_parts
+
+MakeKey = Callable[[str], Awaitable[dict[str, str]]]
 
 
 @pytest.fixture
@@ -243,3 +248,55 @@ async def test_our_own_client_follows_the_stream(parts: FrontParts, store: Store
 
     assert (event.type, event.data["type"]) == ("execution.succeeded", "execution.succeeded")
     assert event.id is not None
+
+
+# how long one may listen
+
+
+async def test_a_revoked_key_ends_its_open_streams_though_events_flow(
+    parts: FrontParts, streaming: httpx.AsyncClient, make_key: MakeKey, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_stream, "KEEP_ALIVE_SECONDS", 0.05)
+    viewer, admin = await make_key("viewer"), await make_key("admin")
+    (key,) = [key for key in await parts.keys.list() if key.role == "viewer"]
+    async with events_of(streaming, headers=viewer) as leaving, events_of(streaming, headers=admin) as staying:
+        await anext(leaving)
+        await anext(staying)
+
+        await parts.keys.revoke(key.id, AuditEntry("test"))
+
+        async with asyncio.timeout(30):
+            async for _ in leaving:
+                await run_one(store)
+            await run_one(store)
+            await until(staying, "execution.succeeded")
+
+
+async def test_an_expired_key_ends_its_open_stream(
+    parts: FrontParts, streaming: httpx.AsyncClient, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_stream, "KEEP_ALIVE_SECONDS", 0.05)
+    _, token = await parts.keys.create("viewer", "short", timedelta(hours=1), AuditEntry("test"))
+    async with events_of(streaming, headers={"Authorization": f"Bearer {token}"}) as events:
+        await anext(events)
+
+        async with store.database.connection() as connection:
+            await connection.execute("UPDATE timeball.api_key SET expires_at = now() - interval '1 second'")
+
+        async with asyncio.timeout(30):
+            async for _ in events:
+                pass
+
+
+async def test_a_stream_ends_after_its_longest_time(
+    store: Store,
+) -> None:
+    settings = Settings(api=ApiSettings(stream_minutes=0.002))
+    api = make_api(front_parts(settings, store, checking_commands(settings, store)))
+    async with (
+        httpx.AsyncClient(transport=InProcessTransport(api), base_url="http://localhost:8080/api/v1") as client,
+        asyncio.timeout(30),
+        events_of(client) as events,
+    ):
+        async for _ in events:
+            pass

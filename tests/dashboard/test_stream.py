@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
+
+import pytest
 
 from tests.dashboard.conftest import Browser
 from tests.factories import claim_all, make_job
+from timeball.api import event_stream
 from timeball.api.peers import PEER, SameProcess
 from timeball.commands import Commands
 from timeball.dashboard.app import make_front
 from timeball.dashboard.pages.stream import MOST_STREAMS
+from timeball.store.placing import AuditEntry
 from timeball.store.postgres import Store
 from timeball.wiring import FrontParts
 
-SCOPE = {
+MakeKey = Callable[[str], Awaitable[dict[str, str]]]
+SCOPE: dict[str, Any] = {
     "type": "http",
     "http_version": "1.1",
     "method": "GET",
@@ -32,13 +38,15 @@ SCOPE = {
 class Listening:
     """A browser that listens: hears what is sent, and goes when told to."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, headers: Mapping[str, str] = {}) -> None:
         self._app = app
         self.heard = b""
         self.status = 0
         self._stirred = asyncio.Event()
         self.gone = asyncio.Event()
-        self.task = asyncio.ensure_future(app({**SCOPE, "state": {PEER: SameProcess()}}, self._receive, self._send))
+        given = [*SCOPE["headers"], *((name.lower().encode(), value.encode()) for name, value in headers.items())]
+        scope = {**SCOPE, "headers": given, "state": {PEER: SameProcess()}}
+        self.task = asyncio.ensure_future(app(scope, self._receive, self._send))
 
     async def _receive(self) -> dict[str, Any]:
         await self.gone.wait()
@@ -82,8 +90,7 @@ async def test_the_stream_ends_with_the_server(parts: FrontParts) -> None:
 
 async def test_too_many_streams_are_refused(parts: FrontParts) -> None:
     front: Any = make_front(parts)
-    streams = front._pages.state.site.streams
-    streams.update(range(MOST_STREAMS))
+    front._pages.state.site.streams["others"] = MOST_STREAMS
 
     listening = Listening(front)
     await asyncio.wait_for(listening.task, 30)
@@ -97,3 +104,54 @@ async def test_a_stranger_hears_nothing(parts: FrontParts, browser: Browser, log
     answer = await browser.get("/parts/stream", headers={"Accept": "text/event-stream"})
 
     assert answer.status_code == 401
+
+
+async def test_one_key_does_not_take_the_streams_of_all(parts: FrontParts, make_key: MakeKey) -> None:
+    front: Any = make_front(parts)
+    most = parts.settings.api.concurrent_requests
+    greedy, other = await make_key("viewer"), await make_key("admin")
+    listening = Listening(front, greedy)
+    await listening.until(b"retry:")
+    (name,) = front._pages.state.site.streams
+    front._pages.state.site.streams[name] = most
+
+    refused = Listening(front, greedy)
+    await asyncio.wait_for(refused.task, 30)
+    welcome = Listening(front, other)
+    await welcome.until(b"retry:")
+
+    assert refused.status == 429
+    for one in (listening, welcome):
+        one.gone.set()
+        await asyncio.wait_for(one.task, 30)
+    assert front._pages.state.site.streams == {name: most - 1}
+
+
+async def test_a_revoked_key_ends_its_streams(
+    parts: FrontParts, make_key: MakeKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_stream, "KEEP_ALIVE_SECONDS", 0.05)
+    front = make_front(parts)
+    staying, leaving = Listening(front, await make_key("admin")), Listening(front, await make_key("viewer"))
+    await staying.until(b"retry:")
+    await leaving.until(b"retry:")
+    (viewer,) = [key for key in await parts.keys.list() if key.role == "viewer"]
+
+    await parts.keys.revoke(viewer.id, AuditEntry("test"))
+
+    await asyncio.wait_for(leaving.task, 30)
+    assert not staying.task.done()
+    staying.gone.set()
+    await asyncio.wait_for(staying.task, 30)
+
+
+async def test_the_first_key_ends_the_streams_of_open_mode(
+    parts: FrontParts, make_key: MakeKey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_stream, "KEEP_ALIVE_SECONDS", 0.05)
+    listening = Listening(make_front(parts))
+    await listening.until(b"retry:")
+
+    await make_key("admin")
+
+    await asyncio.wait_for(listening.task, 30)

@@ -89,6 +89,7 @@ def make_api(parts: ApiParts, gate: Doorkeeper | None = None) -> FastAPI:
         dead_letters=parts.dead_letters,
         catalogue=parts.catalogue,
         holder=parts.env.new_id(),
+        longest_stream=parts.settings.api.longest_stream,
     )
     install_problems(app)
     _add_pages(app)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Annotated, Any, Protocol
 from uuid import UUID
 
@@ -86,6 +87,8 @@ class Desk:
     catalogue: Catalogue
     # Under which name this process works off operations.
     holder: UUID
+    # After so long a stream of events ends, and its reader connects anew.
+    longest_stream: timedelta
 
 
 async def _desk(request: Request) -> Desk:

@@ -109,6 +109,7 @@ class FrontDoor:
         trusted: Caller | None = scope.get(TRUSTED_CALLER)
         caller = trusted if trusted is not None or is_for_all else await self._identify(scope)
         scope["state"]["caller"] = caller
+        scope["state"]["is_still_allowed"] = partial(self._is_still_allowed, scope, caller)
         if is_for_all:
             await self._answer(scope, headers, receive, send, None)
             return
@@ -118,6 +119,16 @@ class FrontDoor:
             await self._answer(scope, headers, receive, send, caller)
         finally:
             self._limits.end(name)
+
+    async def _is_still_allowed(self, scope: Scope, caller: Caller | None) -> bool:
+        """Whether a caller that was identified before would be identified now; for answers that take long."""
+        if TRUSTED_CALLER in scope:
+            return True
+        try:
+            known = await self._gate.identify(scope)
+        except Refusal:
+            return False
+        return known is not None and caller is not None and known.name == caller.name
 
     async def _identify(self, scope: Scope) -> Caller | None:
         place = _place(scope)

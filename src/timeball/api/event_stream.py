@@ -3,12 +3,17 @@
 A stream tells what was missed since `Last-Event-ID`, then what happens. `event: reset` says that it could not be taken
 up there, `event: gap` that some events were left out because the reader was slow. The id of an event is where to go on
 behind it: a reader that comes back may be told the last few again, under the same `id` in the data, and never misses any.
+
+A stream ends when its caller's key is revoked or expires, which is looked at every few seconds, and after an hour in any case:
+the reader then connects anew, as after any other break.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 from starlette.requests import Request
@@ -27,6 +32,7 @@ _HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control":
 CLOUD_EVENTS = "application/cloudevents"
 
 Shape = Callable[[Happening], dict[str, Any]]
+IsAllowed = Callable[[], Awaitable[bool]]
 
 
 def event_document(happening: Happening) -> dict[str, Any]:
@@ -64,9 +70,10 @@ def shape_for(request: Request) -> Shape:
 
 
 class EventStreamResponse(Response):
-    """Events to one reader, until it goes, is too slow to be waited for, or the server ends."""
+    """Events to one reader, until it goes, is too slow to be waited for, may not listen any more, or the server ends."""
 
-    def __init__(self, live: Live, interest: Interest, since: str | None, shape: Shape) -> None:
+    def __init__(self, live: Live, interest: Interest, since: str | None, shape: Shape, right: Awaitable[None]) -> None:
+        """*right* is over when the reader may not listen any more (`right_to_listen`)."""
         super().__init__(headers=_HEADERS)
         # The length of what never ends is not known.
         del self.headers["content-length"]
@@ -74,18 +81,22 @@ class EventStreamResponse(Response):
         self._interest = interest
         self._since = since
         self._shape = shape
+        self._right = right
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         leaving = asyncio.ensure_future(_until_gone(receive))
         telling = asyncio.ensure_future(self._tell(send))
+        tasks = (leaving, telling, asyncio.ensure_future(self._right))
         try:
-            await asyncio.wait((leaving, telling), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (leaving, telling):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(leaving, telling, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
         _raise_unless_passing(telling)
+        if telling.cancelled() and not leaving.done():
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _tell(self, send: Send) -> None:
         async with self._live.listen(self._interest) as listener:
@@ -124,6 +135,20 @@ class EventStreamResponse(Response):
             % ((after if place == last else before).encode(), one.type.encode(), to_bytes(self._shape(one)))
             for place, one in enumerate(happenings)
         )
+
+
+async def right_to_listen(is_allowed: IsAllowed, longest: timedelta) -> None:
+    """Return when a listener's key is revoked or expired, or has been listening for so long.
+
+    While the database is away nothing is told anyway: the listener stays, and is looked at again.
+    """
+    loop = asyncio.get_running_loop()
+    ends_at = loop.time() + longest.total_seconds()
+    while (left := ends_at - loop.time()) > 0:
+        await asyncio.sleep(min(KEEP_ALIVE_SECONDS, left))
+        with suppress(StoreError):
+            if not await is_allowed():
+                return
 
 
 def _raise_unless_passing(telling: asyncio.Future[None]) -> None:

@@ -94,7 +94,6 @@ class Access:
     """How one server tells its own account from others: by the kernel, or by its local key if the kernel does not answer."""
 
     local_key: str | None = None
-    user_of: UserOf | None = None
 
     def connection(self) -> Connection:
         """The other end of a new connection."""
@@ -120,7 +119,7 @@ class Connection:
         near, far = _address(scope.get("server")), _address(scope.get("client"))
         if self._access.local_key is not None or near is None or far is None:
             return False
-        return is_own(near, far, self._access.user_of or user_of_peer)
+        return is_own(near, far, user_of_peer)
 
     def has_local_key(self, token: str) -> bool:
         """Compared in constant time."""
@@ -161,12 +160,15 @@ def _is_unmapped(user: int) -> bool:
         return False
 
 
-def can_ask_kernel(user_of: UserOf | None = None) -> bool:
+def can_ask_kernel() -> bool:
     """Whether the kernel knows the owner of a connection: tried with one that this process makes itself."""
-    with suppress(OSError), socket.create_server(("127.0.0.1", 0)) as listening:
-        with socket.create_connection(listening.getsockname()) as calling, listening.accept()[0] as taken:
-            near, far = taken.getsockname()[:2], calling.getsockname()[:2]
-            return (user_of or user_of_peer)(near, far) == os.geteuid()
+    with (
+        suppress(OSError),
+        socket.create_server(("127.0.0.1", 0)) as listening,
+        socket.create_connection(listening.getsockname()) as far,
+        listening.accept()[0] as near,
+    ):
+        return user_of_peer(near.getsockname(), far.getsockname()) == os.geteuid()
     return False
 
 

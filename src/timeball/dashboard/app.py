@@ -62,7 +62,8 @@ def make_front(parts: FrontParts, gate: Gate | None = None) -> ASGIApp:
 def make_dashboard(parts: FrontParts, api: ASGIApp, gate: Gate | None = None) -> Starlette:
     """The pages, over an API of the same process."""
     assets = Assets()
-    reception = Reception(gate or Gate(parts.keys, parts.settings.host), parts.keys, parts.sessions)
+    keeper = gate or Gate(parts.keys, parts.settings.host)
+    reception = Reception(keeper, parts.keys, parts.sessions, parts.settings.api.session_idle)
     routes = [Route("/static/{address:path}", assets.serve), *every_page()]
     handlers = {
         ApiProblem: show_problem,

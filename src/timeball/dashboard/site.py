@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -45,8 +46,8 @@ class Site:
     reads: SharedReads
     # How many there are of what the side of every page names: as they were last counted, by the page each stands beside.
     counts: dict[str, str] = field(default_factory=dict)
-    # The streams that browsers hold open now.
-    streams: set[object] = field(default_factory=set)
+    # How many streams the browsers of each caller hold open now.
+    streams: Counter[str] = field(default_factory=Counter)
 
     def render(self, template: str, /, **context: Any) -> str:
         """A template, filled in."""

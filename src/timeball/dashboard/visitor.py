@@ -9,6 +9,7 @@ from __future__ import annotations
 import hmac
 import secrets
 from dataclasses import replace
+from datetime import timedelta
 from hashlib import sha256
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -32,14 +33,16 @@ class SessionRing(Protocol):
     """The sessions, as the dashboard sees them."""
 
     async def begin(self, key_id: str) -> str: ...
-    async def recognise(self, token: str) -> KnownKey | None: ...
+    async def recognise(self, token: str, idle: timedelta, *, is_use: bool) -> KnownKey | None: ...
     async def end(self, token: str) -> None: ...
 
 
 class Reception:
     """Knows visitors by their cookies."""
 
-    def __init__(self, gate: Gate, keys: KeyRing, sessions: SessionRing) -> None:
+    def __init__(self, gate: Gate, keys: KeyRing, sessions: SessionRing, idle: timedelta) -> None:
+        """Sessions end after *idle* without a request."""
+        self._idle = idle
         self._gate = gate
         self._keys = keys
         self._sessions = sessions
@@ -50,16 +53,27 @@ class Reception:
 
     async def identify(self, request: Request) -> Caller | None:
         """The visitor; None if they have to log in."""
+        return await self._identify(request, is_use=True)
+
+    async def _identify(self, request: Request, *, is_use: bool) -> Caller | None:
         token = request.cookies.get(SESSION_COOKIE)
         place = place_of(request)
         if token is not None:
-            key = await self._sessions.recognise(token)
+            key = await self._sessions.recognise(token, self._idle, is_use=is_use)
             if key is not None:
                 return Caller(f"key:{key.id} {key.name}", Role(key.role), place)
             if await self._gate.knows_browser(request.scope, token):
                 return Caller(LOCAL, Role.ADMIN, place)
         caller = await self._gate.identify(request.scope)
         return None if caller is None else replace(caller, place=caller.place or place)
+
+    async def is_still_allowed(self, request: Request, caller: Caller) -> bool:
+        """Whether a visitor that was identified before would be identified now; does not count as a use of the session."""
+        try:
+            known = await self._identify(request, is_use=False)
+        except Refusal:
+            return False
+        return known is not None and known.name == caller.name
 
     def local_session(self, request: Request) -> str | None:
         """The session of a browser whose address bears the local key of this server; None for all others."""

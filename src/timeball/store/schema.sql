@@ -1,4 +1,4 @@
--- The schema after migration 0025, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
+-- The schema after migration 0029, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
 
 CREATE TABLE timeball.migration (
     number     integer NOT NULL,
@@ -620,6 +620,7 @@ CREATE TABLE timeball.dashboard_session (
     key_id     text NOT NULL,
     created_at timestamptz NOT NULL,
     expires_at timestamptz NOT NULL,
+    used_at    timestamptz NOT NULL DEFAULT now(),
     CONSTRAINT dashboard_session_pkey PRIMARY KEY (token_hash),
     CONSTRAINT dashboard_session_key_id_fkey FOREIGN KEY (key_id) REFERENCES timeball.api_key(id) ON DELETE CASCADE
 );
@@ -730,6 +731,15 @@ CREATE TABLE timeball.operation_item (
 );
 -- next_items: what is left of an operation, in order.
 CREATE INDEX operation_item_left ON timeball.operation_item (operation_id, number) WHERE status IS NULL;
+
+-- One row. It signs short notes in cookies, so that every API process knows what another one has written.
+CREATE TABLE timeball.dashboard_secret (
+    is_only boolean NOT NULL DEFAULT true,
+    secret  bytea NOT NULL,
+    CONSTRAINT dashboard_secret_pkey PRIMARY KEY (is_only),
+    CONSTRAINT dashboard_secret_is_only_check CHECK (is_only),
+    CONSTRAINT dashboard_secret_secret_check CHECK (length(secret) = 32)
+);
 
 -- The bucket of a span in seconds: see domain/sketch.py, which may never differ.
 CREATE OR REPLACE FUNCTION timeball.bucket(seconds double precision)

@@ -1,7 +1,7 @@
 """Sessions of the dashboard: a browser that showed an API key once, and bears a cookie from then on.
 
 The cookie is 256 random bits, the table holds its SHA-256 (see keys: nobody guesses 256 bits). A session is never more
-than its key: once that is revoked or expired, so is the session.
+than its key: once that is revoked or expired, so is the session. It ends after a week, and earlier if it is not used.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ class Sessions:
         await self._database.fetch("add_session", token_hash=_hash(token), key_id=key_id, lasts=LASTS)
         return token
 
-    async def recognise(self, token: str) -> ApiKey | None:
-        """The key behind a session, if both may be used now."""
-        row = await self._database.fetch_row("find_session", token_hash=_hash(token))
+    async def recognise(self, token: str, idle: timedelta, *, is_use: bool) -> ApiKey | None:
+        """The key behind a session, if both may be used now; a session ends after *idle* without a use."""
+        row = await self._database.fetch_row("find_session", token_hash=_hash(token), idle=idle)
+        if row is not None and is_use:
+            await self._database.fetch("note_session_use", token_hash=_hash(token))
         return None if row is None else key_from(row)
 
     async def end(self, token: str) -> None:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from timeball.api.auth import Role
 from timeball.api.described import EXECUTION_ID, JOB_ID, MOMENT, WORKER_ID, described
 from timeball.api.desk import Desk, TheDesk
-from timeball.api.event_stream import CLOUD_EVENTS, EventStreamResponse, event_document, shape_for
+from timeball.api.event_stream import CLOUD_EVENTS, EventStreamResponse, event_document, right_to_listen, shape_for
 from timeball.api.schemas.common import Words
 from timeball.api.schemas.events import EventsOut
 from timeball.api.views import answer, to_bytes
@@ -72,7 +72,8 @@ async def events(
     """
     interest = await _interest(desk, types, queue, job)
     if wait is None and _wants_stream(request):
-        return EventStreamResponse(desk.live, interest, last_event_id or since, shape_for(request))
+        right = right_to_listen(request.state.is_still_allowed, desk.longest_stream)
+        return EventStreamResponse(desk.live, interest, last_event_id or since, shape_for(request), right)
     seconds = 0.0 if wait is None else min(parse_span(wait, "wait").total_seconds(), _LONGEST_WAIT)
     return _answer(request, await _poll(desk.live, interest, since or last_event_id, seconds))
 

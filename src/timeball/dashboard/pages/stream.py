@@ -6,17 +6,17 @@ Pages fetch anew what shows these topics; only drops carry data, because a ticke
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 
 import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from timeball.api.event_stream import KEEP_ALIVE_SECONDS, SEND_SECONDS, event_document
+from timeball.api.event_stream import KEEP_ALIVE_SECONDS, SEND_SECONDS, event_document, right_to_listen
 from timeball.api.problems import Refusal
 from timeball.api.views import to_bytes
 from timeball.dashboard.routing import Pages
-from timeball.dashboard.site import Site
 from timeball.dashboard.visit import Visit
 from timeball.domain.happening import STARTED, Happening, Interest
 from timeball.live import Listener, TopicListener
@@ -31,18 +31,23 @@ _DROPS_SECONDS = 0.25
 @pages.get("/parts/stream")
 async def stream(visit: Visit) -> Response:
     """Say what changes, for as long as the browser listens."""
-    if len(visit.site.streams) >= MOST_STREAMS:
+    streams, most = visit.site.streams, visit.site.settings.api.concurrent_requests
+    if streams.total() >= MOST_STREAMS:
         raise Refusal(503, "too_many_streams", f"{MOST_STREAMS} browsers are listening", headers={"Retry-After": "30"})
-    return _Stream(visit.site)
+    if streams[visit.caller.name] >= most:
+        raise Refusal(429, "too_many_streams", f"{most} browsers of this key listen", headers={"Retry-After": "30"})
+    return _Stream(visit)
 
 
 class _Stream(Response):
-    """What changes, to one browser, until it goes, is too slow to be waited for, or the server ends."""
+    """What changes, to one browser, until it goes, is too slow to be waited for, may not look any more, or the server ends."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, visit: Visit) -> None:
         super().__init__(headers=_HEADERS)
         # The length of what never ends is not known.
         del self.headers["content-length"]
+        self._visit = visit
+        site = visit.site
         self._live = site.live
         self._streams = site.streams
         self._names = site.insights.job_names
@@ -51,15 +56,22 @@ class _Stream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        self._streams.add(self)
-        tasks = [asyncio.ensure_future(work) for work in (_until_gone(receive), self._topics(send), self._drops(send))]
+        self._streams[self._visit.caller.name] += 1
+        right = right_to_listen(self._is_still_allowed, self._visit.site.settings.api.longest_stream)
+        works = (_until_gone(receive), self._topics(send), self._drops(send), right)
+        tasks = [asyncio.ensure_future(work) for work in works]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._streams.discard(self)
+            self._streams -= Counter([self._visit.caller.name])
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks[0].cancelled():
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _is_still_allowed(self) -> bool:
+        return await self._visit.site.reception.is_still_allowed(self._visit.request, self._visit.caller)
 
     async def _topics(self, send: Send) -> None:
         async with self._live.watch() as listener:

@@ -1,8 +1,8 @@
 -- Browsers that have logged in to the dashboard.
 
 -- name: add_session
-INSERT INTO timeball.dashboard_session (token_hash, key_id, created_at, expires_at)
-VALUES (:token_hash, :key_id, coalesce(:now, now()), coalesce(:now, now()) + :lasts::interval);
+INSERT INTO timeball.dashboard_session (token_hash, key_id, created_at, used_at, expires_at)
+VALUES (:token_hash, :key_id, coalesce(:now, now()), coalesce(:now, now()), coalesce(:now, now()) + :lasts::interval);
 
 -- name: find_session
 -- The key behind a session, if both may be used now.
@@ -11,8 +11,16 @@ FROM timeball.dashboard_session AS s
 JOIN timeball.api_key AS k ON k.id = s.key_id
 WHERE s.token_hash = :token_hash
   AND s.expires_at > coalesce(:now, now())
+  AND s.used_at > coalesce(:now, now()) - :idle::interval
   AND k.revoked_at IS NULL
   AND (k.expires_at IS NULL OR k.expires_at > coalesce(:now, now()));
+
+-- name: note_session_use
+-- At most once a minute: a page that refreshes itself must not write with every request.
+UPDATE timeball.dashboard_session
+SET used_at = coalesce(:now, now())
+WHERE token_hash = :token_hash
+  AND used_at < coalesce(:now, now()) - interval '1 minute';
 
 -- name: end_session
 DELETE FROM timeball.dashboard_session
