@@ -81,6 +81,21 @@ MUTANTS = (
         "",
         "tests/api/test_handlers.py",
     ),
+    # order
+    _one(
+        "a claim that is read back in whatever order it lies",
+        f"{_SQL}/claiming.sql",
+        "\nORDER BY running.run_at - running.priority * interval '12 seconds', running.id;\n",
+        ";\n",
+        "tests/store/test_claim.py::test_a_claim_that_is_read_back_is_in_the_order_of_its_reply",
+    ),
+    _one(
+        "orphans reaped in whatever order they lie",
+        "store/finishing.py",
+        'sorted(await self._database.fetch("reap_orphans", limit=limit))',
+        'await self._database.fetch("reap_orphans", limit=limit)',
+        "tests/engine/test_swarm.py::test_once_the_trouble_is_over_everything_has_ended_once[169]",
+    ),
     # outcomes
     _one(
         "a success without its fence",

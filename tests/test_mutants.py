@@ -22,4 +22,4 @@ def test_the_guard_is_where_it_is_taken_out_and_its_tests_are_there(mutant: Muta
     assert mutant.tests
     for test in mutant.tests:
         file, _, function = test.partition("::")
-        assert f"def {function}" in (ROOT / file).read_text()
+        assert f"def {function.partition('[')[0]}(" in (ROOT / file).read_text()

@@ -26,7 +26,7 @@ from timeball.domain.execution import Origin
 from timeball.domain.ids import ExecutionId, JobId
 from timeball.domain.job import Job, JobSpec, define
 from timeball.domain.ledger import Flaw, JobLedger, Outlook, Pending, Span
-from timeball.domain.misfire import SkippedRange, SkipReason
+from timeball.domain.misfire import Misfire, Overlap, SkippedRange, SkipReason
 from timeball.domain.occurrences import DueKind, DueRow, LookAgain, NextOccurrence, Target, first_occurrence, plan
 from timeball.domain.schedule import Every, Once
 from timeball.errors import Conflict, InvalidInput
@@ -339,11 +339,11 @@ policies = st.fixed_dictionaries(
     {},
     optional={
         "jitter_seconds": st.sampled_from([0, 2]),
-        "misfire": st.sampled_from(["latest", "skip", "all"]),
+        "misfire": st.sampled_from(Misfire),
         "misfire_grace_seconds": st.integers(0, 6),
         "misfire_cap": st.integers(1, 4),
         "misfire_max_age_seconds": st.none() | st.integers(0, 20),
-        "overlap": st.sampled_from(["skip", "allow", "queue", "cancel_running"]),
+        "overlap": st.sampled_from(Overlap),
         "max_executions": st.none() | st.integers(1, 9),
         "ends_at": st.none() | st.integers(60, 300).map(lambda number: START + seconds(number)),
     },

@@ -17,7 +17,7 @@ from timeball.domain.civil_time import tzdata_version
 from timeball.domain.execution import Origin
 from timeball.domain.ids import ExecutionId, JobId, occurrence_id
 from timeball.domain.job import Job, JobSpec, define
-from timeball.domain.misfire import Overlap, SkippedRange, SkipReason
+from timeball.domain.misfire import Misfire, Overlap, SkippedRange, SkipReason
 from timeball.domain.occurrences import (
     CATCH_UP_INTERVAL,
     DueKind,
@@ -131,7 +131,7 @@ rules = st.one_of(
 )
 policies = st.fixed_dictionaries(
     {
-        "misfire": st.sampled_from(["latest", "skip", "all"]),
+        "misfire": st.sampled_from(Misfire),
         "misfire_grace_seconds": st.integers(0, 40),
         "misfire_cap": st.integers(1, 5),
         "misfire_max_age_seconds": st.none() | st.integers(0, 60),

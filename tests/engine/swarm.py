@@ -3,16 +3,26 @@
 Nodes die, between two rounds or between two statements, freeze and come back, and lose the connection before a statement or the reply
 behind its commit; one execution kills whoever runs it; and the database may fall back to what it was some time ago, as a failover does that
 loses the last commits. One clock, one statement at a time, nothing by chance but what the plan says: the same plan gives the same run,
-statement by statement, and `trace` tells two runs apart.
+statement by statement and value by value, and `trace` tells two runs apart.
+
+Three things outside of a plan could decide what happens, and none of them may:
+
+- How often the event loop turns while a statement is under way. So each statement is sent only when no task has anything left to do.
+- How long a statement takes. So the timers of the event loop go by the clock of the swarm.
+- The order of rows that no ORDER BY decides: PostgreSQL returns them as they lie on their pages, which depends on what was cleaned up
+  when. So the second run of a plan gets those rows in reverse (`reverses_rows`), and must be the same run all the same.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
+from functools import cache
 from hashlib import blake2b
 from random import Random
 from typing import Any, assert_never
@@ -40,7 +50,8 @@ from timeball.domain.handler import Handler
 from timeball.domain.ids import ClaimId, ExecutionId, Incarnation
 from timeball.domain.job import JobSpec
 from timeball.domain.lifecycle import Move, Wait
-from timeball.domain.node import NodeKind
+from timeball.domain.misfire import SkipReason
+from timeball.domain.node import Node, NodeKind
 from timeball.engine.claimer import Claimer, Sweeper
 from timeball.engine.reaper import Reaper
 from timeball.engine.recorder import Recorder
@@ -48,16 +59,21 @@ from timeball.engine.scheduler import Scheduler
 from timeball.engine.service import Service
 from timeball.engine.shards import ShardKeeper
 from timeball.engine.stocktaker import Stocktaker
+from timeball.engine.worker_life import StopWatch
 from timeball.env import Env
 from timeball.errors import StoreUnavailable
+from timeball.runners.verdict import outcome_of_halt
 from timeball.settings import HousekeepingSettings, SchedulerSettings, WorkerSettings
 from timeball.store.postgres import Store
+from timeball.store.statements import all_statements
 from timeball.testing import VirtualClock
 
 OpenStore = Callable[[Env], Awaitable[Store]]
 
 # What kills whoever runs it.
 _POISONED = '{"poison": true}'
+# How late an occurrence of a schedule may be before it is missed: freezes and dead schedulers are longer than that.
+_GRACE_SECONDS = 3
 _WORK = {
     PLAIN: (JobSpec(handler=HANDLER, max_retries=20, max_lost=20), "{}"),
     NARROW: (JobSpec(handler=HANDLER, queue=NARROW, max_lost=20), "{}"),
@@ -79,12 +95,20 @@ TO_BE_MET = frozenset(
         "failed over",
         "poison dead-lettered",
         "retried",
+        "stopped",
+        f"skipped: {SkipReason.MISFIRE}",
+        f"skipped: {SkipReason.OVERLAP}",
     }
 )
 _KEPT = (
     *("job", "job_version", "due", "ready", "blocked", "running", "finished", "attempt", "skip_range"),
     *("node", "shard", "queue", "running_limit", "live_key", "audit"),
 )
+
+
+_PARENTHESES = re.compile(r"\([^()]*\)")
+# More than any chain of tasks takes.
+_MOST_TURNS = 10_000
 
 
 class KilledError(StoreUnavailable):
@@ -183,7 +207,7 @@ class SwarmNode:
         except StoreUnavailable:
             self.swarm.seen["cut"] += 1
         self._notice_failover()
-        await _breathe()
+        await quiet()
         self._faults = []
 
     def _notice_failover(self) -> None:
@@ -263,35 +287,58 @@ class SwarmWorker(SwarmNode):
         claimer = Claimer(env, emit, store.rooms, executor, incarnation, (HANDLER,), settings)
         sweeper = Sweeper(env, emit, store.rooms, claimer)
         stocktaker = Stocktaker(env, emit, store.rooms, incarnation, claimer, executor, recorder.unrecorded)
-        return {"recorder": recorder, "claimer": claimer, "sweeper": sweeper, "stocktaker": stocktaker}
+        node = Node(incarnation=incarnation, kind=self.kind, name=self.name, lease=MORTAL)
+        return {
+            "recorder": recorder,
+            "claimer": claimer,
+            "sweeper": sweeper,
+            "stocktaker": stocktaker,
+            "stop watch": StopWatch(env, emit, store.rooms, node, executor, lambda: False),
+        }
 
     async def act(self, turn: Deed, rng: Random) -> None:
         if self.numb_for and self.incarnation is not None:
             # What it ran went on to its end as if no time had passed.
-            self._end_some(rng, turn.fails)
-            await _breathe()
+            await self._end_some(rng, turn.fails)
         await super().act(turn, rng)
         if self.incarnation is None:
             return
         if any(context.claimed.payload == _POISONED for context in self._runner.started):
             self.die()
         else:
-            self._end_some(rng, turn.fails)
+            await self._end_some(rng, turn.fails)
 
-    def _end_some(self, rng: Random, fails: float) -> None:
+    async def _end_some(self, rng: Random, fails: float) -> None:
         for context in [context for context in self._runner.started if rng.random() < self.swarm.plan.ends]:
             self._runner.started.remove(context)
-            outcome: Outcome = Failed(FAILURE) if rng.random() < fails else Succeeded()
+            outcome = self._outcome(context, rng, fails)
             self.swarm.runs.append((context.claimed.id, context.claimed.claim_id, outcome))
             self._runner.end(context.claimed, outcome)
+        await quiet()
+
+    def _outcome(self, context: RunContext, rng: Random, fails: float) -> Outcome:
+        """What is told to stop does so, or comes to its end before it notices."""
+        outcome: Outcome = Failed(FAILURE) if rng.random() < fails else Succeeded()
+        if context.is_halted and rng.random() < 0.5:
+            self.swarm.seen["stopped"] += 1
+            outcome = outcome_of_halt(context)
+        return outcome
 
 
 class Swarm:
     """All nodes, their clock, what happens to them, and what they have done."""
 
-    def __init__(self, plan: Plan, clock: VirtualClock, tell: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        clock: VirtualClock,
+        tell: Callable[[str], None] | None = None,
+        *,
+        reverses_rows: bool = False,
+    ) -> None:
         self.plan = plan
         self.clock = clock
+        self._reverses_rows = reverses_rows
         self.nodes: dict[str, SwarmNode] = {}
         self.seen: Counter[str] = Counter()
         # The ledger, outside of what is tested: every run that has ended, and every one-off that was acknowledged and not lost since.
@@ -321,6 +368,7 @@ class Swarm:
 
     def note_start(self, claimed: Claimed) -> None:
         """An attempt begins: not before its instant, nor before any time that was set for a retry of it."""
+        self.note("begins", claimed.id, claimed.fence)
         set_for = [at for (id_, _), at in self.retries.items() if id_ == claimed.id and at is not None]
         if self.clock.now() < max((claimed.scheduled_for, *set_for)):
             self.early.append(f"{claimed.id} under fence {claimed.fence} at {self.clock.now()}")
@@ -338,7 +386,20 @@ class Swarm:
             env = Env(self.clock, self.plan.chance(name))
             kind = SwarmScheduler if name.startswith(SCHEDULER) else SwarmWorker
             node = self.nodes[name] = kind(self, await open_store(env), name)
+            self.watch(node.store, name)
             env.fault = node.fault
+
+    def watch(self, store: Store, name: str) -> None:
+        """Note every statement with its values; each is sent when the loop is quiet."""
+        run = store.database._run
+
+        async def noted_run(connection: Any, statement: str, given: dict[str, Any]) -> list[Any]:
+            await quiet()
+            self.note(name, statement, given)
+            rows = await run(connection, statement, given)
+            return rows[::-1] if self._reverses_rows and not _decides_order(statement) else rows
+
+        store.database._run = noted_run  # type: ignore[method-assign]
 
     async def do(self, deed: Deed, store: Store) -> None:
         """One node does one thing; or something happens to it, or to the database, or there is more to do."""
@@ -377,8 +438,8 @@ class Swarm:
 
     async def _work(self, store: Store, deed: Deed) -> None:
         if deed.work in SCHEDULES:
-            fields = {"overlap": deed.work, "max_executions": deed.amount}
-            await create(store, name=deed.work, interval_seconds=7, misfire="all", **fields)
+            policies = {"overlap": deed.work, "misfire": deed.misfire, "misfire_grace_seconds": _GRACE_SECONDS}
+            await create(store, name=deed.work, interval_seconds=7, max_executions=deed.amount, **policies)
             return
         spec, payload = _WORK[deed.work]
         if deed.work == NARROW:
@@ -402,10 +463,37 @@ class Swarm:
             node.notices_in = self.plan.chance("notices", node.name).randint(0, 5)
 
 
-async def _breathe() -> None:
-    """Whoever has been told something gets round to it."""
-    for _ in range(3):
+async def quiet() -> None:
+    """Let the event loop turn until no task has anything left to do."""
+    loop: Any = asyncio.get_running_loop()
+    for _ in range(_MOST_TURNS):
         await asyncio.sleep(0)
+        if not loop._ready:
+            return
+    raise AssertionError(f"the loop is not quiet after {_MOST_TURNS} turns")
+
+
+@contextmanager
+def timers_by(clock: VirtualClock) -> Iterator[None]:
+    """Let the timers of the running loop go by *clock*: none of them fires because a statement takes long."""
+    loop: Any = asyncio.get_running_loop()
+    real_time, began_at, clock_began_at = loop.time, loop.time(), clock.monotonic()
+    loop.time = lambda: began_at + clock.monotonic() - clock_began_at
+    try:
+        yield
+    finally:
+        # The time of a loop never goes back: what waits would wait as long again.
+        ahead = max(loop.time() - real_time(), 0)
+        loop.time = lambda: real_time() + ahead
+
+
+@cache
+def _decides_order(statement: str) -> bool:
+    """Whether the statement itself, and not only a part in parentheses, says in which order its rows come."""
+    text = all_statements()[statement].text
+    while (shorter := _PARENTHESES.sub("", text)) != text:
+        text = shorter
+    return "ORDER BY" in text
 
 
 async def _remember(store: Store) -> None:

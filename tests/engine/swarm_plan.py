@@ -16,14 +16,17 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from timeball.domain.misfire import Misfire, Overlap
+
 SCHEDULER, WORKER = "scheduler", "worker"
 # The loops of a node; who is named twice has more turns.
 LOOPS = {
     SCHEDULER: ("keeper", "scheduler", "scheduler", "reaper"),
-    WORKER: ("recorder", "recorder", "claimer", "claimer", "sweeper", "stocktaker"),
+    WORKER: ("recorder", "recorder", "claimer", "claimer", "sweeper", "stocktaker", "stop watch"),
 }
 # Work: schedules by their overlap, which end after so many occurrences, and one-offs.
-SCHEDULES = ("allow", "skip", "queue")
+SCHEDULES = tuple(overlap.value for overlap in Overlap)
+MISFIRES = tuple(misfire.value for misfire in Misfire)
 PLAIN, NARROW, POISON = "plain", "narrow", "poison"
 
 CUT, KILL = "cut", "kill"
@@ -61,6 +64,8 @@ class Deed:
     fails: float = 0.0
     faults: tuple[Fault, ...] = ()
     work: str = ""
+    # What a schedule does about occurrences that come too late.
+    misfire: str = Misfire.ALL.value
     # How many are made, or how often a node that wakes goes on before it looks at any clock.
     amount: int = 0
 
@@ -155,7 +160,7 @@ def draw(seed: int) -> Plan:
 
 def _first_work(rng: Random) -> Iterator[Deed]:
     for overlap in SCHEDULES:
-        yield Deed(what=What.WORK, work=overlap, amount=rng.choice((1, 2, 4)))
+        yield Deed(what=What.WORK, work=overlap, misfire=rng.choice(MISFIRES), amount=rng.choice((1, 2, 4)))
     yield Deed(what=What.WORK, work=PLAIN, amount=rng.choice((5, 30)))
     yield Deed(what=What.WORK, work=NARROW, amount=rng.choice((3, 10)))
     if rng.random() < 0.3:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import timeball
-from tests.engine.swarm import OpenStore, Swarm
+from tests.engine.swarm import OpenStore, Swarm, timers_by
 from tests.engine.swarm_plan import Deed, Plan
 from tests.factories import ALWAYS, table
 from timeball.domain.execution import Succeeded
@@ -51,16 +51,25 @@ class Trial:
         return next(iter(self.broken))
 
 
-async def live_through(plan: Plan, make_database: MakeDatabase, tell: Tell | None = None) -> Trial:
+async def live_through(
+    plan: Plan, make_database: MakeDatabase, tell: Tell | None = None, *, reverses_rows: bool = False
+) -> Trial:
     """A phase of trouble, and one in which everything has to come to its end. Whatever is raised is a broken promise."""
     clock = VirtualClock()
-    swarm = Swarm(plan, clock, tell)
-    async with opened(make_database()) as open_store:
-        try:
-            broken = await _live(swarm, await open_store(Env(clock, plan.chance("work"))), open_store)
-        except Exception as error:
-            broken = {_name_of(error): "".join(traceback.format_exception(error))}
+    swarm = Swarm(plan, clock, tell, reverses_rows=reverses_rows)
+    with timers_by(clock):
+        broken = await _live_on(make_database(), swarm)
     return Trial(broken, swarm.seen, swarm.trace, tuple(swarm.done[: len(plan.deeds)]))
+
+
+async def _live_on(dsn: str, swarm: Swarm) -> dict[str, str]:
+    async with opened(dsn) as open_store:
+        try:
+            store = await open_store(Env(swarm.clock, swarm.plan.chance("work")))
+            swarm.watch(store, "work")
+            return await _live(swarm, store, open_store)
+        except Exception as error:
+            return {_name_of(error): "".join(traceback.format_exception(error))}
 
 
 def _name_of(error: Exception) -> str:
@@ -80,6 +89,8 @@ async def _live(swarm: Swarm, store: Store, open_store: OpenStore) -> dict[str, 
     finished = sorted(await table(store, "finished"), key=lambda row: row["id"])
     if any(row["state"] == "dead" and row["lost"] == 3 for row in finished):
         swarm.seen["poison dead-lettered"] += 1
+    swarm.seen.update(f"skipped: {row['reason']}" for row in await table(store, "skip_range"))
+    swarm.seen.update(f"skipped: {row['reason']}" for row in finished if row["state"] == "skipped")
     for row in finished:
         swarm.note(*(row[column] for column in ("id", "state", "attempts", "lost", "fence", "claim_id", "finished_at")))
     broken = dict(_broken_in_the_ledger(swarm, finished, left))

@@ -28,6 +28,7 @@ from timeball.domain.execution import Cancelled, Claimed, Failed, NotDropped, Ou
 from timeball.domain.ids import ClaimId, ExecutionId, JobId
 from timeball.domain.job import JobSpec
 from timeball.domain.lifecycle import Standing
+from timeball.domain.misfire import Misfire, Overlap
 from timeball.engine.reaper import Reaper
 from timeball.engine.recorder import Recorder
 from timeball.env import Env
@@ -594,18 +595,18 @@ async def live_a_little(
 ) -> None:
     """Jobs of all kinds, some way through their lives; in the end everybody is dead."""
     clock = node.clock
-    overlaps, misfires = ["skip", "allow", "queue", "cancel_running"], ["latest", "skip", "all"]
+    overlaps, misfires = [*Overlap], [*Misfire]
     for number in range(16):
         await create(
             store,
             interval_seconds=chance.choice([2, 3, 7]),
             ends_at=clock.now() + timedelta(minutes=2),
-            overlap=overlaps[number % 4],
+            overlap=overlaps[number % len(overlaps)],
             misfire=chance.choice(misfires),
             jitter_seconds=chance.choice([0, 2]),
             max_executions=chance.choice([None, 9]),
             unique_key=f"key-{number % 5}" if number % 3 == 0 else None,
-            max_running=chance.choice([None, 2]) if overlaps[number % 4] == "allow" else None,
+            max_running=chance.choice([None, 2]) if overlaps[number % len(overlaps)] is Overlap.ALLOW else None,
             delivery=chance.choice(["at_least_once", "at_most_once"]),
             timeout_ms=chance.choice([None, 20_000]),
             max_lost=chance.choice([1, 3]),

@@ -140,6 +140,15 @@ async def test_a_claim_whose_reply_was_lost_is_read_back(store: Store) -> None:
     assert await store.rooms.read_back_claim(await make_node(store), claim_id) == []
 
 
+async def test_a_claim_that_is_read_back_is_in_the_order_of_its_reply(store: Store) -> None:
+    ids = {priority: await enqueue(store, priority=priority) for priority in (10, 90, 50)}
+    worker, claim_id = await make_node(store), ClaimId(store.env.new_id())
+    claimed = await claim_all(store, worker=worker, claim_id=claim_id)
+
+    assert [each.id for each in claimed] == [ids[90], ids[50], ids[10]]
+    assert await store.rooms.read_back_claim(worker, claim_id) == claimed
+
+
 # in which order
 
 

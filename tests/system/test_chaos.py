@@ -23,6 +23,7 @@ from tests.system.ledger import every
 from timeball.commands import Commands
 from timeball.domain.ids import JobId
 from timeball.domain.job import JobSpec
+from timeball.domain.misfire import Misfire, Overlap
 from timeball.errors import Conflict, StoreError, StoreUnavailable
 
 pytestmark = pytest.mark.slow
@@ -50,14 +51,15 @@ class Load:
         self.acknowledged: set[UUID] = set()
         self.refused = 0
         self.targets: dict[UUID, set[datetime]] = {}
-        self.overlap: dict[UUID, str] = {}
+        self.overlap: dict[UUID, Overlap] = {}
         self._restless: list[JobId] = []
 
     async def create_schedules(self, commands: Commands, seconds: int) -> None:
         """Some tens of them: every second or two, by interval and by cron, with each rule for overlaps."""
         anchor = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=3)
         until = anchor + timedelta(seconds=seconds)
-        rules = ("allow", "allow", "skip", "queue", "cancel_running")
+        rules = (Overlap.ALLOW, *Overlap)
+        misfires = (*Misfire,)
         specs: list[JobSpec] = []
         targets: list[set[datetime]] = []
         for number in range(30):
@@ -69,11 +71,15 @@ class Load:
                 name=f"schedule-{number}",
                 handler="work",
                 # One behind the other: those that queue must be able to catch up.
-                payload={"seconds": self._rng.choice((0, 0.1, 0.1 if overlap == "queue" else 0.8)), "label": overlap},
+                payload={
+                    "seconds": self._rng.choice((0, 0.1, 0.1 if overlap is Overlap.QUEUE else 0.8)),
+                    "label": overlap,
+                },
                 starts_at=anchor,
                 ends_at=until,
                 scheduled_at=None if is_cron else anchor,
                 overlap=overlap,
+                misfire=misfires[number % len(misfires)],
                 # However late: as long as the faults go on, and while everything catches up.
                 misfire_grace_seconds=24 * 3600,
                 **rhythm,  # type: ignore[arg-type]
@@ -86,17 +92,18 @@ class Load:
         # All at once: one by one, on a busy machine, the last would come behind its own first instant.
         for spec, instants, created in zip(specs, targets, await commands.create_all(specs), strict=True):
             self.targets[created.job_id] = instants
-            self.overlap[created.job_id] = str(spec.overlap)
+            self.overlap[created.job_id] = Overlap(spec.overlap)
 
     async def create_restless(self, commands: Commands) -> None:
         """Schedules that people cannot leave alone; what is right for them only `verify` can tell."""
         await commands.limit_queue("narrow", 8)
-        for number in range(8):
+        overlaps = (*Overlap,)
+        for number in range(2 * len(overlaps)):
             spec = JobSpec(
                 name=f"restless-{number}",
                 handler="work",
                 interval_seconds=1,
-                overlap="allow",
+                overlap=overlaps[number // 2 % len(overlaps)],
                 queue="narrow" if number % 2 else "default",
                 **PATIENT,  # type: ignore[arg-type]
             )
@@ -304,7 +311,7 @@ def check_schedules(cluster: Cluster, load: Load) -> None:
         if state == "succeeded":
             assert id_ in ran, f"SOAK_SEED={SEED}: {id_} succeeded without having run"
         else:
-            allowed = {"skip": {"skipped"}, "cancel_running": {"cancelled"}}.get(load.overlap[job], set())
+            allowed = {Overlap.SKIP: {"skipped"}, Overlap.CANCEL_RUNNING: {"cancelled"}}.get(load.overlap[job], set())
             assert state in allowed, f"SOAK_SEED={SEED}: {id_} of an {load.overlap[job]} job is {state} ({reason})"
     for job, first, last, count in cluster.sql(
         "SELECT job_id, first_at, last_at, occurrences FROM timeball.skip_range WHERE job_id = ANY (%s)",

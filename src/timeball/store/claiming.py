@@ -43,8 +43,8 @@ class Claiming(Moves):
     """What a worker takes, and what it has."""
 
     async def lanes(self) -> dict[Lane, tuple[Mark, bool]]:
-        """Every lane that has something ready, with a mark at its first and whether its queue is limited."""
-        rows = await self._database.fetch("lanes")
+        """Every lane that has something ready, most urgent first, with a mark at its first and whether its queue is limited."""
+        rows = sorted(await self._database.fetch("lanes"), key=lambda row: (row["queue"], -row["priority"]))
         return {(row["queue"], row["priority"]): (Mark(row["run_at"], row["id"]), row["is_limited"]) for row in rows}
 
     async def is_anything_left(self, lanes: Mapping[Lane, datetime], handlers: Sequence[str], age: timedelta) -> bool:

@@ -136,7 +136,7 @@ class Finishing(Moves):
 
     async def orphans(self, limit: int) -> list[Orphan]:
         """What nobody alive holds, and what has run past its deadline."""
-        rows = await self._database.fetch("reap_orphans", limit=limit)
+        rows = sorted(await self._database.fetch("reap_orphans", limit=limit))
         return [
             Orphan(
                 claimed=_claimed_from(row),

@@ -153,7 +153,7 @@ class Nodes:
     async def take_shards(self, incarnation: Incarnation, ids: Sequence[int]) -> dict[int, int]:
         """Take those of the shards that nobody alive owns; returns each with its new epoch."""
         rows = await self._database.fetch("take_shards", incarnation=incarnation, ids=list(ids))
-        return {row["id"]: row["epoch"] for row in rows}
+        return {row["id"]: row["epoch"] for row in sorted(rows)}
 
     async def release_shards(self, incarnation: Incarnation, ids: Sequence[int]) -> None:
         """Give shards up, so that others can take them at once."""

@@ -207,13 +207,14 @@ WHERE queue.name = running.queue
   AND NOT running.queue_limited;
 
 -- name: read_back_claim
--- What a claim gave us, when its reply was lost.
+-- What a claim gave us, when its reply was lost; most urgent first, as the reply had it.
 SELECT running.id, running.job_id, running.fence, running.attempts, running.lost, running.handler, coalesce(running.payload, timeball.payload_of(running.job_id, running.version))::text AS payload,
        running.run_at, running.scheduled_for, job.timeout_ms, running.queue, running.priority, running.claim_id, running.stop
 FROM timeball.running
 LEFT JOIN timeball.job ON job.id = running.job_id
 WHERE running.holder = :incarnation
-  AND running.claim_id = :claim_id;
+  AND running.claim_id = :claim_id
+ORDER BY running.run_at - running.priority * interval '12 seconds', running.id;
 
 -- name: stakes
 -- What a worker holds by the database. Seldom asked, so it has no index, which every claim would have to keep up.

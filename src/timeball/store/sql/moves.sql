@@ -71,7 +71,8 @@ waited_for AS (
 )
 SELECT limit_key
 FROM waited_for
-WHERE number > 0;
+WHERE number > 0
+ORDER BY number;
 
 -- name: request_stop
 -- Ask the holders of these executions to stop; only the holder and the reaper take a running row away.
