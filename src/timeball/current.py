@@ -26,13 +26,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 from timeball.clock import Clock
 from timeball.domain.execution import Claimed
 from timeball.domain.ids import show_execution, show_job
-from timeball.domain.text import clean
+from timeball.domain.log_buffer import MAX_LINE_CHARACTERS
+from timeball.domain.text import clean, shorten
 from timeball.errors import TimeballError
 
 if TYPE_CHECKING:
     import asyncio
 
 _EX_SOFTWARE = 70
+_LONGEST_NOTE = 1_000
 
 
 class _Process:
@@ -142,12 +144,14 @@ class RunContext:
         return self._sink is not None
 
     def emit_log(self, level: str, message: str) -> None:
-        """Add a line to the log of the attempt."""
-        self._open().emit_log(self.clock.now(), level, clean(message))
+        """Add a line to the log of the attempt; whatever it is, the database and the wire can hold it."""
+        line = shorten(clean(message), MAX_LINE_CHARACTERS)
+        self._open().emit_log(self.clock.now(), _level(level), line)
 
     def report_progress(self, fraction: float, note: str | None) -> None:
-        """Note how far the attempt is."""
-        self._open().report_progress(fraction, None if note is None else clean(note))
+        """Note how far the attempt is; what is no number from 0 to 1 is taken as the nearer end."""
+        note = None if note is None else shorten(clean(note), _LONGEST_NOTE)
+        self._open().report_progress(_fraction(fraction), note)
 
     def _open(self) -> RunSink:
         if self._sink is None:
@@ -223,13 +227,12 @@ class Current:
 
     def log(self, message: str, level: str = "info", **fields: Any) -> None:
         """Add a line to the execution's log: `current.log("sent", to=address)` reads `sent to='a@b.co'`."""
-        words = [str(message), *(f"{name}={value!r}" for name, value in fields.items())]
-        _running().emit_log(_level(level), " ".join(words))
+        words = [clean(message), *(f"{name}={_shown(value)}" for name, value in fields.items())]
+        _running().emit_log(level, " ".join(words))
 
     def progress(self, fraction: float, note: str | None = None) -> None:
         """Say how far the work is, from 0 to 1. What lies outside is taken as the nearer end: progress never fails work."""
-        within = min(max(float(fraction), 0.0), 1.0)
-        _running().report_progress(within, note)
+        _running().report_progress(fraction, note)
 
 
 current = Current()
@@ -247,9 +250,25 @@ def _running() -> RunContext:
     return context
 
 
+def _shown(value: Any) -> str:
+    try:
+        return repr(value)
+    except Exception as error:  # a line in the log is not worth an attempt
+        return f"<its repr cannot be had: {clean(error)}>"
+
+
+def _fraction(value: Any) -> float:
+    try:
+        number = float(value)
+    except OverflowError:
+        number = 1.0 if value > 0 else 0.0
+    # In this order: every comparison with NaN is false.
+    return min(1.0, max(0.0, number))
+
+
 _LEVELS = frozenset({"debug", "info", "warning", "error", "critical"})
 
 
 def _level(name: str) -> str:
-    lowered = name.lower()
+    lowered = clean(name).lower()
     return lowered if lowered in _LEVELS else "info"

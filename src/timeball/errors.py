@@ -16,6 +16,7 @@ TimeballError
 ├── ServerUnreachable        the API did not answer; `maybe_done` says whether the request may have been carried out
 ├── StoreError               the database said no
 │   ├── StoreUnavailable     it cannot be reached just now; trying again makes sense
+│   ├── Unwritable           it cannot hold what it was given; trying the same again is in vain
 │   └── SchemaMismatch       the schema is older or newer than this program
 ├── BrokerUnavailable        Redis or RabbitMQ cannot carry tickets just now; work goes on through PostgreSQL
 ├── EmbeddedServerError      the embedded PostgreSQL could not be started or reached
@@ -209,6 +210,12 @@ class StoreUnavailable(StoreError):
     """The database cannot be reached just now; nothing is known to be lost, and trying again makes sense."""
 
     code = "store_unavailable"
+
+
+class Unwritable(StoreError):
+    """The database cannot hold what it was given: the fault is in the data, and the same data will be refused again."""
+
+    code = "unwritable"
 
 
 class SchemaMismatch(StoreError):

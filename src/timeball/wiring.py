@@ -18,6 +18,7 @@ from timeball.domain.events import Emit
 from timeball.domain.handler import Handler, RunStyle
 from timeball.domain.ids import Incarnation
 from timeball.domain.node import Node, NodeKind
+from timeball.domain.text import clean
 from timeball.engine.life import Life
 from timeball.engine.supervisor import MakeLife, Supervisor
 from timeball.env import Env
@@ -239,7 +240,7 @@ class _Nodes:
         return Node(
             incarnation=Incarnation(self._parts.env.new_id()),
             kind=kind,
-            name=f"{platform.node()}/{os.getpid()}",
+            name=clean(f"{platform.node()}/{os.getpid()}"),
             lease=settings.worker.lease if is_worker else settings.scheduler.lease,
             slots=settings.worker.slots if is_worker else 0,
             queues=(settings.worker.queues or None) if is_worker else None,

@@ -8,7 +8,8 @@ from threading import Thread
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timeball.domain.log_buffer import MAX_LINE_CHARACTERS, LogBuffer, LogLine, shorten
+from timeball.domain.log_buffer import MAX_LINE_CHARACTERS, LogBuffer, LogLine
+from timeball.domain.text import shorten
 
 NOW = datetime(2024, 5, 1, tzinfo=UTC)
 
@@ -87,9 +88,10 @@ def test_no_log_is_larger_than_its_cap_and_none_loses_its_last_line_that_fits(me
         assert lines[-1].message == messages[-1]
 
 
-@given(st.text(max_size=500), st.integers(min_value=10, max_value=200))
+@given(st.text(max_size=500), st.integers(min_value=100, max_value=200))
 def test_shortened_text_keeps_both_ends(text: str, longest: int) -> None:
     short = shorten(text, longest)
 
-    assert len(short) <= longest + 60
-    assert short == text or (text.startswith(short[: longest // 2]) and text.endswith(short[-(longest // 4) :]))
+    assert len(short) <= longest
+    assert shorten(short, longest) == short
+    assert short == text or (text.startswith(short[: longest // 3]) and text.endswith(short[-(longest // 6) :]))

@@ -10,7 +10,9 @@ import pytest
 
 from tests.engine.support import PATIENCE_SECONDS, make_executor, until
 from tests.engine.test_executor import Findings, claim
-from timeball.domain.execution import Failed, Released, Succeeded, TimedOut
+from timeball.current import RunContext
+from timeball.domain.execution import Failed, Outcome, Released, Succeeded, TimedOut
+from timeball.domain.handler import Handler
 from timeball.engine.executor import Executor
 from timeball.env import Env
 from timeball.handlers.registry import Registry, make_handler
@@ -277,3 +279,22 @@ async def test_what_the_relay_has_not_begun_can_be_given_back(
 
     assert given_back == list(findings.outcomes.values()).count(Released()) > 0
     assert len(findings) == 10
+
+
+async def test_a_runner_that_fails_costs_neither_the_slot_nor_the_outcome(env: Env, findings: Findings) -> None:
+    class Broken(CoroutineRunner):
+        async def run(self, handler: Handler, context: RunContext) -> Outcome:
+            raise OSError("no process can be started")
+
+    async def never() -> None:
+        raise AssertionError("is not called")
+
+    executor = make_executor(env, Broken(), 2, Registry([make_handler(never, name="never")]), findings.append)
+    executor.accept([claim(number=number, handler="never") for number in range(5)])
+    await until(lambda: len(findings) == 5)
+
+    assert executor.busy == 0
+    outcome = findings[0].outcome
+    assert isinstance(outcome, Failed)
+    assert outcome.error.message == "the attempt could not be run: no process can be started"
+    executor.abandon()

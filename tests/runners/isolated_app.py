@@ -201,3 +201,24 @@ def scribble() -> None:
         except OSError:
             continue
     time.sleep(3600)
+
+
+@handler
+def return_odd(number: int) -> Any:
+    from tests.engine import odd_values  # here: the other handlers start quicker without
+
+    current.log(odd_values.RETURNED[number], odd=odd_values.Odd("odd"))
+    current.progress(0.5, odd_values.RETURNED[number])
+    return odd_values.RETURNED[number]
+
+
+@handler
+def raise_odd(number: int) -> None:
+    from tests.engine import odd_values
+
+    raise odd_values.raised()[number]
+
+
+@handler
+def say_much() -> None:
+    current.log("x" * 20_000_000)

@@ -16,6 +16,7 @@ import orjson
 import pytest
 import uvloop
 
+from tests.engine import odd_values
 from tests.runners import isolated_app
 from tests.runners.support import Attempt, is_alive, open_files, patience, read_pid, until
 from timeball.current import Halt
@@ -410,6 +411,7 @@ async def test_a_fork_in_a_child_does_not_become_a_second_child(runner: ProcessR
 
 WORKER = """
 import asyncio, sys
+from tests.engine import odd_values
 from tests.runners import isolated_app
 from tests.runners.support import Attempt
 from timeball.runners.process import ProcessRunner
@@ -436,3 +438,21 @@ async def test_nothing_survives_a_worker_that_is_killed(tmp_path: Path, names: t
     worker.wait()
 
     await until(lambda: not any(is_alive(pid) for pid in processes), "all of its processes end")
+
+
+async def test_whatever_a_handler_returns_or_raises_comes_through_the_wire(runner: ProcessRunner) -> None:
+    for number in range(len(odd_values.RETURNED)):
+        outcome = await run(runner, "return_odd", number=number)
+        assert isinstance(outcome, Succeeded | Snoozed | Cancelled | Failed), number
+    for number in range(len(odd_values.raised())):
+        outcome = await run(runner, "raise_odd", number=number)
+        assert isinstance(outcome, Failed), number
+
+
+async def test_a_line_that_is_longer_than_a_message_may_be_costs_no_attempt(runner: ProcessRunner) -> None:
+    context = attempt_at("say_much")
+
+    outcome = await run_attempt(runner, context)
+
+    assert isinstance(outcome, Succeeded)
+    assert "characters left out" in context.sink.lines[0][1]

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from tests.engine import odd_values
 from tests.runners.support import Attempt, patience, until
 from timeball.current import Halt, current
-from timeball.domain.execution import Cancelled, Failed, Outcome, Released, Succeeded, TimedOut
+from timeball.domain.execution import Cancelled, Failed, Outcome, Released, Snoozed, Succeeded, TimedOut
 from timeball.domain.handler import Handler, RunStyle
 from timeball.handlers.registry import make_handler
 from timeball.outcomes import Cancel
@@ -241,3 +242,14 @@ asyncio.run(main())
 
     assert ended.stdout == "Released(has_started=False)\n"
     assert ended.stderr == ""
+
+
+async def test_whatever_a_function_returns_or_raises_ends_its_attempt_and_not_its_thread(runner: ThreadRunner) -> None:
+    def raise_one(error: BaseException) -> None:
+        raise error
+
+    for value in odd_values.RETURNED:
+        outcome = await run(runner, lambda value=value: value, Attempt())
+        assert isinstance(outcome, Succeeded | Snoozed | Cancelled | Failed)
+    for error in odd_values.raised():
+        assert isinstance(await run(runner, lambda error=error: raise_one(error), Attempt()), Failed)

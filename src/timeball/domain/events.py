@@ -119,6 +119,16 @@ class OutcomeRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class OutcomeUnwritable:
+    """The database could not hold an outcome: another one was written in its place, which says why (*is_replaced*), or none yet."""
+
+    execution_id: ExecutionId
+    handler: str
+    error: str
+    is_replaced: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Reaped:
     """Attempts that nobody alive held, or that ran past their deadline, got an outcome."""
 
@@ -276,6 +286,7 @@ Event = (
     | AttemptFailed
     | RetriesHeldBack
     | OutcomeRefused
+    | OutcomeUnwritable
     | Reaped
     | StraysTakenIn
     | ServiceFailed

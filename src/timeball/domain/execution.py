@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from timeball.domain.ids import ClaimId, ExecutionId, Incarnation, JobId
+from timeball.domain.text import MAX_LABEL, clean, shorten
 from timeball.errors import InvalidInput
 
 
@@ -86,15 +87,38 @@ class Claimed(NamedTuple):
 Stake = tuple[ExecutionId, ClaimId]
 
 
+MAX_MESSAGE = 4_000
+MAX_TRACEBACK = 16_000
+_MAX_FRAME = 1_000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorInfo:
-    """What went wrong in an attempt, as people and the dead-letter list need it."""
+    """What went wrong in an attempt, as people and the dead-letter list need it.
+
+    Whatever it is made of, the database can hold it: characters are replaced and overlong texts shortened here, and nowhere else.
+    """
 
     type: str
     message: str
     traceback: str | None = None
     top_frame: str | None = None
     fingerprint: str | None = None
+
+    def __post_init__(self) -> None:
+        _keep(self, "type", clean(self.type)[:MAX_LABEL])
+        _keep(self, "message", _storable(self.message, MAX_MESSAGE))
+        _keep(self, "traceback", None if self.traceback is None else _storable(self.traceback, MAX_TRACEBACK))
+        _keep(self, "top_frame", None if self.top_frame is None else _storable(self.top_frame, _MAX_FRAME))
+        _keep(self, "fingerprint", None if self.fingerprint is None else clean(self.fingerprint)[:MAX_LABEL])
+
+
+def _keep(value: object, name: str, text: str | None) -> None:
+    object.__setattr__(value, name, text)
+
+
+def _storable(text: object, longest: int) -> str:
+    return shorten(clean(text), longest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +157,18 @@ class Cancelled:
 
     reason: str
 
+    def __post_init__(self) -> None:
+        _keep(self, "reason", _storable(self.reason, MAX_MESSAGE))
+
 
 @dataclass(frozen=True, slots=True)
 class NotDropped:
     """A held execution was called off before its instant: the job was paused or deleted meanwhile."""
 
     reason: str
+
+    def __post_init__(self) -> None:
+        _keep(self, "reason", _storable(self.reason, MAX_MESSAGE))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,14 @@ from typing import Any
 import orjson
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from timeball.domain.text import MAX_DEPTH, MAX_PAYLOAD_BYTES
+from timeball.domain.text import MAX_DEPTH, MAX_PAYLOAD_BYTES, clean, shorten
 from timeball.errors import PayloadError
 
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY
 # Only when the quick way has failed: for text keys it is slower.
 _PATIENT_OPTIONS = _OPTIONS | orjson.OPT_NON_STR_KEYS
 _NO_RESULT = "$timeball"
+_LONGEST_WHY = 1_000
 
 
 def encode_object(values: dict[str, Any]) -> str:
@@ -49,12 +50,25 @@ def encode_result(value: Any) -> str | None:
     try:
         encoded = orjson.dumps(value, _simplify, _PATIENT_OPTIONS)
     except (orjson.JSONEncodeError, RecursionError) as error:
-        return _dropped(f"it is not JSON: {error}")
+        return dropped_result(f"it is not JSON: {clean(error)}")
+    return check_result(encoded)
+
+
+def check_result(encoded: bytes) -> str:
+    """JSON that the database is sure to take, for what is said to be JSON: the same values, or a note that they were dropped."""
     if len(encoded) > MAX_PAYLOAD_BYTES:
-        return _dropped(f"it has {len(encoded)} bytes as JSON, at most {MAX_PAYLOAD_BYTES} are kept")
-    if b"\\u0000" in encoded:
-        encoded = orjson.dumps(_without_nul(orjson.loads(encoded)))
-    return encoded.decode()
+        return dropped_result(f"it has {len(encoded)} bytes as JSON, at most {MAX_PAYLOAD_BYTES} are kept")
+    try:
+        # Read and written again: an `orjson.Fragment` is copied as it stands, whatever its text or its numbers are.
+        value = orjson.loads(encoded)
+        return orjson.dumps(_without_nul(value) if b"\\u0000" in encoded else value).decode()
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError, RecursionError) as error:
+        return dropped_result(f"it is not JSON: {clean(error)}")
+
+
+def dropped_result(why: str) -> str:
+    """What stands in the place of a result that cannot be kept."""
+    return orjson.dumps({_NO_RESULT: f"the result was dropped: {shorten(clean(why), _LONGEST_WHY)}"}).decode()
 
 
 def _simplify(value: Any) -> Any:
@@ -132,7 +146,3 @@ def _without_nul(value: Any) -> Any:
             return [_without_nul(inner) for inner in value]
         case _:
             return value
-
-
-def _dropped(why: str) -> str:
-    return orjson.dumps({_NO_RESULT: f"the result was dropped: {why}"}).decode()

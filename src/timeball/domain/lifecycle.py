@@ -35,6 +35,7 @@ from timeball.domain.execution import (
     TimedOut,
     called_off,
 )
+from timeball.domain.json_values import dropped_result
 from timeball.domain.misfire import SkipReason
 from timeball.domain.retry import RetryPolicy
 
@@ -92,6 +93,31 @@ class Requeue:
 
 
 Transition = Finish | Wait | Requeue
+
+
+def written_instead(outcome: Outcome, why: str) -> Outcome:
+    """What is recorded for an outcome that the database cannot hold: the same kind of end, with the reason in place of what was refused.
+
+    A success stays one, for the work is done; a snooze, whose instant cannot be kept, is a failure.
+    """
+    error = ErrorInfo(type="UnwritableOutcome", message=why, fingerprint="unwritable-outcome")
+    match outcome:
+        case Succeeded():
+            return Succeeded(dropped_result(why))
+        case Failed(is_retryable=is_retryable):
+            return Failed(error, is_retryable=is_retryable)
+        case Snoozed():
+            return Failed(error)
+        case TimedOut():
+            return TimedOut(error)
+        case Lost():
+            return Lost(error)
+        case Cancelled():
+            return Cancelled(why)
+        case NotDropped() | Released():
+            return outcome
+        case _:
+            assert_never(outcome)
 
 
 class Move(NamedTuple):

@@ -7,6 +7,8 @@ from datetime import datetime
 from threading import Lock
 from typing import NamedTuple
 
+from timeball.domain.text import shorten
+
 MAX_LOG_BYTES = 1024 * 1024
 MAX_LINE_CHARACTERS = 16_000
 # What a line costs beyond its message: instant, level, row header. Empty lines must not be free.
@@ -76,11 +78,3 @@ class LogBuffer:
             note = f"… {self._dropped_lines} lines ({self._dropped_bytes} bytes) left out …"
             lines.append(LogLine(self._last_dropped.at, "warning", note))
         return lines + kept
-
-
-def shorten(text: str, longest: int) -> str:
-    """Text of at most about *longest* characters: what is too long loses its middle."""
-    if len(text) <= longest:
-        return text
-    head, tail = longest * 2 // 3, longest // 3
-    return f"{text[:head]}\n… {len(text) - head - tail} characters left out …\n{text[len(text) - tail :]}"

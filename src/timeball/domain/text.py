@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import orjson
 
@@ -42,9 +42,43 @@ def _check_characters(value: str, field: str, refusal: type[InvalidInput] = Inva
     return value
 
 
-def clean(value: str) -> str:
-    """Text from outside, made storable: what a database cannot hold is replaced by the replacement character."""
-    return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8", "replace")
+def clean(value: object) -> str:
+    """Text from outside, made storable: what a database cannot hold is replaced by the replacement character.
+
+    Takes anything and never raises: a value whose text cannot be had is named by its type.
+    """
+    if type(value) is str and value.isascii() and "\0" not in value:
+        return value
+    # By `str` itself: a subclass may have replaced every method, and what comes out is a plain str.
+    encoded = str.encode(_text_of(value), "utf-8", "replace")
+    return encoded.decode().replace("\0", "\ufffd")
+
+
+def _text_of(value: object) -> str:
+    if issubclass(type(value), str):
+        return cast("str", value)
+    try:
+        return str(value)
+    except BaseException as error:  # from code of the value's own, which may raise anything
+        return f"<{_name_of(type(value))}: its text cannot be had, {_name_of(type(error))} was raised>"
+
+
+def _name_of(kind: type) -> str:
+    # By `type` itself: a metaclass may have replaced the attribute.
+    return str(type.__dict__["__name__"].__get__(kind))
+
+
+def shorten(text: str, longest: int) -> str:
+    """Text of at most *longest* characters: what is too long loses its middle."""
+    if len(text) <= longest:
+        return text
+    kept = max(longest - len(_left_out(len(text))), 0)
+    head, tail = kept - kept // 3, kept // 3
+    return f"{text[:head]}{_left_out(len(text) - kept)}{text[len(text) - tail :]}"[:longest]
+
+
+def _left_out(characters: int) -> str:
+    return f"\n… {characters} characters left out …\n"
 
 
 def to_json(value: Any, field: str = "payload") -> str:

@@ -17,6 +17,7 @@ from timeball.current import Halt, RunContext
 from timeball.domain.execution import Claimed, ErrorInfo, Failed, Outcome
 from timeball.domain.handler import Handler, RunStyle
 from timeball.domain.ids import ExecutionId
+from timeball.domain.text import clean
 from timeball.engine.deadlines import DeadlineWheel
 from timeball.env import Env
 from timeball.runners.interface import Runner
@@ -170,6 +171,10 @@ class Attempts:
         except asyncio.CancelledError:
             message = "the handler cancelled the task it ran in"
             outcome = Failed(ErrorInfo(type="CancelledError", message=message, fingerprint="cancelled-itself"))
+        except Exception as error:
+            # Not the handler's error but its runner's. It must not end the task: the slot would be lost, and the outcome with it.
+            message = f"the attempt could not be run: {clean(error)}"
+            outcome = Failed(ErrorInfo(type=type(error).__name__, message=message, fingerprint="runner-failed"))
         if self._is_closed:
             return
         self._wheel.remove(context)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from timeball.current import RunContext, RunSink
@@ -13,8 +15,10 @@ from timeball.domain.events import Emit
 from timeball.domain.execution import Claimed
 from timeball.domain.ids import ExecutionId
 from timeball.domain.log_buffer import LogBuffer
+from timeball.domain.text import clean
 from timeball.engine.service import AT_ONCE, LONGEST_REST, Service
 from timeball.env import Env
+from timeball.errors import Unwritable
 from timeball.store.interface import HistoryStore, LogLine, RoomStore
 
 _BATCH = 500
@@ -62,7 +66,9 @@ class Journal(Service):
             await self._write_lines()
         progress, self._progress = self._progress, {}
         for claimed, fraction, note in progress.values():
-            await self._rooms.report_progress(claimed, fraction, note)
+            # One report that cannot be kept must not cost those of the others.
+            with suppress(Unwritable):
+                await self._rooms.report_progress(claimed, fraction, note)
         if self._lines:
             return AT_ONCE
         return _GATHER if self._open else LONGEST_REST
@@ -70,9 +76,23 @@ class Journal(Service):
     async def _write_lines(self) -> None:
         batch = [self._lines[number] for number in range(min(_BATCH, len(self._lines)))]
         if batch:
-            await self._history.write_log(batch)
+            await self._write_sound(batch)
             for _ in batch:
                 self._lines.popleft()
+
+    async def _write_sound(self, lines: Sequence[LogLine]) -> None:
+        """Write lines; if the database cannot hold one of them, the others are written, and in its place a line that says so."""
+        try:
+            await self._history.write_log(lines)
+        except Unwritable as error:
+            if len(lines) > 1:
+                middle = len(lines) // 2
+                await self._write_sound(lines[:middle])
+                await self._write_sound(lines[middle:])
+                return
+            note = f"a line of the log could not be kept: {clean(error)}"
+            with suppress(Unwritable):
+                await self._history.write_log([replace(lines[0], level="warning", message=note)])
 
     async def flush(self) -> None:
         """Write what is left."""

@@ -4,6 +4,10 @@ While one batch is being written the next one gathers, so the batches grow with 
 leaves memory only when the database has taken or refused it. When the reply to a commit is lost, the same batch is
 written again: every write is keyed by its claim, so the second one finds nothing to do, and what it then calls stale
 is looked up before it is believed.
+
+A batch that is refused for what is in it is taken apart, so that one outcome which cannot be written costs its neighbours nothing.
+In its place one is written that says why. Should that be refused, too, the fault is in the row: the outcome is kept aside and tried
+again now and then, and nobody else gets the execution while this worker lives.
 """
 
 from __future__ import annotations
@@ -12,11 +16,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
-from timeball.domain.events import AttemptFailed, Emit, OutcomeRefused, SucceededInBatch
+from timeball.domain.events import AttemptFailed, Emit, OutcomeRefused, OutcomeUnwritable, SucceededInBatch
 from timeball.domain.execution import Finding, Released, Snoozed, Stake, Succeeded
-from timeball.domain.lifecycle import Finish, Move, Standing, Transition, decide
+from timeball.domain.lifecycle import Finish, Move, Standing, Transition, decide, written_instead
 from timeball.engine.service import AT_ONCE, LONGEST_REST, Service
 from timeball.env import Env
+from timeball.errors import Unwritable
 from timeball.store.interface import RoomStore
 
 _BATCH = 1_000
@@ -28,6 +33,7 @@ _GATHER_SECONDS = 0.004
 _GIVES_WAY_SECONDS = 0.01
 _A_MOMENT = timedelta(milliseconds=1)
 _REPORT_SECONDS = 1.0
+_ASIDE_SECONDS = 30.0
 _ZERO = timedelta(0)
 
 
@@ -42,6 +48,9 @@ class Recorder(Service):
         self._on_recorded = on_recorded
         self._waiting: list[Finding] = []
         self._in_doubt: list[Finding] = []
+        # What could not be written, nor anything in its place.
+        self._aside: list[Finding] = []
+        self._next_try_aside = 0.0
         self._idle = asyncio.Event()
         self._idle.set()
         self._last_size = 0
@@ -62,12 +71,14 @@ class Recorder(Service):
 
     def unrecorded(self) -> set[Stake]:
         """Whose outcomes are not known to be written yet."""
-        return {(finding.claimed.id, finding.claimed.claim_id) for finding in (*self._in_doubt, *self._waiting)}
+        unwritten = (*self._in_doubt, *self._waiting, *self._aside)
+        return {(finding.claimed.id, finding.claimed.claim_id) for finding in unwritten}
 
     def forget_all(self) -> None:
         """Drop what has not been written: this life is over, and none of it would be accepted."""
         self._waiting.clear()
         self._in_doubt.clear()
+        self._aside.clear()
         self._idle.set()
 
     async def flush(self) -> None:
@@ -80,6 +91,8 @@ class Recorder(Service):
             self._idle.set()
             if self.is_time(self._next_report):
                 self._report_successes()
+            if self._aside and self.is_time(self._next_try_aside):
+                await self._try_aside_again()
             return LONGEST_REST
         if not was_tried:
             if self._gives_way():
@@ -90,7 +103,7 @@ class Recorder(Service):
             del self._waiting[:_BATCH]
             self._last_size = len(batch)
             self._in_doubt = batch
-        await self._record(batch, was_tried=was_tried)
+        await self.write(batch, was_tried=was_tried)
         self._in_doubt = []
         self._on_recorded(len(batch))
         return AT_ONCE
@@ -103,6 +116,39 @@ class Recorder(Service):
         if self._gives_way_since is None:
             self._gives_way_since = now
         return now - self._gives_way_since < _GIVES_WAY_SECONDS
+
+    async def write(self, batch: Sequence[Finding], *, was_tried: bool) -> None:
+        """Write outcomes; those that cannot be written are sorted out."""
+        try:
+            await self._record(batch, was_tried=was_tried)
+        except Unwritable as error:
+            if len(batch) == 1:
+                await self._write_instead(batch[0], str(error))
+                return
+            middle = len(batch) // 2
+            # Part of the batch may have been written before the rest was refused.
+            await self.write(batch[:middle], was_tried=True)
+            await self.write(batch[middle:], was_tried=True)
+
+    async def _write_instead(self, finding: Finding, why: str) -> None:
+        instead = finding._replace(outcome=written_instead(finding.outcome, why))
+        try:
+            await self._record([instead], was_tried=True)
+        except Unwritable as error:
+            self._aside.append(instead)
+            self._next_try_aside = self.env.clock.monotonic() + _ASIDE_SECONDS
+            self.emit(OutcomeUnwritable(finding.claimed.id, finding.claimed.handler, str(error), is_replaced=False))
+        else:
+            self.emit(OutcomeUnwritable(finding.claimed.id, finding.claimed.handler, why, is_replaced=True))
+
+    async def _try_aside_again(self) -> None:
+        self._next_try_aside = self.env.clock.monotonic() + _ASIDE_SECONDS
+        for finding in list(self._aside):
+            try:
+                await self._record([finding], was_tried=True)
+            except Unwritable:
+                continue
+            self._aside.remove(finding)
 
     async def _record(self, batch: Sequence[Finding], *, was_tried: bool) -> None:
         others = [finding for finding in batch if not isinstance(finding.outcome, Succeeded)]
@@ -130,7 +176,11 @@ class Recorder(Service):
 
     def _move(self, finding: Finding, standing: Standing) -> Move:
         chance = self.env.random.random()
-        return Move(finding, standing, decide(standing, finding.outcome, finding.finished_at, chance))
+        try:
+            transition = decide(standing, finding.outcome, finding.finished_at, chance)
+        except (TypeError, ArithmeticError) as error:  # an instant that no calendar has
+            raise Unwritable(f"what follows the outcome cannot be told: {error}") from error
+        return Move(finding, standing, transition)
 
     def _tell(self, moves: Sequence[Move]) -> None:
         for finding, _, transition in moves:
@@ -175,4 +225,4 @@ def _failure(finding: Finding, transition: Transition) -> AttemptFailed:
 
 async def record_at_once(env: Env, emit: Emit, rooms: RoomStore, findings: Sequence[Finding]) -> None:
     """Write outcomes outside of any loop; StoreError if some of them may not have been written."""
-    await Recorder(env, emit, rooms)._record(findings, was_tried=False)
+    await Recorder(env, emit, rooms).write(findings, was_tried=False)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from timeball.domain.handler import Handler, HandlerOptions, RunStyle
+from timeball.domain.text import check_label
 from timeball.errors import Conflict, InvalidInput, NotFound
 from timeball.handlers.binding import SignatureBinder
 
@@ -77,7 +78,8 @@ def make_handler(
 ) -> Handler:
     """Turn a function into a handler: `async def` runs on the loop, `def` in a thread, *isolate* in a child process."""
     return Handler(
-        name=name if name is not None else default_name(function),
+        # A worker names all its handlers in each claim: one that cannot be written would stop them all.
+        name=check_label(name if name is not None else default_name(function), "name"),
         function=function,
         style=style_of(function, isolate=isolate),
         binder=SignatureBinder(function),

@@ -19,11 +19,7 @@ from traceback import StackSummary, TracebackException, walk_stack, walk_tb
 from types import FrameType
 
 from timeball.domain.execution import ErrorInfo
-from timeball.domain.log_buffer import shorten
 from timeball.domain.text import clean
-
-MAX_MESSAGE = 4_000
-MAX_TRACEBACK = 16_000
 
 _PACKAGE = os.path.join(Path(__file__).parents[1], "")
 _BUILT_IN = os.path.join(_PACKAGE, "handlers", "")
@@ -37,13 +33,8 @@ _INSTALLED = tuple(
 
 
 def describe(error: BaseException) -> ErrorInfo:
-    """An error that a handler raised."""
-    return _report(
-        _type_name(type(error)),
-        _message_of(error),
-        _Place.innermost(walk_tb(error.__traceback__)),
-        _traceback_of(error),
-    )
+    """An error that a handler raised. Never raises, whatever class it is of and whatever that has broken."""
+    return _report(_type_name(type(error)), clean(error), _place_of(error), _traceback_of(error))
 
 
 def describe_interruption(kind: str, message: str, frame: FrameType | None) -> ErrorInfo:
@@ -57,7 +48,7 @@ def describe_interruption(kind: str, message: str, frame: FrameType | None) -> E
 
 def describe_death(kind: str, message: str, handler: str) -> ErrorInfo:
     """The end of a child process, of which no more is known than how it ended."""
-    return ErrorInfo(type=kind, message=shorten(clean(message), MAX_MESSAGE), fingerprint=_fingerprint(kind, handler))
+    return ErrorInfo(type=kind, message=message, fingerprint=_fingerprint(kind, handler))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +70,7 @@ class _Place:
     @classmethod
     def of(cls, frame: FrameType, line: int) -> _Place:
         function = frame.f_code.co_qualname.rpartition("<locals>.")[2]
-        return cls(frame.f_code.co_filename, line, str(frame.f_globals.get("__name__", "")), function)
+        return cls(frame.f_code.co_filename, line, clean(frame.f_globals.get("__name__", "")), function)
 
     @property
     def is_users(self) -> bool:
@@ -93,9 +84,9 @@ class _Place:
 def _report(kind: str, message: str, place: _Place | None, traceback: str | None) -> ErrorInfo:
     return ErrorInfo(
         type=kind,
-        message=shorten(clean(message), MAX_MESSAGE),
-        traceback=None if traceback is None else shorten(clean(traceback), MAX_TRACEBACK),
-        top_frame=None if place is None else clean(str(place)),
+        message=message,
+        traceback=traceback,
+        top_frame=None if place is None else str(place),
         fingerprint=_fingerprint(kind, "" if place is None else f"{place.module}:{place.function}"),
     )
 
@@ -105,15 +96,18 @@ def _fingerprint(kind: str, place: str) -> str:
 
 
 def _type_name(kind: type[BaseException]) -> str:
-    name = kind.__qualname__.rpartition("<locals>.")[2]
-    return name if kind.__module__ == "builtins" else f"{kind.__module__}.{name}"
-
-
-def _message_of(error: BaseException) -> str:
     try:
-        return str(error)
-    except Exception as failure:
-        return f"<its text cannot be had: {type(failure).__name__}>"
+        name, module = clean(kind.__qualname__).rpartition("<locals>.")[2], clean(kind.__module__)
+    except BaseException:  # a metaclass may have broken them
+        return "Exception"
+    return name if module == "builtins" else f"{module}.{name}"
+
+
+def _place_of(error: BaseException) -> _Place | None:
+    try:
+        return _Place.innermost(walk_tb(error.__traceback__))
+    except BaseException:
+        return None
 
 
 def _traceback_of(error: BaseException) -> str | None:
@@ -121,7 +115,7 @@ def _traceback_of(error: BaseException) -> str | None:
         report = TracebackException.from_exception(error, compact=True)
         _strip(report)
         return "".join(report.format())
-    except Exception:
+    except BaseException:
         # An error may be of any class, with any attribute broken; what it has broken must stay its own attempt.
         return None
 

@@ -27,8 +27,7 @@ from timeball.domain.execution import (
 )
 from timeball.domain.handler import PayloadMismatch
 from timeball.domain.json_values import encode_result
-from timeball.domain.spans import show_span
-from timeball.domain.text import clean
+from timeball.domain.spans import parse_span, show_span
 from timeball.outcomes import Cancel, ControlWord, Retry, Snooze
 from timeball.runners.error_report import describe, describe_interruption
 
@@ -40,19 +39,22 @@ def outcome_of_return(value: Any) -> Outcome:
     """The outcome of a handler that returned."""
     if value is None:
         return SUCCEEDED
-    if isinstance(value, ControlWord):
+    # By its class, here and below: what a value says of its class may be anything, an error too.
+    kind = type(value)
+    if issubclass(kind, ControlWord):
         return _outcome_of_word(value)
-    if isinstance(value, CoroutineType):
+    if issubclass(kind, CoroutineType):
         value.close()
         return Failed(_never_awaited(value.__qualname__), is_retryable=False)
     return Succeeded(encode_result(value))
 
 
 def outcome_of_error(error: BaseException, no_retry: tuple[type[BaseException], ...] = ()) -> Outcome:
-    """The outcome of a handler that raised; errors of the kinds in *no_retry* are not tried again."""
-    if isinstance(error, ControlWord):
+    """The outcome of a handler that raised; errors of the kinds in *no_retry* are not tried again. Never raises."""
+    kind = type(error)
+    if issubclass(kind, ControlWord):
         return _outcome_of_word(error)
-    is_hopeless = isinstance(error, (PayloadMismatch, *no_retry))
+    is_hopeless = issubclass(kind, (PayloadMismatch, *no_retry))
     return Failed(describe(error), is_retryable=not is_hopeless)
 
 
@@ -62,7 +64,7 @@ def outcome_of_halt(context: RunContext, error: ErrorInfo | None = None) -> Outc
         case Halt.TIMEOUT:
             return TimedOut(_timeout_error(context, error))
         case Halt.CANCEL:
-            return Cancelled(clean(context.halt_reason or "cancelled"))
+            return Cancelled(context.halt_reason or "cancelled")
         case Halt.SHUTDOWN:
             return Released()
         case None:
@@ -82,16 +84,20 @@ def settle(context: RunContext, outcome: Outcome) -> Outcome:
     return outcome
 
 
-def _outcome_of_word(word: ControlWord) -> Outcome:
-    match word:
-        case Snooze(delay=delay):
-            return Snoozed(delay)
-        case Cancel(reason=reason):
-            return Cancelled(clean(reason))
-        case Retry(after=after):
-            return Failed(_reason_to_retry(word), retry_after=after)
-        case _:
-            return Failed(describe(word))
+def _outcome_of_word(word: Any) -> Outcome:
+    try:
+        match word:
+            case Snooze(delay=delay):
+                # Again: an attribute may have been given another value since.
+                return Snoozed(parse_span(delay, "delay"))
+            case Cancel(reason=reason):
+                return Cancelled(reason)
+            case Retry(after=after):
+                return Failed(_reason_to_retry(word), retry_after=None if after is None else parse_span(after, "after"))
+            case _:
+                return Failed(describe(word))
+    except Exception as error:
+        return Failed(describe(error))
 
 
 def _reason_to_retry(word: Retry) -> ErrorInfo:

@@ -13,6 +13,7 @@ from pydantic import Field, TypeAdapter
 
 from timeball.current import Halt
 from timeball.domain.execution import Cancelled, Claimed, ErrorInfo, Failed, Outcome, Snoozed, Succeeded
+from timeball.domain.json_values import check_result
 
 _LENGTH = struct.Struct("!I")
 # A payload, result or traceback is far smaller; more than this is no message of ours.
@@ -118,8 +119,10 @@ class Ended:
 
     @property
     def outcome(self) -> Outcome:
-        """The outcome that was carried."""
-        return self.failed or self.snoozed or self.cancelled or self.succeeded or Succeeded()
+        """The outcome that was carried; its result is checked again, for the handler's own code has had this process."""
+        result = None if self.succeeded is None else self.succeeded.result
+        success = Succeeded(None if result is None else check_result(result.encode()))
+        return self.failed or self.snoozed or self.cancelled or success
 
 
 ToChild = Setup | Run | Stop

@@ -8,8 +8,8 @@ transaction, so nothing of it was done.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
@@ -27,6 +27,8 @@ from timeball.store.connections import (
     pgbouncer_problem,
 )
 from timeball.store.database_url import DatabaseUrl
+from timeball.errors import SettingsError, StoreError, StoreUnavailable, Unwritable
+from timeball.store.connections import AT_HAND, Connection, Connections, confirm_first
 from timeball.store.lost_replies import write_again
 from timeball.store.statements import numbered
 
@@ -65,6 +67,8 @@ _UNREACHABLE = (
     asyncpg.QueryCanceledError,
     asyncpg.IdleInTransactionSessionTimeoutError,
 )
+# The fault is in what was given: text that is none, a number out of range, more than an index or a document may hold.
+_UNWRITABLE = (asyncpg.DataError, asyncpg.ProgramLimitExceededError)
 _REPEATABLE = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 
 
@@ -339,6 +343,15 @@ class translated:  # noqa: N801  (a context manager that reads as a word)
             _translate(error)
 
 
+@contextmanager
+def refusing_content() -> Iterator[None]:
+    """Around a write that has nothing to learn from what refuses it: values that cannot be encoded, or break a rule of the schema."""
+    try:
+        yield
+    except (TypeError, ValueError, ArithmeticError, RecursionError, asyncpg.IntegrityConstraintViolationError) as error:
+        raise Unwritable(f"PostgreSQL cannot hold what it was given: {error}") from error
+
+
 def _translate(error: BaseException) -> None:
     """Raise what is to be raised in its place; nothing, if it is to stay as it is."""
     if isinstance(error, (StoreError, *_REPEATABLE, asyncpg.IntegrityConstraintViolationError)):
@@ -347,6 +360,9 @@ def _translate(error: BaseException) -> None:
         raise SettingsError([f"the URL of the database cannot be used: {error}"]) from error
     if isinstance(error, asyncpg.ProtocolViolationError) and (problem := pgbouncer_problem(str(error))):
         raise problem from error
+    # The driver's own refusal to encode a value is an `InterfaceError`, too, as a broken connection is.
+    if isinstance(error, _UNWRITABLE) or (isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError)):
+        raise Unwritable(f"PostgreSQL cannot hold what it was given: {error}") from error
     if isinstance(error, _UNREACHABLE):
         raise StoreUnavailable(f"PostgreSQL cannot be reached: {str(error) or type(error).__name__}") from error
     if isinstance(error, asyncpg.PostgresError):

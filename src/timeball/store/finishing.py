@@ -25,6 +25,7 @@ from timeball.domain.hints import Hints
 from timeball.domain.ids import ClaimId, ExecutionId, Incarnation, JobId, shard_of
 from timeball.domain.lifecycle import Finish, Move, Requeue, Standing, Wait
 from timeball.store.connections import Connection
+from timeball.store.database import refusing_content
 from timeball.store.moves import Moves
 from timeball.store.rows import delivery_from, json_text, retry_policy_from
 
@@ -48,16 +49,17 @@ class Finishing(Moves):
         """Record successes, each only while its row still names the claim; returns those that were refused as stale."""
         # The statement locks them in this order. By their bytes: the database sorts them so, and ids themselves take long to compare.
         in_order = sorted(findings, key=lambda f: f.claimed.id.bytes)
-        row = await self._database.fetch_row(
-            "finish_succeeded",
-            connection,
-            ids=[f.claimed.id for f in in_order],
-            fences=[f.claimed.fence for f in in_order],
-            claim_ids=[f.claimed.claim_id for f in in_order],
-            started=[f.started_at for f in in_order],
-            finished=[f.finished_at for f in in_order],
-            results=_results(in_order),
-        )
+        with refusing_content():
+            row = await self._database.fetch_row(
+                "finish_succeeded",
+                connection,
+                ids=[f.claimed.id for f in in_order],
+                fences=[f.claimed.fence for f in in_order],
+                claim_ids=[f.claimed.claim_id for f in in_order],
+                started=[f.started_at for f in in_order],
+                finished=[f.finished_at for f in in_order],
+                results=_results(in_order),
+            )
         assert row is not None
         if row["freed"]:
             await self.promote(row["freed"])
@@ -92,9 +94,10 @@ class Finishing(Moves):
         A row moves only while it names the claim, and while the standing that was decided upon is still true: to those that nobody has
         taken away, somebody has said something in between.
         """
-        rows = await self._database.fetch(
-            "record_transitions", transitions=json_text(_transition_columns(move, self._shards) for move in moves)
-        )
+        with refusing_content():
+            rows = await self._database.fetch(
+                "record_transitions", transitions=json_text(_transition_columns(move, self._shards) for move in moves)
+            )
         refused = _refused([move.finding for move in moves], {(row["id"], row["claim_id"]) for row in rows})
         await self._after_transitions(rows, [move for move in moves if move.finding not in refused])
         return refused
@@ -125,14 +128,15 @@ class Finishing(Moves):
 
     async def report_progress(self, claimed: Claimed, progress: float, note: str | None) -> None:
         """Note how far an attempt has come, while its row still names the claim."""
-        await self._database.fetch(
-            "report_progress",
-            id=claimed.id,
-            fence=claimed.fence,
-            claim_id=claimed.claim_id,
-            progress=progress,
-            note=note,
-        )
+        with refusing_content():
+            await self._database.fetch(
+                "report_progress",
+                id=claimed.id,
+                fence=claimed.fence,
+                claim_id=claimed.claim_id,
+                progress=progress,
+                note=note,
+            )
 
     async def orphans(self, limit: int) -> list[Orphan]:
         """What nobody alive holds, and what has run past its deadline."""

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from timeball.domain.execution import Attempt, Execution, ExecutionState
 from timeball.domain.ids import ExecutionId, JobId
-from timeball.store.database import Database
+from timeball.store.database import Database, refusing_content
 from timeball.store.retention import Retention
 from timeball.store.rows import attempt_from, execution_from
 
@@ -76,16 +76,17 @@ class History:
         return [attempt_from(row) for row in await self._database.fetch("attempts_of", id=execution_id)]
 
     async def write_log(self, lines: Sequence[LogLine]) -> None:
-        """Keep what handlers said."""
-        await self._database.fetch(
-            "write_log_lines",
-            execution_ids=[line.execution_id for line in lines],
-            fences=[line.fence for line in lines],
-            numbers=[line.number for line in lines],
-            ats=[line.at for line in lines],
-            levels=[line.level for line in lines],
-            messages=[line.message for line in lines],
-        )
+        """Keep what handlers said, all of it or none; Unwritable if one of the lines cannot be kept."""
+        with refusing_content():
+            await self._database.fetch(
+                "write_log_lines",
+                execution_ids=[line.execution_id for line in lines],
+                fences=[line.fence for line in lines],
+                numbers=[line.number for line in lines],
+                ats=[line.at for line in lines],
+                levels=[line.level for line in lines],
+                messages=[line.message for line in lines],
+            )
 
     async def log(self, execution_id: ExecutionId, after: tuple[int, int] = (0, 0), limit: int = 1000) -> list[LogLine]:
         """The lines of an execution behind a cursor (fence, number)."""
