@@ -16,7 +16,7 @@ from uuid import UUID
 import asyncpg
 
 from timeball.env import Env
-from timeball.errors import SettingsError, StoreError, StoreUnavailable
+from timeball.errors import SettingsError, StoreError, StoreUnavailable, Unwritable
 from timeball.store.connections import (
     AT_HAND,
     CONNECT_SECONDS,
@@ -27,8 +27,6 @@ from timeball.store.connections import (
     pgbouncer_problem,
 )
 from timeball.store.database_url import DatabaseUrl
-from timeball.errors import SettingsError, StoreError, StoreUnavailable, Unwritable
-from timeball.store.connections import AT_HAND, Connection, Connections, confirm_first
 from timeball.store.lost_replies import write_again
 from timeball.store.statements import numbered
 
