@@ -58,14 +58,14 @@ MUTANTS = (
         f"{_SQL}/tickets.sql",
         "CASE WHEN job.version = taken.version THEN job.payload ELSE timeball.payload_of(taken.job_id, taken.version) END",
         "job.payload",
-        "tests/store/test_one_version.py",
+        "tests/store/test_one_version.py::test_an_occurrence_that_was_ready_runs_what_its_version_says",
     ),
     _one(
         "an edited one-off that forgets what it was",
         "store/jobs.py",
         "if job.is_enqueued and job.version != snapshot.job.version:",
         "if False:",
-        "tests/store/test_one_version.py",
+        "tests/store/test_one_version.py::test_a_one_off_that_was_ready_runs_what_its_version_says",
     ),
     _one(
         "a request that asks no right of the handler that is to run",
@@ -79,7 +79,7 @@ MUTANTS = (
         "commands/base.py",
         "        self._check_owner(before, actor)\n",
         "",
-        "tests/api/test_handlers.py",
+        "tests/api/test_handlers.py::test_security_3_an_editor_cannot_put_a_payload_under_a_queued_command",
     ),
     # order
     _one(

@@ -429,6 +429,36 @@ async def test_probes_may_ask_with_head(client: httpx.AsyncClient, path: str) ->
     assert asked.headers["content-type"] == got.headers["content-type"]
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("OPTIONS", "/jobs", "GET, POST"),
+        ("DELETE", "/jobs", "GET, POST"),
+        ("DELETE", "/executions/bulk", "GET, POST"),
+        ("POST", "/health/live", "GET, HEAD"),
+    ],
+)
+async def test_a_method_that_is_not_there_is_told_the_others(
+    client: httpx.AsyncClient, method: str, path: str, allowed: str
+) -> None:
+    refused = await client.request(method, path)
+
+    check_problem(refused, 405, "method_not_allowed")
+    assert refused.headers["allow"] == allowed
+
+
+@pytest.mark.parametrize("path", ["/jobs/a/trigger", "/jobs/a/pause", "/jobs/a/resume", "/queues/q/pause"])
+async def test_an_optional_body_may_be_left_out_with_its_media_type(client: httpx.AsyncClient, path: str) -> None:
+    await client.post("/jobs", json={"name": "a", "handler": "test.echo"})
+    del client.headers["content-type"]
+
+    without = await client.post(path)
+    other = await client.post(path, content=b"{}", headers={"Content-Type": "text/plain"})
+
+    assert without.is_success, without.text
+    check_problem(other, 415, "unsupported_media_type")
+
+
 # description
 
 

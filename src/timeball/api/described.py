@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from fastapi import Depends, routing
+from fastapi import Depends
+from fastapi.routing import iter_route_contexts
 from starlette.routing import BaseRoute
 
 from timeball.api.auth import Role, needs
@@ -51,6 +52,11 @@ def described(
     }
 
 
+def described_probe(get: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of the HEAD route beside a GET route: the same role, and no description of its own."""
+    return {"include_in_schema": False, "dependencies": get["dependencies"], "openapi_extra": get["openapi_extra"]}
+
+
 def described_export(example: str) -> dict[str, Any]:
     """The arguments of a route that answers with a file."""
     made = described(Role.VIEWER, example, media_type="text/csv")
@@ -77,14 +83,13 @@ class RouteNeeds:
         """What the route asks; None if no route answers this method at this path."""
         # Made by the first request: reading the signatures of all routes takes long.
         if self._table is None:
-            self._table = [_entry(route) for route in _flat(self._routes)]
+            self._table = [_entry(route) for route in iter_route_contexts(self._routes)]
         return next((need for regex, methods, need in self._table if method in methods and regex.match(path)), None)
 
-
-def _flat(routes: Sequence[BaseRoute]) -> Iterable[Any]:
-    """Every route by itself; newer versions of FastAPI keep included routers as they are."""
-    contexts = getattr(routing, "iter_route_contexts", None)
-    return routes if contexts is None else contexts(routes)
+    def methods_at(self, path: str) -> list[str]:
+        """Every method that some route answers at this path."""
+        self.find("", path)
+        return sorted({method for regex, methods, _ in self._table or () if regex.match(path) for method in methods})
 
 
 def _entry(route: Any) -> tuple[re.Pattern[str], frozenset[str], RouteNeed]:

@@ -93,6 +93,8 @@ class FrontDoor:
                 marked["X-Request-Id"] = request_id
                 for name, value in _SECURITY_HEADERS.items():
                     marked.setdefault(name, value)
+                if message["status"] == 405:
+                    marked["Allow"] = ", ".join(self._needs.methods_at(_own_path(scope)))
             await send(message)
 
         try:
@@ -155,7 +157,8 @@ class FrontDoor:
             return
         if need.role is not None:
             admit(caller, need.role, f"{method} {scope['path'][:200]}")
-        _check_media_type(headers)
+        if _has_body(headers):
+            _check_media_type(headers)
         body = await self._read_body(_own_path(scope), headers, receive)
         self._limits.count_bytes(_place(scope) if caller is None else caller.name, len(body))
         # Whoever reads the body by hand finds it read already.
@@ -191,6 +194,10 @@ def _own_path(scope: Scope) -> str:
     return path.removeprefix(scope.get("root_path", ""))
 
 
+def _has_body(headers: Headers) -> bool:
+    return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers or "content-type" in headers
+
+
 def _check_media_type(headers: Headers) -> None:
     media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json":
@@ -198,7 +205,7 @@ def _check_media_type(headers: Headers) -> None:
             415,
             "unsupported_media_type",
             f"Content-Type is {media_type[:100]!r}, expected application/json",
-            hint="add the header Content-Type: application/json, even when there is no body",
+            hint="add the header Content-Type: application/json",
         )
 
 

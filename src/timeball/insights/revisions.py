@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -57,8 +58,8 @@ class Revisions:
         is_last = page.next_cursor is None
         if is_last and not any(revision.action == "job.create" for revision in found):
             found.append(_creation(job, spans))
-        # Ids made within one millisecond are in no order; versions are.
-        found.sort(key=lambda revision: (revision.at or job.created_at, revision.version or 0), reverse=True)
+        # Ids made within one millisecond are in no order; versions are. A pause has none, and comes after the creation.
+        found.sort(key=lambda revision: (revision.at or job.created_at, revision.version or math.inf), reverse=True)
         return Page(found, page.next_cursor, page.total)
 
 

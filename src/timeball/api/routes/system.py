@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from timeball.api.auth import Role
-from timeball.api.described import JOB_ID, MOMENT, described
+from timeball.api.described import JOB_ID, MOMENT, described, described_probe
 from timeball.api.desk import Desk, TheDesk
 from timeball.api.routes.jobs import IdempotencyKey, ThePage
 from timeball.api.schemas.common import ListOut, Words
@@ -92,9 +92,12 @@ async def _landing(desk: Desk, body: PreviewIn, times: Sequence[FireTime]) -> Do
     return landing_document(await desk.insights.landing(LandingWish(at=first, queue=body.queue, job_id=job_id)))
 
 
+_LIVE = described(None, {"status": "ok"})
+
+
 # HEAD too for what load balancers ask.
-@router.head("/health/live", include_in_schema=False)
-@router.get("/health/live", tags=["system"], response_model=LiveOut, **described(None, {"status": "ok"}))
+@router.head("/health/live", **described_probe(_LIVE))
+@router.get("/health/live", tags=["system"], response_model=LiveOut, **_LIVE)
 async def live() -> Response:
     """Whether this process answers at all. Needs no key."""
     return answer({"status": "ok"})
@@ -108,7 +111,7 @@ _READY["responses"][503] = {
 }
 
 
-@router.head("/health/ready", include_in_schema=False)
+@router.head("/health/ready", **described_probe(_READY))
 @router.get("/health/ready", tags=["system"], response_model=HealthOut, **_READY)
 async def ready(desk: TheDesk) -> Response:
     """Whether this process can do its work: it asks the database, and looks at its schema. Needs no key."""
@@ -120,7 +123,7 @@ _HEALTH = described(Role.VIEWER, _HEALTH_EXAMPLE)
 _HEALTH["responses"][503] = _READY["responses"][503]
 
 
-@router.head("/health", include_in_schema=False, dependencies=_HEALTH["dependencies"])
+@router.head("/health", **described_probe(_HEALTH))
 @router.get("/health", tags=["system"], response_model=HealthOut, **_HEALTH)
 async def health(desk: TheDesk) -> Response:
     """The database, its schema, and whether schedulers and workers are alive and every shard is looked after."""
