@@ -20,6 +20,7 @@ TimeballError
 │   └── SchemaMismatch       the schema is older or newer than this program
 ├── BrokerUnavailable        Redis or RabbitMQ cannot carry tickets just now; work goes on through PostgreSQL
 ├── EmbeddedServerError      the embedded PostgreSQL could not be started or reached
+├── LoopEnded                something that ran in a process of ours ended its event loop: a handler, most likely
 ├── ExecutionFailed          raised by `Run.result()`: the awaited execution did not succeed
 └── ResultTimeout            raised by `Run.result()`: not finished in time
 """
@@ -238,6 +239,16 @@ class EmbeddedServerError(TimeballError):
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
         self.hint = hint
+
+
+class LoopEnded(TimeballError):
+    """The event loop of a process was stopped, or all its tasks were cancelled, by something that ran in it."""
+
+    code = "loop_ended"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.hint = "look for a handler that stops the loop, cancels tasks it did not start, or exits; isolate=True runs it apart"
 
 
 class ExecutionFailed(TimeballError):

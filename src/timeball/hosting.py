@@ -11,20 +11,26 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from timeball.domain.events import ServiceFailed
 from timeball.errors import InvalidInput
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from timeball.domain.events import Emit
     from timeball.engine.supervisor import Supervisor
     from timeball.env import Env
     from timeball.handlers.registry import Registry
     from timeball.settings import Settings
     from timeball.wiring import Parts
+
+_PAUSE = timedelta(seconds=1)
 
 # A role (viewer, operator, editor, admin), or the name of a person or program and its role; None is not known.
 Known: TypeAlias = "str | tuple[str, str] | None"
@@ -111,16 +117,47 @@ async def running_nodes(
         if worker:
             await declare(parts)
         emit = make_emit(settings)
-        supervisor = make_supervisor(parts, emit, registry=registry, with_worker=worker, with_scheduler=scheduler)
-        async with _running(supervisor):
+
+        def make() -> Supervisor:
+            return make_supervisor(parts, emit, registry=registry, with_worker=worker, with_scheduler=scheduler)
+
+        nodes = _HostedNodes(make, emit)
+        nodes.begin()
+        try:
             yield
+        finally:
+            await nodes.stop()
 
 
-@asynccontextmanager
-async def _running(supervisor: Supervisor) -> AsyncIterator[None]:
-    nodes = asyncio.ensure_future(supervisor.run())
-    try:
-        yield
-    finally:
-        supervisor.stop()
-        await nodes
+class _HostedNodes:
+    """Nodes in a loop that belongs to another program: should they break, or be cancelled, they begin again."""
+
+    def __init__(self, make: Callable[[], Supervisor], emit: Emit) -> None:
+        self._make = make
+        self._emit = emit
+        self._is_stopping = False
+        self._failures = 0
+        self._supervisor: Supervisor | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        if not self._is_stopping:
+            self._supervisor = self._make()
+            self._task = asyncio.create_task(self._supervisor.run())
+            self._task.add_done_callback(self._on_ended)
+
+    def _on_ended(self, task: asyncio.Task[None]) -> None:
+        error = asyncio.CancelledError("the task was cancelled") if task.cancelled() else task.exception()
+        if error is None or self._is_stopping:
+            return
+        self._failures += 1
+        message = f"{type(error).__name__}: {error}"
+        trace = "".join(traceback.format_exception(error))
+        self._emit(ServiceFailed("nodes", message, _PAUSE, trace, self._failures))
+        asyncio.get_running_loop().call_later(_PAUSE.total_seconds(), self.begin)
+
+    async def stop(self) -> None:
+        self._is_stopping = True
+        if self._supervisor is not None and self._task is not None:
+            self._supervisor.stop()
+            await asyncio.wait([self._task])

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from timeball.store.keys import Keys
     from timeball.store.listing import Listing
     from timeball.store.sessions import Sessions
-    from timeball.telemetry.metrics import ProcessMetrics
+    from timeball.telemetry.metrics import Counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class FrontParts:
     commands: Commands
     insights: Insights
     live: Live
-    process: ProcessMetrics
+    process: Counts
     keys: Keys
     sessions: Sessions
     requests: Requests
@@ -127,9 +127,7 @@ class FrontParts:
     catalogue: Catalogue
 
 
-def front_parts(
-    settings: Settings, store: Store, commands: Commands, process: ProcessMetrics | None = None
-) -> FrontParts:
+def front_parts(settings: Settings, store: Store, commands: Commands, process: Counts | None = None) -> FrontParts:
     """What a front needs, over an open store; *process* is what the nodes beside it count."""
     # A worker alone answers no questions, and has no memory for them.
     from timeball.insights import Insights

@@ -10,9 +10,10 @@ import asyncio
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -109,6 +110,40 @@ async def poison() -> None:
     """Kill the worker that runs it."""
     note("begin")
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+@tb.handler(name="stop_the_loop")
+async def stop_the_loop() -> None:
+    note("begin")
+    asyncio.get_running_loop().stop()
+    await asyncio.sleep(60)
+
+
+@tb.handler(name="cancel_everything")
+async def cancel_everything() -> None:
+    note("begin")
+    for task in asyncio.all_tasks():
+        task.cancel()
+    await asyncio.sleep(60)
+
+
+@tb.handler(name="exit_in_a_task")
+async def exit_in_a_task() -> None:
+    async def leave() -> None:
+        sys.exit(0)
+
+    note("begin")
+    leaving = asyncio.create_task(leave())
+    await asyncio.sleep(60)
+    await leaving
+
+
+@tb.handler(name="ignore_cancellation")
+async def ignore_cancellation() -> None:
+    note("begin", label="ignoring")
+    while True:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
 
 
 def _fork() -> list[int]:

@@ -18,7 +18,7 @@ from timeball.env import Env
 from timeball.insights import Insights
 from timeball.live import Live
 from timeball.settings import Settings
-from timeball.telemetry.metrics import ProcessMetrics
+from timeball.telemetry.metrics import Counts
 
 
 class DeadLetters(Protocol):
@@ -64,7 +64,7 @@ class ApiParts(Protocol):
     @property
     def live(self) -> Live: ...
     @property
-    def process(self) -> ProcessMetrics: ...
+    def process(self) -> Counts: ...
     @property
     def keys(self) -> KeyRing: ...
     @property
@@ -82,7 +82,7 @@ class Desk:
     commands: Commands
     insights: Insights
     live: Live
-    process: ProcessMetrics
+    process: Counts
     dead_letters: DeadLetters
     catalogue: Catalogue
     # Under which name this process works off operations.

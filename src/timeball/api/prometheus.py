@@ -19,7 +19,7 @@ from timeball.domain.node import BrokerState, NodeKind
 from timeball.domain.rollup import Rollup
 from timeball.domain.sketch import Sketch
 from timeball.insights.meters import Meters, Overview
-from timeball.telemetry.metrics import ProcessMetrics
+from timeball.telemetry.metrics import Counts
 
 _OPEN_METRICS = "application/openmetrics-text"
 _PAIR = ("queue", "handler")
@@ -29,7 +29,7 @@ _LATENESS_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 _DURATION_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
 
 
-async def exposition(meters: Meters, process: ProcessMetrics, accept: str = "") -> tuple[bytes, str]:
+async def exposition(meters: Meters, process: Counts, accept: str = "") -> tuple[bytes, str]:
     """Everything there is to tell, in the format that *accept* asks for, and the media type of that format."""
     families = [
         *_of_all_time(await meters.ever()),

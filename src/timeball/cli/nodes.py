@@ -1,4 +1,4 @@
-"""Running nodes from the command line: signals, several processes, the greeting."""
+"""Running nodes from the command line, in this process; several processes are the matter of `cli/supervising.py`."""
 
 from __future__ import annotations
 
@@ -6,28 +6,31 @@ import asyncio
 import gc
 import os
 import signal
-import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
+from timeball.cli.exits import FAILED, OK
 from timeball.cli.program import load_program, settings_of
-from timeball.domain.events import Emit, ScheduleUndeclared, SettingUnknown
+from timeball.domain.events import Emit, ProcessRestarted, ScheduleUndeclared, SettingUnknown
 from timeball.domain.text import check_label
 from timeball.engine.supervisor import Supervisor
-from timeball.errors import InvalidInput
+from timeball.errors import InvalidInput, LoopEnded
 from timeball.handlers.registry import Registry
 from timeball.settings import Settings, unknown_variables
 from timeball.telemetry.emitting import make_emit
-from timeball.wiring import Parts, front_parts, make_supervisor, opened
+from timeball.wiring import make_supervisor, opened
 
 if TYPE_CHECKING:
-    from timeball.api.server import ApiServer
+    from timeball.cli.supervised import Link
     from timeball.telemetry.metrics import ProcessMetrics
 
 
 _OBJECTS_BETWEEN_COLLECTIONS = 20_000
+# How long what is left may hold up a process whose work is done.
+_LAST_SECONDS = 10.0
 
 
 def run_nodes(
@@ -37,10 +40,10 @@ def run_nodes(
     queues: list[str] | None = None,
     with_scheduler: bool = False,
     with_worker: bool = False,
-    is_up: bool = False,
     with_demo: bool = False,
 ) -> None:
     """Run nodes here until a signal ends them."""
+    link = supervisor_link()
     program = load_program(reference)
     settings = _with_flags(settings_of(program), slots, queues)
     main = _run(
@@ -49,10 +52,19 @@ def run_nodes(
         program,
         with_scheduler=with_scheduler,
         with_worker=with_worker,
-        is_up=is_up,
         with_demo=with_demo,
+        link=link,
     )
     run_on_best_loop(main)
+
+
+def supervisor_link() -> Link | None:
+    """The link to the process that supervises this one; most are started by hand, and have none."""
+    if "_TIMEBALL_CHILD" not in os.environ:
+        return None
+    from timeball.cli.supervised import take_link
+
+    return take_link()
 
 
 def _with_flags(settings: Settings, slots: int | None, queues: list[str] | None) -> Settings:
@@ -72,14 +84,63 @@ def tell_strangers(emit: Emit) -> None:
         emit(SettingUnknown(stranger.name, stranger.advice))
 
 
-def run_on_best_loop(main: Any) -> None:
-    """Run a coroutine on the quickest loop there is."""
+def run_on_best_loop(main: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine on the quickest loop there is; LoopEnded if something that runs there ends the loop before it.
+
+    What does not end with the coroutine, such as a handler that ignores its cancellation, holds up the process for some seconds.
+    """
+    has_returned = False
+
+    async def to_the_end() -> None:
+        nonlocal has_returned
+        await main
+        has_returned = True
+
+    loop = _make_loop()
     try:
-        import uvloop
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            try:
+                runner.run(to_the_end())
+            finally:
+                _end_by_force_later(lambda: OK if has_returned else FAILED)
+    except asyncio.CancelledError:
+        raise LoopEnded("all tasks of this process were cancelled") from None
+    except SystemExit as error:
+        if not has_returned:
+            raise LoopEnded(f"a task of this process called sys.exit({error.code!r})") from None
+    except RuntimeError:
+        if has_returned or loop.stopped_by is None:
+            raise
+        raise LoopEnded(f"the event loop of this process was stopped by {loop.stopped_by}") from None
+
+
+def _make_loop() -> Any:
+    """A loop that remembers who stopped it first."""
+    try:
+        from uvloop import Loop
     except ImportError:  # no uvloop on this platform: slower, and right all the same
-        asyncio.run(main)
-        return
-    uvloop.run(main)
+        return _watched(asyncio.SelectorEventLoop)
+    return _watched(Loop)
+
+
+def _watched(kind: type[Any]) -> Any:
+    def stop(self: Any) -> None:
+        if self.stopped_by is None:
+            caller = sys._getframe(1)
+            self.stopped_by = f"{caller.f_code.co_qualname} ({caller.f_code.co_filename}:{caller.f_lineno})"
+        kind.stop(self)
+
+    return type("WatchedLoop", (kind,), {"stop": stop, "stopped_by": None})()
+
+
+def _end_by_force_later(code: Callable[[], int]) -> None:
+    def end() -> None:
+        # Whoever waited for it has left, or been lost; nothing of the engine runs any more.
+        os._exit(code())
+
+    timer = threading.Timer(_LAST_SECONDS, end)
+    timer.daemon = True
+    timer.start()
 
 
 async def _run(
@@ -89,12 +150,16 @@ async def _run(
     *,
     with_scheduler: bool,
     with_worker: bool,
-    is_up: bool,
     with_demo: bool,
+    link: Link | None,
 ) -> None:
-    metrics = _counters() if is_up or settings.metrics_port is not None else None
+    metrics = _counters() if settings.metrics_port is not None or (link is not None and with_scheduler) else None
     emit = make_emit(settings, *([] if metrics is None else [metrics.emit]))
     tell_strangers(emit)
+    if link is not None:
+        tell_restart(link, emit)
+        link.grace_seconds = settings.worker.grace_seconds
+        link.count = None if metrics is None else metrics.text
     async with opened(settings) as parts:
         registry = Registry() if program is None else program.registry
         if program is not None and with_worker:
@@ -112,21 +177,19 @@ async def _run(
             with_scheduler=with_scheduler,
             with_worker=with_worker,
         )
-        _heed_signals(supervisor)
+        _heed_signals(supervisor, link)
         spare_what_stays()
-        if not is_up:
-            with _metrics_served(metrics, settings):
-                await supervisor.run()
-            return
-        # A worker alone has no use for a web server, and no memory for one.
-        from timeball.api.server import ApiServer
-        from timeball.dashboard.app import make_front
+        if link is not None:
+            link.started()
+            await link.going()
+        with _metrics_served(metrics, settings):
+            await supervisor.run()
 
-        front = front_parts(settings, parts.store, parts.commands, metrics)
-        api = ApiServer(front, make_front(front))
-        await api.open()
-        _greet(parts, await api.greeting())
-        await _run_both(supervisor, api)
+
+def tell_restart(link: Link, emit: Emit) -> None:
+    """Say that this process stands for one that died."""
+    if link.deaths:
+        emit(ProcessRestarted(link.name, link.reason, link.deaths))
 
 
 def _counters() -> ProcessMetrics:
@@ -168,67 +231,12 @@ def _metrics_served(metrics: ProcessMetrics | None, settings: Settings) -> Itera
         end()
 
 
-async def _run_both(supervisor: Supervisor, api: ApiServer) -> None:
-    """The API answers as long as the nodes run."""
-    answering = asyncio.ensure_future(api.run())
-    try:
-        await supervisor.run()
-    finally:
-        api.stop()
-        await answering
+def _heed_signals(supervisor: Supervisor, link: Link | None) -> None:
+    def stop() -> None:
+        supervisor.stop()
+        if link is not None:
+            link.go()
 
-
-def _heed_signals(supervisor: Supervisor) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, supervisor.stop)
-
-
-def _greet(parts: Parts, api: str) -> None:
-    settings = parts.settings
-    where = (
-        "the embedded PostgreSQL in " + str(settings.data_dir) if settings.database_url is None else "your PostgreSQL"
-    )
-    sys.stderr.write(f"\n  Timeball is up on {where}. Ctrl-C stops it; again, at once.\n  {api}\n")
-    if settings.database_url is None:
-        sys.stderr.write(f"  Other programs reach it with: TIMEBALL_DATABASE_URL='{parts.store.database.dsn}'\n\n")
-    sys.stderr.flush()
-
-
-def run_processes(number: int) -> NoReturn:
-    """Run so many worker processes with the same arguments, and stop them together."""
-    arguments = _without_processes(sys.argv[1:])
-    # In groups of their own: Ctrl-C in a terminal would reach them besides, and being told twice means "at once".
-    command = [sys.executable, "-m", "timeball", *arguments]
-    children = [subprocess.Popen(command, process_group=0) for _ in range(number)]
-
-    def pass_on(received: int, _frame: object) -> None:
-        for child in children:
-            if child.poll() is None:
-                child.send_signal(signal.SIGTERM if received == signal.SIGHUP else received)
-
-    for number_ in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number_, pass_on)
-    codes = [_wait(child) for child in children]
-    os._exit(max(abs(code) for code in codes))
-
-
-def _wait(child: subprocess.Popen[bytes]) -> int:
-    while True:
-        try:
-            return child.wait()
-        except KeyboardInterrupt:
-            continue
-
-
-def _without_processes(arguments: list[str]) -> list[str]:
-    kept: list[str] = []
-    skips_next = False
-    for argument in arguments:
-        if skips_next:
-            skips_next = False
-        elif argument == "--processes":
-            skips_next = True
-        elif not argument.startswith("--processes="):
-            kept.append(argument)
-    return kept
+        loop.add_signal_handler(number, stop)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Annotated
 
 import typer
@@ -23,9 +25,13 @@ commands = topic()
 def up(reference: AppReference = None, slots: Slots = None, queue: Queues = None, demo: Demo = False) -> None:
     """Run everything on this machine: API, dashboard, scheduler, worker and, without a database of your own, the embedded
     PostgreSQL."""
+    from timeball.cli.supervising import CHILD, ProcessSupervisor, up_parts
+
+    if CHILD not in os.environ:
+        raise typer.Exit(ProcessSupervisor(up_parts(sys.argv[1:], reference)).run())
     from timeball.cli.nodes import run_nodes
 
-    run_nodes(reference, slots=slots, queues=queue, with_scheduler=True, with_worker=True, is_up=True, with_demo=demo)
+    run_nodes(reference, slots=slots, queues=queue, with_scheduler=True, with_worker=True, with_demo=demo)
 
 
 @plain(commands, "api", "timeball api", "timeball api --port 0")
@@ -51,8 +57,10 @@ def scheduler(reference: DatabaseOf = None) -> None:
 @plain(commands, "worker", "timeball worker app:tb", "timeball worker app:tb --slots 50 --queue mail")
 def worker(reference: AppReference = None, slots: Slots = None, queue: Queues = None, processes: Processes = 1) -> None:
     """Run a worker. Any number may run, on any number of machines."""
-    from timeball.cli.nodes import run_nodes, run_processes
-
     if processes > 1:
-        run_processes(processes)
+        from timeball.cli.supervising import ProcessSupervisor, worker_parts
+
+        raise typer.Exit(ProcessSupervisor(worker_parts(sys.argv[1:], processes)).run())
+    from timeball.cli.nodes import run_nodes
+
     run_nodes(reference, slots=slots, queues=queue, with_worker=True)

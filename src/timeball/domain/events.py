@@ -219,6 +219,15 @@ class SettingUnknown:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessRestarted:
+    """This process stands for one that died, so many times lately."""
+
+    process: str
+    reason: str
+    deaths: int
+
+
+@dataclass(frozen=True, slots=True)
 class TelemetryFailed:
     """A log or a counter could not take an event, so many times by now; the engine went on."""
 
@@ -298,6 +307,7 @@ Event = (
     | RecordsForgotten
     | ScheduleUndeclared
     | SettingUnknown
+    | ProcessRestarted
     | TelemetryFailed
     | Draining
     | BrokerLost

@@ -96,7 +96,12 @@ class Life:
     async def run(self) -> bool:
         """Live until asked to leave, or lost; True if it was lost."""
         await self.start()
-        await self._ended.wait()
+        try:
+            await self._ended.wait()
+        except asyncio.CancelledError:
+            # Its services and its heart would go on without it.
+            await self.drop("the task of the node was cancelled")
+            raise
         if self._lost_reason is not None:
             await self.drop(self._lost_reason)
             return True

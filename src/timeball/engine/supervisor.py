@@ -39,8 +39,21 @@ class Supervisor:
 
     async def run(self) -> None:
         """Run all nodes; returns when they have left: told to stop, or drained one by one."""
+        if self._stopping.is_set():
+            return
         workers = [asyncio.ensure_future(node.run()) for node in self._workers]
         schedulers = [asyncio.ensure_future(node.run()) for node in self._schedulers]
+        try:
+            await self._run(workers, schedulers)
+        finally:
+            # One that broke, or was cancelled, leaves none of the others behind.
+            left = [task for task in (*workers, *schedulers) if not task.done()]
+            for task in left:
+                task.cancel()
+            if left:
+                await asyncio.wait(left)
+
+    async def _run(self, workers: Sequence[asyncio.Future[None]], schedulers: Sequence[asyncio.Future[None]]) -> None:
         stopping = asyncio.ensure_future(self._stopping.wait())
         await asyncio.wait((stopping, *_all_of([*workers, *schedulers])), return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
@@ -54,7 +67,12 @@ class Supervisor:
 
 def _all_of(nodes: Sequence[asyncio.Future[None]]) -> Sequence[asyncio.Future[Any]]:
     """A future for the end of all of them, or for the first that fails; none, if there are no nodes at all."""
-    return (asyncio.gather(*nodes),) if nodes else ()
+    if not nodes:
+        return ()
+    all_of_them = asyncio.gather(*nodes)
+    # Each is asked for its own error; this one need not be told besides.
+    all_of_them.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+    return (all_of_them,)
 
 
 class _Node:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.metrics_core import Metric
 
 from timeball.domain.events import (
@@ -21,6 +21,7 @@ from timeball.domain.events import (
     OccurrencesRecorded,
     OccurrencesSkipped,
     OutcomeRefused,
+    ProcessRestarted,
     Reaped,
     RetriesHeldBack,
     ServiceFailed,
@@ -32,6 +33,12 @@ from timeball.domain.events import (
 
 # A second is what is promised, twelve if the scheduler has just died.
 _LATENESS = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 12, 30, 60, 300, 3600)
+
+
+class Counts(Protocol):
+    """What a process has counted, for Prometheus."""
+
+    def collect(self) -> Iterable[Metric]: ...
 
 
 class ProcessMetrics:
@@ -58,6 +65,7 @@ class ProcessMetrics:
         self._held_back = self._counter("retries_held_back", "Retries that the budget of their target had no room for.")
         self._clock_steps = self._counter("clock_steps", "Times that the database's clock was set.")
         self._blocked = self._counter("loop_blocked_seconds", "How long something kept the event loop from turning.")
+        self._restarts = self._counter("process_restarts", "Processes that died and were started again.", "process")
         self._lives_lost = self._counter("lives_lost", "Lives of nodes that ended without their wish.", "kind")
         self._listening = Gauge("timeball_listening", "Whether hints reach this process.", registry=self.registry)
         self._published = self._counter("tickets_published", "Tickets that went to the broker.", "kind")
@@ -98,6 +106,8 @@ class ProcessMetrics:
                 self._clock_steps.inc()
             case LoopBlocked(blocked_for=span):
                 self._blocked.inc(span.total_seconds())
+            case ProcessRestarted(process=process):
+                self._restarts.labels(process).inc()
             case NodeLost(kind=kind):
                 self._lives_lost.labels(kind).inc()
             case ListenerChanged(is_listening=is_listening):
@@ -120,6 +130,10 @@ class ProcessMetrics:
     def collect(self) -> Iterable[Metric]:
         """What was counted."""
         return self.registry.collect()
+
+    def text(self) -> str:
+        """The same as text, for another process."""
+        return generate_latest(self.registry).decode()
 
 
 def serve(metrics: ProcessMetrics, port: int, host: str) -> Callable[[], Any]:
