@@ -41,7 +41,7 @@ _DISPATCHER, _RECEIVER = "tests/engine/test_dispatcher.py", "tests/engine/test_r
 
 # What comes behind the counters in the claim by lane, and only there: the claim by name ends otherwise.
 _REST_OF_A_CLAIM_BY_LANE = (
-    "tzdata, limit_key, unique_key, payload, retry_of,\n"
+    "tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only,\n"
     "           :incarnation, :claim_id, coalesce(:now, now()),\n"
     "           greatest(coalesce(:now, now()), run_at) + timeout_ms * interval '1 millisecond' + interval '5 seconds', :is_limited"
 )

@@ -140,6 +140,7 @@ POINTS: dict[int, dict[str, list[str]]] = {
     },
     14: {
         "test_security_defaults.py": ["test_security_14_the_audit_is_only_ever_added_to"],
+        "api/test_authors.py": ["test_security_14_a_one_off_of_an_administrators_handler_is_audited"],
         "api/test_handlers.py": ["test_security_14_creating_and_draining_is_audited_with_who_and_where"],
         "api/test_operations.py": ["test_security_14_few_are_done_at_once_and_noted_in_one_row"],
     },

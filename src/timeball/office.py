@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from timeball.batcher import Batcher, Slip
+from timeball.domain.handler import OWNED_BY_ADMINISTRATORS
 from timeball.domain.ids import ExecutionId, JobId, parse_id
 from timeball.domain.job import Job, JobSpec
 from timeball.errors import NotFound, StoreError
@@ -117,7 +118,14 @@ class Desk:
 
         spec = await self._spec(wish)
         prepared = self.commands.prepare([with_payload(spec, payload) for payload in payloads])
+        jobs = self.parts.store.jobs
+        entry = self.actor(None).entry
         return Batch(
+            notes={
+                job.id: jobs.note_of_new(job, self.parts.env.new_id(), entry)
+                for job, _ in prepared
+                if job.handler in OWNED_BY_ADMINISTRATORS
+            },
             jobs=[job for job, _ in prepared],
             openings=[opening for _, opening in prepared if opening is not None],
             hoist_window=self.parts.store.hoist_window,

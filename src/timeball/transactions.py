@@ -11,7 +11,7 @@ What the driver raises is left as it is: it is the caller's transaction, and the
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
@@ -47,6 +47,8 @@ class Batch:
     hoist_window: timedelta
     # What the statement takes as now; None is the database's own clock.
     now: datetime | None
+    # What is written into the audit with some of the jobs: the parameters of the statement.
+    notes: Mapping[JobId, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def create_in(connection: Any, batch: Batch) -> list[Created]:
@@ -106,6 +108,9 @@ def _creation(batch: Batch, jobs: Sequence[Job]) -> _Creation:
             }
             missing = [job for job in missing if job.id not in made]
         if not missing:
+            for job in jobs:
+                if made[job.id].is_new and job.id in batch.notes:
+                    yield "write_audit", {**batch.notes[job.id], "now": batch.now}
             return [made[job.id] for job in jobs]
     raise StoreError(f"the unique key {missing[0].unique_key!r} is taken and freed over and over")
 
@@ -170,9 +175,14 @@ async def _run_on_async_sqlalchemy(connection: Any, name: str, values: dict[str,
 @cache
 def _sqlalchemy_text(name: str) -> Any:
     """The statement as SQLAlchemy wants it: casts escaped, for it would read `:jobs::text` as a parameter `:job`."""
-    from sqlalchemy import ARRAY, DateTime, Interval, Text, bindparam, text
+    from sqlalchemy import ARRAY, DateTime, Interval, Text, Uuid, bindparam, text
 
-    types: dict[str, Any] = {"now": DateTime(timezone=True), "hoist_window": Interval(), "keys": ARRAY(Text())}
+    types: dict[str, Any] = {
+        "now": DateTime(timezone=True),
+        "hoist_window": Interval(),
+        "keys": ARRAY(Text()),
+        "id": Uuid(),
+    }
     statement = all_statements()[name]
     escaped = statement.text.replace("::", r"\:\:")
     return text(escaped).bindparams(*(bindparam(p, type_=types.get(p, Text())) for p in statement.parameters))

@@ -221,6 +221,31 @@ def test_a_job_is_never_there_if_the_transaction_is_rolled_back(tb: Timeball, ro
         assert rows(f"SELECT FROM timeball.{table}") == []
 
 
+@every_way
+def test_a_command_is_audited_in_the_same_transaction(tb: Timeball, rows: Rows, dsn: str, way: Way) -> None:
+    with way(dsn) as opened:
+        tb.enqueue("shell.command", {"command": "id"}, connection=opened.connection)
+        tb.enqueue("test.echo", {}, connection=opened.connection)
+        assert rows("SELECT FROM timeball.audit") == []
+        opened.commit()
+
+    (note,) = rows("SELECT action, actor, subject, after -> 'handler' AS handler FROM timeball.audit")
+    (job,) = rows("SELECT id, created_by FROM timeball.job WHERE handler = 'shell.command'")
+    assert note == {"action": "job.create", "actor": "local", "subject": f"job:{job['id']}", "handler": "shell.command"}
+    assert job["created_by"].startswith("program:")
+
+
+@every_async_way
+async def test_a_command_of_a_coroutine_is_audited_in_the_same_transaction(
+    tb: Timeball, rows: Rows, dsn: str, way: AsyncWay
+) -> None:
+    async with way(dsn) as opened:
+        await tb.aenqueue("shell.command", {"command": "id"}, connection=opened.connection)
+        await opened.commit()
+
+    assert len(rows("SELECT FROM timeball.audit WHERE action = 'job.create'")) == 1
+
+
 @every_async_way
 async def test_coroutines_have_the_same_with_a_commit(tb: Timeball, rows: Rows, dsn: str, way: AsyncWay) -> None:
     @tb.handler(queue="mail")

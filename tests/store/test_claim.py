@@ -77,6 +77,8 @@ async def test_a_claim_keeps_every_column_and_adds_its_own(store: Store, clock: 
         "unique_key": "k",
         "payload": '{"of": "execution"}',
         "retry_of": ENDED,
+        "created_by": "key:k deploy",
+        "bound_secrets_only": True,
     }
     await put_row(store, "ready", **before)
     worker, claim_id = await make_node(store), ClaimId(store.env.new_id())

@@ -137,7 +137,7 @@ async def test_a_payload_of_its_own_is_told_from_the_jobs(store: Store) -> None:
         request = Request(id=id_, job_id=job.id, origin=Origin.TRIGGER, payload=payload)
         await store.jobs.request([request], SOMEBODY, "job.trigger")
 
-    assert [await store.history.payload_override(id_) for id_ in ids] == ["[1]", None]
+    assert [await store.history.payload_override(id_) for id_ in ids] == [("[1]", False), (None, False)]
 
 
 # what handlers said

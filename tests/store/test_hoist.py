@@ -73,6 +73,8 @@ def waiting(now: datetime) -> dict[str, Any]:
         "unique_key": "k",
         "payload": "[1]",
         "retry_of": ENDED,
+        "created_by": "key:k deploy",
+        "bound_secrets_only": True,
     }
 
 
@@ -235,6 +237,8 @@ async def test_hoisting_puts_the_following_occurrence_in_the_same_breath(store: 
         "unique_key": "k",
         "payload": None,
         "retry_of": None,
+        "created_by": None,
+        "bound_secrets_only": None,
     }
 
 
@@ -502,7 +506,15 @@ async def test_occurrences_of_older_zone_data_are_found_and_moved(store: Store, 
         assert not await store.rooms.move_occurrence(stale, fresh)
     assert await store.rooms.move_occurrence(row, fresh)
 
-    forgotten = {"queued_at": None, "attempts": 0, "lost": 0, "fence": 0, "retry_of": None}
+    forgotten = {
+        "queued_at": None,
+        "attempts": 0,
+        "lost": 0,
+        "fence": 0,
+        "retry_of": None,
+        "created_by": None,
+        "bound_secrets_only": None,
+    }
     moved = {"id": fresh.id, "run_at": fresh.run_at, "scheduled_for": fresh.scheduled_for, "tzdata": "2026b"}
     assert await only_row(store, "due") == before | forgotten | moved
 

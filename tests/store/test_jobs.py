@@ -150,6 +150,8 @@ async def test_a_one_off_due_now_is_ready(store: Store, clock: VirtualClock) -> 
         "unique_key": "k",
         "payload": None,
         "retry_of": None,
+        "created_by": None,
+        "bound_secrets_only": None,
     }
     assert await table(store, "job_version") == []
 
@@ -253,6 +255,8 @@ async def test_a_one_off_ahead_waits_in_due(store: Store, clock: VirtualClock) -
         "unique_key": "k",
         "payload": None,
         "retry_of": None,
+        "created_by": None,
+        "bound_secrets_only": None,
     }
 
 

@@ -305,7 +305,7 @@ async def test_an_execution_shows_the_payload_of_its_version(store: Store) -> No
     shown = [await store.history.payload(each) for each in (execution_id, triggered)]
 
     assert [json.loads(payload or "") for payload in shown] == [{"of": "old"}] * 2
-    assert [await store.history.payload_override(each) for each in (execution_id, triggered)] == [None, None]
+    assert [await store.history.payload_override(each) for each in (execution_id, triggered)] == [(None, False)] * 2
 
 
 async def test_the_versions_of_an_edited_one_off_go_with_it(store: Store, clock: VirtualClock) -> None:

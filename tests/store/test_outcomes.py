@@ -97,6 +97,8 @@ async def running(store: Store, clock: VirtualClock) -> Running:
         "unique_key": "k",
         "payload": "[1]",
         "retry_of": ENDED,
+        "created_by": "key:k deploy",
+        "bound_secrets_only": True,
         "holder": await make_node(store),
         "claim_id": claimed.claim_id,
         "claimed_at": now - seconds(2),
@@ -114,7 +116,10 @@ def finding(running: Running, outcome: Outcome) -> Finding:
 def in_history(running: Running, state: str, **more: Any) -> dict[str, Any]:
     """The row of `finished` that this execution should leave."""
     same = ("id", "job_id", "origin", "version", "queue", "priority", "handler", "scheduled_for", "queued_at")
-    kept = {name: running.row[name] for name in (*same, "fence", "claim_id", "tzdata", "payload", "retry_of")}
+    kept = {
+        name: running.row[name]
+        for name in (*same, "fence", "claim_id", "tzdata", "payload", "retry_of", "created_by", "bound_secrets_only")
+    }
     times = {
         "started_at": running.row["run_at"] + seconds(0.25),
         "finished_at": running.row["run_at"] + seconds(0.75),

@@ -46,7 +46,15 @@ def request(store: Store, job_id: JobId, origin: Origin = Origin.TRIGGER, **fiel
 async def test_a_trigger_is_ready_at_once_with_a_payload_of_its_own(store: Store, clock: VirtualClock) -> None:
     job = await make_job(store, handler="app:h", queue="q", priority=33, payload={"of": "job"})
     ended = await enqueue(store)
-    wanted = request(store, job.id, Origin.RETRY, payload='{"of": "trigger"}', retry_of=ended)
+    wanted = request(
+        store,
+        job.id,
+        Origin.RETRY,
+        payload='{"of": "trigger"}',
+        retry_of=ended,
+        created_by="me",
+        bound_secrets_only=True,
+    )
 
     ids = await store.jobs.request([wanted], SOMEBODY, "job.trigger")
 
@@ -71,6 +79,8 @@ async def test_a_trigger_is_ready_at_once_with_a_payload_of_its_own(store: Store
         "limit_key": None,
         "unique_key": None,
         "retry_of": ended,
+        "created_by": "me",
+        "bound_secrets_only": True,
     }
     (claimed,) = [each for each in await claim_all(store, handlers=["app:h"]) if each.id == wanted.id]
     assert json.loads(claimed.payload) == {"of": "trigger"}

@@ -89,7 +89,7 @@ class Caller:
 
     def acting(self, reason: str | None = None) -> Actor:
         """The caller as the audit names them."""
-        return Actor(self.name, reason, self.place, is_administrator=self.role is Role.ADMIN)
+        return Actor(self.name, reason, self.place, is_administrator=self.role is Role.ADMIN, author=self.name)
 
 
 class Doorkeeper(Protocol):

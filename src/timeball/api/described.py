@@ -168,6 +168,7 @@ JOB_EXAMPLE: dict[str, Any] = {
     "pause_reason": None,
     "version": 1,
     "declared_by": None,
+    "created_by": "key:key_01JD2XW0Z7Q9V5T3M8R6N4K2H1 deploy",
     "created_at": "2026-11-15T09:30:00Z",
     "updated_at": "2026-11-15T09:30:00Z",
 }
@@ -204,6 +205,7 @@ EXECUTION_EXAMPLE: dict[str, Any] = {
     "error": None,
     "reason": None,
     "retry_of": None,
+    "created_by": None,
 }
 BULK_EXAMPLE = {
     "done": 1,

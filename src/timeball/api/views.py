@@ -84,6 +84,7 @@ def job_document(view: JobView, *, in_list: bool = False, with_payload: bool = T
             "pause_reason": job.pause_reason,
             "version": job.version,
             "declared_by": job.declared_by,
+            "created_by": job.created_by,
             "created_at": job.created_at,
             "updated_at": job.updated_at,
         }
@@ -124,6 +125,7 @@ def execution_document(execution: Execution) -> Document:
         "error": execution.error,
         "reason": execution.reason,
         "retry_of": None if execution.retry_of is None else show_execution(execution.retry_of),
+        "created_by": execution.created_by,
     }
 
 

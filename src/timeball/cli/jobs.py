@@ -108,6 +108,7 @@ DETAILS = [
     Column("max running"),
     Column("unique key"),
     Column("declared by"),
+    Column("created by"),
     Column("version"),
     Column("created", "created_at", Kind.INSTANT),
     Column("updated", "updated_at", Kind.INSTANT),

@@ -84,6 +84,7 @@ DETAILS = [
     Column("handler"),
     Column("queue"),
     Column("origin"),
+    Column("created by"),
     Column("scheduled for", "scheduled_for", Kind.INSTANT),
     Column("queued", "queued_at", Kind.INSTANT),
     Column("started", "started_at", Kind.INSTANT),

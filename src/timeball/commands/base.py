@@ -37,6 +37,11 @@ class Base:
         self._check_payload(after, payload, actor)
 
     @staticmethod
+    def _is_confined(payload: str, actor: Actor) -> bool:
+        """Whether a payload may use bound secrets alone: it names secrets, and its writer is no administrator."""
+        return not actor.is_administrator and '"$secret"' in payload
+
+    @staticmethod
     def _check_owner(handler: str, actor: Actor) -> None:
         if handler in OWNED_BY_ADMINISTRATORS and not actor.is_administrator:
             raise NotAllowed(

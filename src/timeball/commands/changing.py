@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -31,6 +32,8 @@ class Changing(Base):
             change = changes.edit(snapshot, fields, self._store.shards)
             if fields.keys() & {"handler", "payload"}:
                 self._check_edit(snapshot.job.handler, change.job.handler, change.job.payload, actor)
+                is_confined = self._is_confined(change.job.payload, actor)
+                return replace(change, job=replace(change.job, bound_secrets_only=is_confined))
             return change
 
         await self._refuse_known_instant(job_id, fields)

@@ -13,6 +13,7 @@ from timeball.commands.actor import LOCAL, Actor
 from timeball.commands.base import Base
 from timeball.domain.deed import Deed
 from timeball.domain.execution import Origin
+from timeball.domain.handler import OWNED_BY_ADMINISTRATORS
 from timeball.domain.ids import ExecutionId, JobId, shard_of
 from timeball.domain.job import Job, JobSpec, define
 from timeball.domain.occurrences import first_occurrence
@@ -55,8 +56,9 @@ class Creating(Base):
     async def _write_new(
         self, jobs: Sequence[Job], openings: Sequence[Opening], connection: Any, actor: Actor
     ) -> list[Created]:
-        # Definitions and bulk actions are audited; the enqueue of a one-off is work, not a change.
-        is_noted = any(not job.is_enqueued for job in jobs) or (actor is not LOCAL and len(jobs) > 1)
+        # Definitions and bulk actions are audited; the enqueue of a one-off is work, not a change, unless it is an administrator's.
+        is_noted = any(not job.is_enqueued or job.handler in OWNED_BY_ADMINISTRATORS for job in jobs)
+        is_noted = is_noted or (actor is not LOCAL and len(jobs) > 1)
         audit = actor.entry if is_noted else None
         if connection is not None:
             return await self._store.jobs.create(jobs, openings, connection, audit)
@@ -105,13 +107,16 @@ class Creating(Base):
         now = self._env.clock.now()
         ids = map(JobId, deed.ids(len(specs))) if deed is not None else (self._new_job_id() for _ in specs)
         for spec, id_ in zip(specs, ids, strict=True):
-            job, opening = self._prepare_one(spec, now, id_)
+            job, opening = self._prepare_one(spec, now, id_, actor)
             self._check_payload(job.handler, job.payload, actor)
             yield job, opening
 
-    def _prepare_one(self, spec: JobSpec, now: datetime, job_id: JobId) -> tuple[Job, Opening | None]:
+    def _prepare_one(self, spec: JobSpec, now: datetime, job_id: JobId, actor: Actor) -> tuple[Job, Opening | None]:
         is_immediate = _is_immediate(spec)
-        job = define(replace(spec, scheduled_at=now) if is_immediate else spec, job_id, now, self._store.shards)
+        wish = replace(spec, scheduled_at=now) if is_immediate else spec
+        job = define(wish, job_id, now, self._store.shards, actor.created_by)
+        if self._is_confined(job.payload, actor):
+            job = replace(job, bound_secrets_only=True)
         if is_immediate:
             return job, _opening_now(job)
         first = first_occurrence(job, now)
@@ -130,10 +135,11 @@ class Creating(Base):
 
     def pattern(self, spec: JobSpec) -> Pattern | None:
         """What one-offs by this wish have in common, checked once for all of them; None if each is something of its own."""
-        if not _is_immediate(spec):
+        if not _is_immediate(spec) or spec.handler in OWNED_BY_ADMINISTRATORS:
             return None
         now = self._env.clock.now()
-        return pattern_of(define(replace(spec, scheduled_at=now), self._new_job_id(), now, self._store.shards))
+        wish = replace(spec, scheduled_at=now)
+        return pattern_of(define(wish, self._new_job_id(), now, self._store.shards, LOCAL.created_by))
 
     async def enqueue(self, pattern: Pattern, payloads: Sequence[str], actor: Actor = LOCAL) -> list[Created]:
         """Create one-offs of a pattern, due now, with these payloads (JSON texts): all or none, in one statement."""
@@ -186,13 +192,15 @@ class Creating(Base):
         self._check_payloads(spec.handler, payloads, actor)
         now = self._env.clock.now()
         due_at = spec.scheduled_at
-        template = define(
-            replace(spec, name=None, scheduled_at=due_at or now), self._new_job_id(), now, self._store.shards
-        )
+        wish = replace(spec, name=None, scheduled_at=due_at or now)
+        template = define(wish, self._new_job_id(), now, self._store.shards, actor.created_by)
+        if not actor.is_administrator and any(self._is_confined(payload, actor) for payload in payloads):
+            template = replace(template, bound_secrets_only=True)
         assert isinstance(template.rule, Once)
         if not payloads:
             return []
-        run_at, audit = template.rule.scheduled_at if due_at else None, None if actor is LOCAL else actor.entry
+        is_noted = actor is not LOCAL or spec.handler in OWNED_BY_ADMINISTRATORS
+        run_at, audit = template.rule.scheduled_at if due_at else None, actor.entry if is_noted else None
         if deed is not None and deed.is_repeated:
             ids = list(deed.ids(len(payloads)))
             if await self._store.jobs.find([JobId(ids[0])]):

@@ -107,7 +107,7 @@ class Operating(ManyJobs):
         return [await self._do_one(operation, item) for item in items]
 
     async def _do_one(self, operation: Operation, item: OperationItem) -> OperationItem:
-        actor = Actor(operation.actor, operation.reason, operation.place)
+        actor = Actor(operation.actor, operation.reason, operation.place, author=operation.actor)
         try:
             if operation.subject is OperationSubject.JOB:
                 return replace(await self._do_to_job(operation.action, item, actor), status="done")

@@ -43,7 +43,14 @@ class Running(Changing):
     async def _trigger(self, job_id: JobId, payload: Any, actor: Actor, new_id: ExecutionId) -> ExecutionId:
         job = await self._existing(job_id)
         own = None if payload is None else to_json(payload)
-        request = Request(id=new_id, job_id=job.id, origin=Origin.TRIGGER, payload=own)
+        request = Request(
+            id=new_id,
+            job_id=job.id,
+            origin=Origin.TRIGGER,
+            payload=own,
+            created_by=actor.created_by,
+            bound_secrets_only=own is not None and self._is_confined(own, actor),
+        )
         check = None if own is None else partial(self._check_payload, payload=own, actor=actor)
         return (await self._store.jobs.request([request], actor.entry, "job.trigger", check))[0]
 
@@ -72,12 +79,23 @@ class Running(Changing):
         if not ended.state.is_final:
             raise Conflict(f"execution {execution_id} is {ended.state}, not ended", hint="cancel it first, or wait")
         check: Callable[[str], None] | None = None
-        own = await self._store.history.payload_override(execution_id) if payload is None else to_json(payload)
-        if payload is not None and own is not None:
-            check = partial(self._check_payload, payload=own, actor=actor)
-        elif own is not None:
-            check = partial(_check_same_handler, ended=ended.handler)
-        request = Request(id=new_id, job_id=ended.job_id, origin=Origin.RETRY, payload=own, retry_of=execution_id)
+        if payload is None:
+            own, is_confined = await self._store.history.payload_override(execution_id)
+            if own is not None:
+                check = partial(_check_same_handler, ended=ended.handler)
+        else:
+            text = to_json(payload)
+            own, is_confined = text, self._is_confined(text, actor)
+            check = partial(self._check_payload, payload=text, actor=actor)
+        request = Request(
+            id=new_id,
+            job_id=ended.job_id,
+            origin=Origin.RETRY,
+            payload=own,
+            retry_of=execution_id,
+            created_by=actor.created_by,
+            bound_secrets_only=is_confined,
+        )
         return (await self._store.jobs.request([request], audit, "execution.retry", check))[0]
 
     async def cancel(self, execution_ids: Sequence[ExecutionId], actor: Actor = LOCAL) -> set[ExecutionId]:
@@ -140,6 +158,7 @@ class Running(Changing):
                 origin=Origin.BACKFILL,
                 run_at=now + number * _BACKFILL_INTERVAL,
                 scheduled_for=instant,
+                created_by=actor.created_by,
             )
             for number, (id_, instant) in enumerate(zip(ids, instants, strict=True))
         ]

@@ -68,7 +68,7 @@ class Templating(Creating):
         if description is not None:
             check_description(description, "description")
         try:
-            made, _ = self._prepare_one(wish_of(job, {}), self._env.clock.now(), self._new_job_id())
+            made, _ = self._prepare_one(wish_of(job, {}), self._env.clock.now(), self._new_job_id(), actor)
             self._check_owner(made.handler, actor)
             # What is left open can only be judged when it is filled in.
             if not any(placeholders(job.get("payload"))):

@@ -249,6 +249,8 @@ class Execution:
     retry_of: ExecutionId | None
     limit_key: str | None
     unique_key: str | None
+    # Who asked for it: a key, a person or a program; None if its schedule did.
+    created_by: str | None
 
     @property
     def lateness(self) -> timedelta | None:

@@ -95,5 +95,5 @@ class AnyPayload:
         """Nobody knows."""
 
 
-# Handlers that run whatever their payload says. Only an administrator may write it, or choose such a handler.
-OWNED_BY_ADMINISTRATORS = frozenset({"shell.command"})
+# Handlers that run whatever their payload says, or take history away. Only an administrator may write it, or choose such a handler.
+OWNED_BY_ADMINISTRATORS = frozenset({"shell.command", "system.cleanup"})

@@ -104,6 +104,10 @@ class Job:
     shard: int
     version: int = 1
     declared_by: str | None = None
+    # Who made it: a key, a person or a program.
+    created_by: str | None = None
+    # Its payload names secrets and was written by someone who is no administrator: it may use those alone that are bound.
+    bound_secrets_only: bool = False
     paused_at: datetime | None = None
     paused_until: datetime | None = None
     paused_from: datetime | None = None
@@ -150,7 +154,7 @@ def jitter_of(job_id: JobId, jitter_seconds: int) -> timedelta:
     return timedelta(microseconds=digest % (jitter_seconds * 1_000_000 + 1))
 
 
-def define(spec: JobSpec, job_id: JobId, now: datetime, shards: int) -> Job:
+def define(spec: JobSpec, job_id: JobId, now: datetime, shards: int, created_by: str | None = None) -> Job:
     """Check a wish and make it a job; InvalidInput says which field does not fit, and why."""
     rule = parse_schedule(
         schedule=spec.schedule,
@@ -185,6 +189,7 @@ def define(spec: JobSpec, job_id: JobId, now: datetime, shards: int) -> Job:
         unique_key=None if spec.unique_key is None else check_label(spec.unique_key, "unique_key"),
         tags=_tags(spec.tags),
         shard=shard_of(job_id, shards),
+        created_by=created_by,
     )
     return _with_limit_key(job)
 
@@ -243,6 +248,8 @@ def redefine(job: Job, changes: Mapping[str, Any], now: datetime, shards: int) -
         payload=kept_payload,
         version=job.version + 1,
         declared_by=job.declared_by,
+        created_by=job.created_by,
+        bound_secrets_only=job.bound_secrets_only,
         paused_at=job.paused_at,
         paused_until=job.paused_until,
         paused_from=job.paused_from,

@@ -74,6 +74,7 @@ _SHARED = {
     "queue": Field(Kind.TEXT),
     "handler": Field(Kind.TEXT),
     "tag": Field(Kind.TEXT),
+    "created_by": Field(Kind.TEXT),
     "priority": Field(Kind.NUMBER),
     "payload": Field(Kind.JSON),
     "after": Field(Kind.MOMENT),

@@ -91,7 +91,7 @@ def _creation(job: Job, spans: Mapping[int, Mapping[str, Any]]) -> Revision:
     first = spans.get(1, {})
     return Revision(
         at=job.created_at,
-        actor=job.declared_by,
+        actor=job.created_by or job.declared_by,
         action="job.create",
         reason=None,
         version=1,

@@ -32,7 +32,7 @@ HINT_MARGIN = timedelta(milliseconds=50)
 _BULK_SLICE = 2_500
 _SHARED_COLUMNS = (
     *("description", "handler", "timezone", "queue", "priority", "max_retries", "max_lost", "initial_backoff_ms"),
-    *("max_backoff_ms", "timeout_ms", "at_most_once", "tags", "version"),
+    *("max_backoff_ms", "timeout_ms", "at_most_once", "tags", "version", "created_by"),
 )
 # With these, all that a plain one-off has.
 PLAIN_COLUMNS = frozenset({*_SHARED_COLUMNS, "id", "payload", "shard", "kind", "scheduled_at"})

@@ -18,12 +18,15 @@ from timeball.domain.search import ExecutionFilter, read_cursor, write_cursor
 from timeball.store import stretches
 from timeball.store.composing import Reader, Values, literal
 from timeball.store.rows import execution_from
-from timeball.store.searching import NamedJobs, execution_condition, means_no_job
+from timeball.store.searching import ENQUEUED_BY, NamedJobs, execution_condition, means_no_job
 
 _BY_ID = "id"
 _FIRST_ID, _LAST_ID = UUID(int=0), UUID(int=2**128 - 1)
 
-_COMMON = "id, job_id, origin, version, queue, priority, handler, scheduled_for, queued_at, attempts, lost, fence, tzdata, retry_of"
+_COMMON = (
+    "id, job_id, origin, version, queue, priority, handler, scheduled_for, queued_at, attempts, lost, fence, tzdata, retry_of, "
+    "created_by"
+)
 _WAITING = (
     "NULL::timestamptz AS started_at, NULL::timestamptz AS finished_at, NULL::uuid AS worker, NULL::text AS result_text, "
     "NULL::text AS error_type, NULL::text AS error, NULL::text AS reason, run_at, limit_key, unique_key"
@@ -79,6 +82,8 @@ class ExecutionSearch:
         values = Values()
         text = self._query(values, start, end, skip + most)
         text += f" ORDER BY id DESC OFFSET {int(skip)} LIMIT {int(most)}"
+        # Around the page: the jobs of what is shown are looked up, and no others.
+        text = f"SELECT *, {ENQUEUED_BY} AS enqueued_by FROM ({text}) AS page ORDER BY id DESC"
         return [execution_from(row) for row in await self._reader.fetch(text, values)]
 
     async def count(self, start: UUID | None, end: UUID | None, most: int) -> int:

@@ -46,10 +46,13 @@ class History:
         row = await self._database.fetch_row("find_execution", id=execution_id)
         return None if row is None else execution_from(row)
 
-    async def payload_override(self, execution_id: ExecutionId) -> str | None:
-        """The payload an execution was given of its own, as JSON text; None if it ran with its job's."""
-        found: str | None = await self._database.fetch_value("payload_override", id=execution_id)
-        return found
+    async def payload_override(self, execution_id: ExecutionId) -> tuple[str | None, bool]:
+        """The payload an execution was given of its own, as JSON text; None if it ran with its job's.
+
+        And whether that payload may use bound secrets alone.
+        """
+        row = await self._database.fetch_row("payload_override", id=execution_id)
+        return (None, False) if row is None else (row["payload"], row["bound_secrets_only"])
 
     async def payload(self, execution_id: ExecutionId) -> str | None:
         """The payload an execution runs with, as JSON text: its own, or its job's by the version it cites; None if the job is gone."""

@@ -39,6 +39,8 @@ class Request:
     scheduled_for: datetime | None = None
     payload: str | None = None
     retry_of: ExecutionId | None = None
+    created_by: str | None = None
+    bound_secrets_only: bool = False
 
 
 class Jobs(NewJobs, Queues):
@@ -383,6 +385,8 @@ def _request_columns(request: Request) -> dict[str, Any]:
         "scheduled_for": request.scheduled_for,
         "payload": None if request.payload is None else orjson.Fragment(request.payload),
         "retry_of": request.retry_of,
+        "created_by": request.created_by,
+        "bound_secrets_only": request.bound_secrets_only or None,
     }
 
 

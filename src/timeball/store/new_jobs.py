@@ -9,7 +9,6 @@ from typing import Any
 from uuid import UUID
 
 import asyncpg
-import orjson
 
 from timeball.domain.execution import Origin
 from timeball.domain.hints import Hints
@@ -64,7 +63,8 @@ class NewJobs(Enqueuing):
         With *audit*, what was written is noted in the same transaction.
         """
         try:
-            if len(jobs) == 1 and openings and openings[0].run_at is None and (pattern := pattern_of(jobs[0])):
+            is_alone = len(jobs) == 1 and audit is None
+            if is_alone and openings and openings[0].run_at is None and (pattern := pattern_of(jobs[0])):
                 await self.enqueue(pattern, [(jobs[0].id, jobs[0].shard, jobs[0].payload)], connection)
                 return [Created(jobs[0].id, openings[0].id, is_new=True)]
             hints = self._hints_for(jobs, openings)
@@ -121,9 +121,7 @@ class NewJobs(Enqueuing):
 
     async def _note_created(self, connection: Connection, note: UUID, audit: AuditEntry, jobs: Sequence[Job]) -> None:
         if len(jobs) == 1:
-            facts = {name: value for name, value in job_columns(jobs[0]).items() if value is not None}
-            facts["payload"] = orjson.loads(jobs[0].payload)
-            await self.audit(connection, note, audit, "job.create", f"job:{jobs[0].id}", None, facts)
+            await self._database.fetch("write_audit", connection, **self.note_of_new(jobs[0], note, audit))
             return
         facts = {"count": len(jobs), "jobs": [job.name or str(job.id) for job in jobs[:100]]}
         await self.audit(connection, note, audit, "job.create", f"{len(jobs)} jobs", None, facts)

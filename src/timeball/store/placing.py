@@ -12,12 +12,14 @@ from uuid import UUID
 import orjson
 
 from timeball.domain.hints import Hints
+from timeball.domain.job import Job
 from timeball.domain.redaction import redacted
 from timeball.errors import StoreUnavailable
 from timeball.store.connections import Connection
 from timeball.store.database import Database
 from timeball.store.hinter import Hinter
 from timeball.store.rooms import Rooms
+from timeball.store.rows import job_columns
 
 Result = TypeVar("Result")
 
@@ -88,17 +90,35 @@ class Placing:
         By the id of the *note* it can be found out whether it was done: see `Database.once`.
         """
         await self._database.fetch(
-            "write_audit",
-            connection,
-            id=note,
-            actor=entry.actor,
-            place=entry.place,
-            action=action,
-            subject=subject,
-            reason=entry.reason,
-            before=_for_the_record(before),
-            after=_for_the_record(after),
+            "write_audit", connection, **_audit_columns(note, entry, action, subject, before, after)
         )
+
+    @staticmethod
+    def note_of_new(job: Job, note: UUID, entry: AuditEntry) -> dict[str, Any]:
+        """The parameters of the statement that audits the creation of a job, for those who write it themselves."""
+        facts = {name: value for name, value in job_columns(job).items() if value is not None}
+        facts["payload"] = orjson.loads(job.payload)
+        return _audit_columns(note, entry, "job.create", f"job:{job.id}", None, facts)
+
+
+def _audit_columns(
+    note: UUID,
+    entry: AuditEntry,
+    action: str,
+    subject: str,
+    before: Mapping[str, Any] | None,
+    after: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    return {
+        "id": note,
+        "actor": entry.actor,
+        "place": entry.place,
+        "action": action,
+        "subject": subject,
+        "reason": entry.reason,
+        "before": _for_the_record(before),
+        "after": _for_the_record(after),
+    }
 
 
 def _for_the_record(facts: Mapping[str, Any] | None) -> str | None:

@@ -64,6 +64,8 @@ def job_columns(job: Job) -> dict[str, Any]:
         "shard": job.shard,
         "version": job.version,
         "declared_by": job.declared_by,
+        "created_by": job.created_by,
+        "bound_secrets_only": job.bound_secrets_only or None,
         "paused_at": job.paused_at,
         "paused_until": job.paused_until,
         "paused_from": job.paused_from,
@@ -99,6 +101,8 @@ def job_from(row: Record) -> Job:
         shard=row["shard"],
         version=row["version"],
         declared_by=row["declared_by"],
+        created_by=row["created_by"],
+        bound_secrets_only=row["bound_secrets_only"],
         paused_at=row["paused_at"],
         paused_until=row["paused_until"],
         paused_from=row["paused_from"],
@@ -305,6 +309,7 @@ def execution_from(row: Record) -> Execution:
         retry_of=None if row["retry_of"] is None else ExecutionId(row["retry_of"]),
         limit_key=row["limit_key"],
         unique_key=row["unique_key"],
+        created_by=row["created_by"] or row["enqueued_by"],
     )
 
 

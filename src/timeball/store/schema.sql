@@ -54,6 +54,8 @@ CREATE TABLE timeball.job (
     created_at              timestamptz NOT NULL,
     updated_at              timestamptz NOT NULL,
     deleted_at              timestamptz,
+    created_by              text,
+    bound_secrets_only      boolean NOT NULL DEFAULT false,
     CONSTRAINT job_pkey PRIMARY KEY (id)
 );
 -- find_job by name; and a name belongs to one job at a time.
@@ -88,28 +90,30 @@ CREATE TABLE timeball.job_version (
 
 -- What lies ahead: the next occurrence of every active job, delayed executions, waiting retries, resumptions.
 CREATE TABLE timeball.due (
-    id              uuid NOT NULL,
-    job_id          uuid NOT NULL,
-    kind            text NOT NULL,
-    origin          text NOT NULL,
-    shard           smallint NOT NULL,
-    run_at          timestamptz NOT NULL,
-    scheduled_for   timestamptz NOT NULL,
-    watermark       timestamptz,
-    tzdata          text,
-    version         integer NOT NULL,
-    queue           text NOT NULL,
-    priority        smallint NOT NULL,
-    handler         text NOT NULL,
-    executions_left bigint,
-    queued_at       timestamptz,
-    attempts        integer NOT NULL DEFAULT 0,
-    lost            integer NOT NULL DEFAULT 0,
-    fence           bigint NOT NULL DEFAULT 0,
-    limit_key       text,
-    unique_key      text,
-    payload         jsonb,
-    retry_of        uuid,
+    id                 uuid NOT NULL,
+    job_id             uuid NOT NULL,
+    kind               text NOT NULL,
+    origin             text NOT NULL,
+    shard              smallint NOT NULL,
+    run_at             timestamptz NOT NULL,
+    scheduled_for      timestamptz NOT NULL,
+    watermark          timestamptz,
+    tzdata             text,
+    version            integer NOT NULL,
+    queue              text NOT NULL,
+    priority           smallint NOT NULL,
+    handler            text NOT NULL,
+    executions_left    bigint,
+    queued_at          timestamptz,
+    attempts           integer NOT NULL DEFAULT 0,
+    lost               integer NOT NULL DEFAULT 0,
+    fence              bigint NOT NULL DEFAULT 0,
+    limit_key          text,
+    unique_key         text,
+    payload            jsonb,
+    retry_of           uuid,
+    created_by         text,
+    bound_secrets_only boolean,
     CONSTRAINT due_pkey PRIMARY KEY (id),
     CONSTRAINT due_kind_check CHECK (kind = ANY (ARRAY['occurrence', 'later', 'snooze', 'retry', 'resume']))
 );
@@ -128,24 +132,26 @@ ALTER TABLE timeball.due SET (autovacuum_vacuum_scale_factor=0.01, autovacuum_va
 
 -- What is due now, or within the hoist window.
 CREATE TABLE timeball.ready (
-    id            uuid NOT NULL,
-    job_id        uuid NOT NULL,
-    origin        text NOT NULL,
-    version       integer NOT NULL,
-    queue         text NOT NULL,
-    priority      smallint NOT NULL,
-    handler       text NOT NULL,
-    scheduled_for timestamptz NOT NULL,
-    run_at        timestamptz NOT NULL,
-    queued_at     timestamptz NOT NULL,
-    attempts      integer NOT NULL DEFAULT 0,
-    lost          integer NOT NULL DEFAULT 0,
-    fence         bigint NOT NULL DEFAULT 0,
-    tzdata        text,
-    limit_key     text,
-    unique_key    text,
-    payload       jsonb,
-    retry_of      uuid,
+    id                 uuid NOT NULL,
+    job_id             uuid NOT NULL,
+    origin             text NOT NULL,
+    version            integer NOT NULL,
+    queue              text NOT NULL,
+    priority           smallint NOT NULL,
+    handler            text NOT NULL,
+    scheduled_for      timestamptz NOT NULL,
+    run_at             timestamptz NOT NULL,
+    queued_at          timestamptz NOT NULL,
+    attempts           integer NOT NULL DEFAULT 0,
+    lost               integer NOT NULL DEFAULT 0,
+    fence              bigint NOT NULL DEFAULT 0,
+    tzdata             text,
+    limit_key          text,
+    unique_key         text,
+    payload            jsonb,
+    retry_of           uuid,
+    created_by         text,
+    bound_secrets_only boolean,
     CONSTRAINT ready_pkey PRIMARY KEY (id)
 );
 -- cancel, pause, delete, overlap: what of a job is ready.
@@ -159,24 +165,26 @@ ALTER TABLE timeball.ready SET (autovacuum_vacuum_scale_factor=0.01, autovacuum_
 
 -- What would be ready, but waits for a place of its limit.
 CREATE TABLE timeball.blocked (
-    id            uuid NOT NULL,
-    job_id        uuid NOT NULL,
-    origin        text NOT NULL,
-    version       integer NOT NULL,
-    queue         text NOT NULL,
-    priority      smallint NOT NULL,
-    handler       text NOT NULL,
-    scheduled_for timestamptz NOT NULL,
-    run_at        timestamptz NOT NULL,
-    queued_at     timestamptz NOT NULL,
-    attempts      integer NOT NULL DEFAULT 0,
-    lost          integer NOT NULL DEFAULT 0,
-    fence         bigint NOT NULL DEFAULT 0,
-    tzdata        text,
-    limit_key     text NOT NULL,
-    unique_key    text,
-    payload       jsonb,
-    retry_of      uuid,
+    id                 uuid NOT NULL,
+    job_id             uuid NOT NULL,
+    origin             text NOT NULL,
+    version            integer NOT NULL,
+    queue              text NOT NULL,
+    priority           smallint NOT NULL,
+    handler            text NOT NULL,
+    scheduled_for      timestamptz NOT NULL,
+    run_at             timestamptz NOT NULL,
+    queued_at          timestamptz NOT NULL,
+    attempts           integer NOT NULL DEFAULT 0,
+    lost               integer NOT NULL DEFAULT 0,
+    fence              bigint NOT NULL DEFAULT 0,
+    tzdata             text,
+    limit_key          text NOT NULL,
+    unique_key         text,
+    payload            jsonb,
+    retry_of           uuid,
+    created_by         text,
+    bound_secrets_only boolean,
     CONSTRAINT blocked_pkey PRIMARY KEY (id)
 );
 -- cancel, pause, delete, overlap: what of a job is blocked.
@@ -187,32 +195,34 @@ ALTER TABLE timeball.blocked SET (autovacuum_vacuum_scale_factor=0.01, autovacuu
 
 -- What a worker holds or runs. Its lease is its node's.
 CREATE TABLE timeball.running (
-    id            uuid NOT NULL,
-    job_id        uuid NOT NULL,
-    origin        text NOT NULL,
-    version       integer NOT NULL,
-    queue         text NOT NULL,
-    priority      smallint NOT NULL,
-    handler       text NOT NULL,
-    scheduled_for timestamptz NOT NULL,
-    run_at        timestamptz NOT NULL,
-    queued_at     timestamptz NOT NULL,
-    attempts      integer NOT NULL,
-    lost          integer NOT NULL,
-    fence         bigint NOT NULL,
-    tzdata        text,
-    limit_key     text,
-    unique_key    text,
-    payload       jsonb,
-    retry_of      uuid,
-    holder        uuid NOT NULL,
-    claim_id      uuid NOT NULL,
-    claimed_at    timestamptz NOT NULL,
-    deadline      timestamptz,
-    stop          text,
-    queue_limited boolean NOT NULL DEFAULT false,
-    progress      real,
-    progress_note text,
+    id                 uuid NOT NULL,
+    job_id             uuid NOT NULL,
+    origin             text NOT NULL,
+    version            integer NOT NULL,
+    queue              text NOT NULL,
+    priority           smallint NOT NULL,
+    handler            text NOT NULL,
+    scheduled_for      timestamptz NOT NULL,
+    run_at             timestamptz NOT NULL,
+    queued_at          timestamptz NOT NULL,
+    attempts           integer NOT NULL,
+    lost               integer NOT NULL,
+    fence              bigint NOT NULL,
+    tzdata             text,
+    limit_key          text,
+    unique_key         text,
+    payload            jsonb,
+    retry_of           uuid,
+    holder             uuid NOT NULL,
+    claim_id           uuid NOT NULL,
+    claimed_at         timestamptz NOT NULL,
+    deadline           timestamptz,
+    stop               text,
+    queue_limited      boolean NOT NULL DEFAULT false,
+    progress           real,
+    progress_note      text,
+    created_by         text,
+    bound_secrets_only boolean,
     CONSTRAINT running_pkey PRIMARY KEY (id)
 );
 -- cancel, overlap: what of a job is running.
@@ -227,32 +237,34 @@ ALTER TABLE timeball.running SET (autovacuum_vacuum_scale_factor=0.01, autovacuu
 
 -- How every execution ended. Append-only; a partition a day; old days are dropped whole.
 CREATE TABLE timeball.finished (
-    id            uuid NOT NULL,
-    job_id        uuid NOT NULL,
-    state         text NOT NULL,
-    origin        text NOT NULL,
-    version       integer NOT NULL,
-    queue         text NOT NULL,
-    priority      smallint NOT NULL,
-    handler       text NOT NULL,
-    scheduled_for timestamptz NOT NULL,
-    queued_at     timestamptz,
-    started_at    timestamptz,
-    finished_at   timestamptz NOT NULL,
-    attempts      integer NOT NULL,
-    lost          integer NOT NULL,
-    fence         bigint NOT NULL,
-    worker        uuid,
-    claim_id      uuid,
-    tzdata        text,
-    result        jsonb,
-    error_type    text,
-    error         text,
-    reason        text,
-    fingerprint   text,
-    payload       jsonb,
-    retry_of      uuid,
-    recorded      bigint NOT NULL DEFAULT ((pg_current_xact_id())::text)::bigint,
+    id                 uuid NOT NULL,
+    job_id             uuid NOT NULL,
+    state              text NOT NULL,
+    origin             text NOT NULL,
+    version            integer NOT NULL,
+    queue              text NOT NULL,
+    priority           smallint NOT NULL,
+    handler            text NOT NULL,
+    scheduled_for      timestamptz NOT NULL,
+    queued_at          timestamptz,
+    started_at         timestamptz,
+    finished_at        timestamptz NOT NULL,
+    attempts           integer NOT NULL,
+    lost               integer NOT NULL,
+    fence              bigint NOT NULL,
+    worker             uuid,
+    claim_id           uuid,
+    tzdata             text,
+    result             jsonb,
+    error_type         text,
+    error              text,
+    reason             text,
+    fingerprint        text,
+    payload            jsonb,
+    retry_of           uuid,
+    recorded           bigint NOT NULL DEFAULT ((pg_current_xact_id())::text)::bigint,
+    created_by         text,
+    bound_secrets_only boolean,
     CONSTRAINT finished_pkey PRIMARY KEY (id, finished_at),
     CONSTRAINT finished_state_check CHECK (state = ANY (ARRAY['succeeded', 'cancelled', 'dead', 'skipped']))
 ) PARTITION BY RANGE (finished_at);
@@ -442,7 +454,9 @@ SELECT due.id,
     due.retry_of,
     due.limit_key,
     due.unique_key,
-    NULL::text AS stop
+    NULL::text AS stop,
+    due.created_by,
+    due.bound_secrets_only
    FROM timeball.due
   WHERE due.kind <> 'resume'
 UNION ALL
@@ -474,7 +488,9 @@ UNION ALL
     ready.retry_of,
     ready.limit_key,
     ready.unique_key,
-    NULL::text AS stop
+    NULL::text AS stop,
+    ready.created_by,
+    ready.bound_secrets_only
    FROM timeball.ready
 UNION ALL
  SELECT blocked.id,
@@ -505,7 +521,9 @@ UNION ALL
     blocked.retry_of,
     blocked.limit_key,
     blocked.unique_key,
-    NULL::text AS stop
+    NULL::text AS stop,
+    blocked.created_by,
+    blocked.bound_secrets_only
    FROM timeball.blocked
 UNION ALL
  SELECT running.id,
@@ -542,7 +560,9 @@ UNION ALL
     running.retry_of,
     running.limit_key,
     running.unique_key,
-    running.stop
+    running.stop,
+    running.created_by,
+    running.bound_secrets_only
    FROM timeball.running
 UNION ALL
  SELECT finished.id,
@@ -573,7 +593,9 @@ UNION ALL
     finished.retry_of,
     NULL::text AS limit_key,
     NULL::text AS unique_key,
-    NULL::text AS stop
+    NULL::text AS stop,
+    finished.created_by,
+    finished.bound_secrets_only
    FROM timeball.finished;
 
 -- Who may call. The token itself is shown once and never stored, only its hash.
@@ -840,9 +862,7 @@ BEGIN
 END
 $function$;
 
--- Let what is ready and has no place any more wait for one again, the least urgent first; what runs goes on.
--- The limit is locked by the write that has lowered it, so nobody else lets in; this looks afresh behind that lock, and sees whatever was let in before.
--- Claims lock no limit. One that is under way is waited for: what it takes counts as before, and another is taken back in its place.
+-- As before, with the new columns.
 CREATE OR REPLACE FUNCTION timeball.take_back()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -866,9 +886,9 @@ BEGIN
         RETURNING ready.*
     )
     INSERT INTO timeball.blocked (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
-                                  attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of)
+                                  attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only)
     SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
-           attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of
+           attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only
     FROM taken;
     RETURN NULL;
 END

@@ -24,6 +24,8 @@ _STARTED = {"finished": "started_at", "running": "greatest(claimed_at, run_at)"}
 _ERRORS = {"finished": ("error_type", "error")}
 _WORKERS = {"finished": "worker", "running": "holder"}
 _OPERATORS = {Relation.IS: "=", Relation.MORE: ">", Relation.LESS: "<"}
+# The author of an enqueued execution is that of its job.
+ENQUEUED_BY = "CASE WHEN origin = 'enqueue' THEN (SELECT job.created_by FROM timeball.job WHERE job.id = job_id) END"
 # The jobs that a term about names means, where they could be told beforehand.
 NamedJobs = Mapping[Term, Sequence[UUID]]
 
@@ -48,6 +50,8 @@ def _in_room(term: Term, room: str, place: Place, now: str, moment: datetime, na
             return _of_job(_any_tag(term, place))
         case "queue" | "handler" | "origin":
             return _texts(term.field, term, place)
+        case "created_by":
+            return _author(f"coalesce(created_by, {ENQUEUED_BY})", term, place)
         case "priority" | "attempts":
             return _compared(term.field, term, place, "integer")
         case "worker":
@@ -68,7 +72,8 @@ def _in_room(term: Term, room: str, place: Place, now: str, moment: datetime, na
         case "took":
             return _compared(_took(room, now), term, place, "interval")
         case "payload":
-            whole = "coalesce(payload, (SELECT job.payload FROM timeball.job WHERE job.id = job_id))"
+            kept = f"CASE WHEN job.version = {room}.version THEN job.payload ELSE timeball.payload_of(job_id, {room}.version) END"
+            whole = f"coalesce({room}.payload, (SELECT {kept} FROM timeball.job WHERE job.id = job_id))"
             return _texts(f"({whole} #>> {place(list(term.path), 'text[]')})", term, place)
         case "after":
             return _any(f"id >= {place(first_id_at(_at(value, moment)), 'uuid')}" for value in term.values)
@@ -124,6 +129,8 @@ def _of_definition(
             return _any([*own, *([states(ended)] if ended else [])])
         case "name" | "queue" | "handler" | "kind":
             return _texts(f"job.{term.field}", term, place)
+        case "created_by":
+            return _author("job.created_by", term, place)
         case "zone":
             return _texts("job.timezone", term, place)
         case "tag":
@@ -157,6 +164,14 @@ def _like(column: str, term: Term, place: Place) -> str:
     """A bare word may stand anywhere."""
     patterns = [_pattern(f"*{value}*") for value in term.values]
     return f"{column} ILIKE ANY ({place(patterns, 'text[]')})"
+
+
+def _author(column: str, term: Term, place: Place) -> str:
+    """An author is named in full, by the id of a key alone, or by the name that a key was given."""
+    if term.relation is Relation.LIKE:
+        return _texts(column, term, place)
+    whole, key, name = column, f"split_part({column}, ' ', 1)", f"substr({column}, strpos({column}, ' ') + 1)"
+    return _any(_texts(part, term, place) for part in (whole, key, name))
 
 
 def _pattern(text: str) -> str:

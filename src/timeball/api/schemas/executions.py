@@ -33,6 +33,9 @@ class ExecutionOut(BaseModel):
     error: str | None
     reason: str | None
     retry_of: str | None
+    created_by: str | None = Field(
+        description="Who asked for it: a key, a person or a program. `null` if its schedule did."
+    )
 
 
 class AttemptOut(BaseModel):

@@ -130,6 +130,7 @@ class JobOut(BaseModel):
     pause_reason: str | None
     version: int
     declared_by: str | None
+    created_by: str | None = Field(description="Who made it: a key, a person or a program.")
     created_at: datetime | None
     updated_at: datetime | None
 

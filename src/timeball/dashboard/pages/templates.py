@@ -21,7 +21,7 @@ _BLANK = {"name": "", "description": "", "job": ""}
 # What stays of a job when it becomes a template: everything that it was asked for, nothing that it has become.
 _BECOME = frozenset(
     {"id", "kind", "status", "next_run_at", "last_execution", "paused_at", "paused_until", "pause_reason", "version"}
-    | {"declared_by", "created_at", "updated_at", "name"}
+    | {"declared_by", "created_by", "created_at", "updated_at", "name"}
 )
 
 

@@ -47,10 +47,10 @@ picked AS MATERIALIZED (
 ),
 claimed AS (
     INSERT INTO timeball.running (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
-                                  attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of,
+                                  attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only,
                                   holder, claim_id, claimed_at, deadline, queue_limited)
     SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
-           least(attempts, 2147483646) + 1, lost, least(fence, 9223372036854775806) + 1, tzdata, limit_key, unique_key, payload, retry_of,
+           least(attempts, 2147483646) + 1, lost, least(fence, 9223372036854775806) + 1, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only,
            :incarnation, :claim_id, coalesce(:now, now()),
            greatest(coalesce(:now, now()), run_at) + timeout_ms * interval '1 millisecond' + interval '5 seconds', :is_limited::boolean
     FROM picked
@@ -118,10 +118,10 @@ picked AS MATERIALIZED (
 ),
 claimed AS (
     INSERT INTO timeball.running (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
-                                  attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of,
+                                  attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only,
                                   holder, claim_id, claimed_at, deadline, queue_limited)
     SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
-           least(attempts, 2147483646) + 1, lost, least(fence, 9223372036854775806) + 1, tzdata, limit_key, unique_key, payload, retry_of,
+           least(attempts, 2147483646) + 1, lost, least(fence, 9223372036854775806) + 1, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only,
            :incarnation, :claim_id, coalesce(:now, now()),
            greatest(coalesce(:now, now()), run_at) + timeout_ms * interval '1 millisecond' + interval '5 seconds', false
     FROM picked

@@ -1,16 +1,16 @@
 -- Reading executions, and keeping their history in shape.
 
 -- name: find_execution
--- One execution, whatever its room.
-SELECT *, result::text AS result_text
+-- One execution, whatever its room. One that was enqueued has the author of its job.
+SELECT *, result::text AS result_text, CASE WHEN origin = 'enqueue' THEN (SELECT job.created_by FROM timeball.job WHERE job.id = job_id) END AS enqueued_by
 FROM timeball.execution
 WHERE id = :id
 ORDER BY finished_at NULLS FIRST
 LIMIT 1;
 
 -- name: payload_override
--- The payload an execution was given of its own, if any.
-SELECT payload::text
+-- The payload an execution was given of its own, if any, and whether it may name bound secrets only.
+SELECT payload::text, coalesce(bound_secrets_only, false) AS bound_secrets_only
 FROM timeball.execution
 WHERE id = :id
 LIMIT 1;
@@ -47,7 +47,7 @@ WITH own AS (
     WHERE id = :job_id
       AND id < :before
 )
-SELECT *, result::text AS result_text
+SELECT *, result::text AS result_text, CASE WHEN origin = 'enqueue' THEN (SELECT job.created_by FROM timeball.job WHERE job.id = job_id) END AS enqueued_by
 FROM own
 ORDER BY id DESC
 LIMIT :limit;

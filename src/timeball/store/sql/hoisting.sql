@@ -146,18 +146,18 @@ later AS (
 ),
 held_up AS (
     INSERT INTO timeball.blocked (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
-                                  attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of)
+                                  attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only)
     SELECT run_id, job_id, origin, version, queue, priority, handler, run_for, run_run_at, coalesce(queued_at, :now, now()),
-           attempts, lost, fence, run_tzdata, limit_key, unique_key, payload, retry_of
+           attempts, lost, fence, run_tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only
     FROM judged
     WHERE is_allowed
       AND (target = 'blocked' OR (target = 'ready' AND limit_key IS NOT NULL))
 ),
 hoisted AS (
     INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
-                                attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of)
+                                attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only)
     SELECT run_id, job_id, origin, version, queue, priority, handler, run_for, run_run_at, coalesce(queued_at, :now, now()),
-           attempts, lost, fence, run_tzdata, limit_key, unique_key, payload, retry_of
+           attempts, lost, fence, run_tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only
     FROM judged
     WHERE is_allowed
       AND target = 'ready'

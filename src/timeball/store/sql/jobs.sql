@@ -29,12 +29,13 @@ made AS (
     INSERT INTO timeball.job (id, name, description, handler, payload, kind, schedule, interval_seconds, scheduled_at, timezone, on_gap, on_repeat,
                               starts_at, ends_at, max_executions, jitter_seconds, misfire, misfire_grace_seconds, misfire_cap, misfire_max_age_seconds, overlap,
                               queue, priority, max_retries, max_lost, initial_backoff_ms, max_backoff_ms, timeout_ms, at_most_once,
-                              max_running, limit_key, unique_key, tags, shard, version, declared_by, created_at, updated_at)
+                              max_running, limit_key, unique_key, tags, shard, version, declared_by, created_by, bound_secrets_only, created_at, updated_at)
     SELECT given.id, name, description, handler, payload, kind, schedule, interval_seconds,
            CASE WHEN kind = 'once' THEN coalesce(scheduled_at, :now, now()) ELSE scheduled_at END, timezone, on_gap, on_repeat,
            given.starts_at, ends_at, max_executions, jitter_seconds, misfire, misfire_grace_seconds, misfire_cap, misfire_max_age_seconds, overlap,
            queue, priority, max_retries, max_lost, initial_backoff_ms, max_backoff_ms, timeout_ms, at_most_once,
-           max_running, limit_key, unique_key, tags, shard, version, declared_by, coalesce(:now, now()), coalesce(:now, now())
+           max_running, limit_key, unique_key, tags, shard, version, declared_by, created_by, coalesce(bound_secrets_only, false),
+           coalesce(:now, now()), coalesce(:now, now())
     FROM given
     LEFT JOIN opening ON opening.job_id = given.id
     LEFT JOIN keyed ON keyed.execution_id = opening.id
@@ -104,9 +105,9 @@ WITH given AS (
 ),
 made AS (
     INSERT INTO timeball.job (id, description, handler, payload, kind, scheduled_at, timezone, queue, priority, max_retries, max_lost, initial_backoff_ms,
-                              max_backoff_ms, timeout_ms, at_most_once, tags, shard, version, created_at, updated_at)
+                              max_backoff_ms, timeout_ms, at_most_once, tags, shard, version, created_by, created_at, updated_at)
     SELECT id, description, handler, payload, kind, coalesce(scheduled_at, :now, now()), timezone, queue, priority, max_retries, max_lost, initial_backoff_ms,
-           max_backoff_ms, timeout_ms, at_most_once, tags, shard, version, coalesce(:now, now()), coalesce(:now, now())
+           max_backoff_ms, timeout_ms, at_most_once, tags, shard, version, created_by, coalesce(:now, now()), coalesce(:now, now())
     FROM given
 )
 INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at)
@@ -119,10 +120,10 @@ RETURNING job_id, id AS execution_id, 'ready' AS room, run_at, queue, priority, 
 -- Write a one-off that is due at once and has neither key nor limit, with its execution: as create_plain_jobs does, but with nothing to read from JSON.
 WITH made AS (
     INSERT INTO timeball.job (id, description, handler, payload, kind, scheduled_at, timezone, queue, priority, max_retries, max_lost, initial_backoff_ms,
-                              max_backoff_ms, timeout_ms, at_most_once, tags, shard, version, created_at, updated_at)
+                              max_backoff_ms, timeout_ms, at_most_once, tags, shard, version, created_by, created_at, updated_at)
     VALUES (:id::uuid, :description::text, :handler::text, :payload::text::jsonb, 'once', coalesce(:now, now()), :timezone::text, :queue::text,
             :priority::smallint, :max_retries::integer, :max_lost::integer, :initial_backoff_ms::bigint, :max_backoff_ms::bigint, :timeout_ms::bigint,
-            :at_most_once::boolean, :tags::text[], :shard::smallint, :version::integer, coalesce(:now, now()), coalesce(:now, now()))
+            :at_most_once::boolean, :tags::text[], :shard::smallint, :version::integer, :created_by::text, coalesce(:now, now()), coalesce(:now, now()))
 )
 INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at)
 VALUES (:id, :id, 'enqueue', :version, :queue, :priority, :handler, coalesce(:now, now()), coalesce(:now, now()), coalesce(:now, now()))
@@ -141,10 +142,10 @@ own AS (
 ),
 made AS (
     INSERT INTO timeball.job (id, description, handler, payload, kind, scheduled_at, timezone, queue, priority, max_retries, max_lost, initial_backoff_ms,
-                              max_backoff_ms, timeout_ms, at_most_once, tags, shard, version, created_at, updated_at)
+                              max_backoff_ms, timeout_ms, at_most_once, tags, shard, version, created_by, created_at, updated_at)
     SELECT id, :description::text, :handler::text, payload::jsonb, 'once', moment, :timezone::text, :queue::text, :priority::smallint,
            :max_retries::integer, :max_lost::integer, :initial_backoff_ms::bigint, :max_backoff_ms::bigint, :timeout_ms::bigint,
-           :at_most_once::boolean, :tags::text[], shard, :version::integer, moment, moment
+           :at_most_once::boolean, :tags::text[], shard, :version::integer, :created_by::text, moment, moment
     FROM own
 ),
 placed AS (
@@ -158,9 +159,9 @@ SELECT CASE WHEN :hint::text IS NOT NULL THEN pg_notify('timeball', :hint::text)
 -- Write many one-off jobs that differ only in id, shard and payload.
 -- Not by COPY: the columns that all rows share would be encoded, sent and parsed once for each of them.
 INSERT INTO timeball.job (id, description, handler, payload, kind, scheduled_at, timezone, queue, priority, max_retries, max_lost, initial_backoff_ms,
-                          max_backoff_ms, timeout_ms, at_most_once, tags, shard, version, created_at, updated_at)
+                          max_backoff_ms, timeout_ms, at_most_once, tags, shard, version, created_by, bound_secrets_only, created_at, updated_at)
 SELECT own.id, description, handler, own.payload::jsonb, kind, scheduled_at, timezone, queue, priority, max_retries, max_lost, initial_backoff_ms,
-       max_backoff_ms, timeout_ms, at_most_once, tags, own.shard, version, created_at, updated_at
+       max_backoff_ms, timeout_ms, at_most_once, tags, own.shard, version, created_by, coalesce(bound_secrets_only, false), created_at, updated_at
 FROM json_populate_recordset(NULL::timeball.job, :template::text::json)
 CROSS JOIN unnest(:ids::uuid[], :shards::smallint[], :payloads::text[]) AS own (id, shard, payload);
 
@@ -328,6 +329,7 @@ SET name = new.name,
     tags = new.tags,
     version = new.version,
     declared_by = new.declared_by,
+    bound_secrets_only = coalesce(new.bound_secrets_only, false),
     paused_at = new.paused_at,
     paused_until = new.paused_until,
     paused_from = new.paused_from,
@@ -400,9 +402,9 @@ taken AS (
     RETURNING *
 )
 INSERT INTO timeball.blocked (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
-                              attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of)
+                              attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only)
 SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
-       attempts, lost, fence, tzdata, :limit_key, unique_key, payload, retry_of
+       attempts, lost, fence, tzdata, :limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only
 FROM taken;
 
 -- name: record_skip_range
@@ -449,19 +451,19 @@ unkeyed AS (
 ),
 skipped AS (
     INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, queued_at, finished_at,
-                                   attempts, lost, fence, tzdata, reason, payload, retry_of)
+                                   attempts, lost, fence, tzdata, reason, payload, retry_of, created_by, bound_secrets_only)
     SELECT id, job_id, 'skipped', origin, version, queue, priority, handler, scheduled_for, queued_at,
-           greatest(coalesce(:now, now()), scheduled_for), attempts, lost, fence, tzdata, :reason, payload, retry_of
+           greatest(coalesce(:now, now()), scheduled_for), attempts, lost, fence, tzdata, :reason, payload, retry_of, created_by, bound_secrets_only
     FROM withdrawn
     WHERE origin = 'schedule'
       AND attempts = 0
 ),
 parked AS (
     INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, watermark, tzdata, version, queue, priority, handler,
-                              queued_at, attempts, lost, fence, limit_key, unique_key, payload, retry_of)
+                              queued_at, attempts, lost, fence, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only)
     SELECT id, job_id, CASE WHEN attempts > 0 THEN 'retry' ELSE 'later' END, origin, :shard, :parked_at, scheduled_for, run_at, tzdata, version, queue,
            priority, handler,
-           queued_at, attempts, lost, fence, limit_key, unique_key, payload, retry_of
+           queued_at, attempts, lost, fence, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only
     FROM withdrawn
     WHERE origin <> 'schedule'
        OR attempts > 0
@@ -504,17 +506,17 @@ WITH from_due AS (
     WHERE due.id = ANY (:ids::uuid[])
       AND kind <> 'resume'
       AND NOT (kind = 'occurrence' AND origin = 'schedule')
-    RETURNING id, job_id, origin, version, queue, priority, handler, scheduled_for, queued_at, attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of
+    RETURNING id, job_id, origin, version, queue, priority, handler, scheduled_for, queued_at, attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only
 ),
 from_ready AS (
     DELETE FROM timeball.ready
     WHERE ready.id = ANY (:ids::uuid[])
-    RETURNING id, job_id, origin, version, queue, priority, handler, scheduled_for, queued_at, attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of
+    RETURNING id, job_id, origin, version, queue, priority, handler, scheduled_for, queued_at, attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only
 ),
 from_blocked AS (
     DELETE FROM timeball.blocked
     WHERE blocked.id = ANY (:ids::uuid[])
-    RETURNING id, job_id, origin, version, queue, priority, handler, scheduled_for, queued_at, attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of
+    RETURNING id, job_id, origin, version, queue, priority, handler, scheduled_for, queued_at, attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only
 ),
 gone AS (
     SELECT * FROM from_due
@@ -531,9 +533,9 @@ unkeyed AS (
 ),
 ended AS (
     INSERT INTO timeball.finished (id, job_id, state, origin, version, queue, priority, handler, scheduled_for, queued_at, finished_at,
-                                   attempts, lost, fence, tzdata, reason, payload, retry_of)
+                                   attempts, lost, fence, tzdata, reason, payload, retry_of, created_by, bound_secrets_only)
     SELECT id, job_id, 'cancelled', origin, version, queue, priority, handler, scheduled_for, queued_at, coalesce(:now, now()),
-           attempts, lost, fence, tzdata, :reason, payload, retry_of
+           attempts, lost, fence, tzdata, :reason, payload, retry_of, created_by, bound_secrets_only
     FROM gone
 )
 SELECT id, limit_key
@@ -567,12 +569,14 @@ SELECT id FROM timeball.blocked WHERE job_id = :job_id;
 WITH given AS (
     SELECT *
     FROM json_to_recordset(:executions::text::json) AS e (
-        id uuid, job_id uuid, origin text, run_at timestamptz, scheduled_for timestamptz, payload jsonb, retry_of uuid
+        id uuid, job_id uuid, origin text, run_at timestamptz, scheduled_for timestamptz, payload jsonb, retry_of uuid, created_by text,
+        bound_secrets_only boolean
     )
 ),
 placed AS MATERIALIZED (
     SELECT given.id, given.job_id, given.origin, coalesce(given.run_at, :now, now()) AS run_at,
            coalesce(given.scheduled_for, given.run_at, :now, now()) AS scheduled_for, given.payload, given.retry_of,
+           given.created_by, given.bound_secrets_only,
            job.version, job.queue, job.priority, job.handler, job.shard, job.limit_key, job.unique_key,
            CASE WHEN given.run_at > coalesce(:now, now()) + :hoist_window::interval THEN 'due'
                 WHEN job.limit_key IS NOT NULL THEN 'blocked'
@@ -597,22 +601,22 @@ allowed AS (
 ),
 to_due AS (
     INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, version, queue, priority, handler, limit_key, unique_key,
-                              payload, retry_of)
-    SELECT id, job_id, 'later', origin, shard, run_at, scheduled_for, version, queue, priority, handler, limit_key, unique_key, payload, retry_of
+                              payload, retry_of, created_by, bound_secrets_only)
+    SELECT id, job_id, 'later', origin, shard, run_at, scheduled_for, version, queue, priority, handler, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only
     FROM allowed
     WHERE room = 'due'
 ),
 to_blocked AS (
     INSERT INTO timeball.blocked (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at, limit_key, unique_key,
-                                  payload, retry_of)
+                                  payload, retry_of, created_by, bound_secrets_only)
     SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, coalesce(:now, now()), limit_key, unique_key,
-           payload, retry_of
+           payload, retry_of, created_by, bound_secrets_only
     FROM allowed
     WHERE room = 'blocked'
 ),
 to_ready AS (
-    INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at, unique_key, payload, retry_of)
-    SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, coalesce(:now, now()), unique_key, payload, retry_of
+    INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at, unique_key, payload, retry_of, created_by, bound_secrets_only)
+    SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, coalesce(:now, now()), unique_key, payload, retry_of, created_by, bound_secrets_only
     FROM allowed
     WHERE room = 'ready'
 )
@@ -653,7 +657,8 @@ WHERE name = :name;
 
 -- name: write_audit
 INSERT INTO timeball.audit (id, at, actor, action, subject, reason, before, after, place)
-VALUES (:id, coalesce(:now, now()), :actor, :action, :subject, :reason, :before::jsonb, :after::jsonb, :place);
+VALUES (:id::uuid, coalesce(:now, now()), :actor, :action, :subject, :reason, :before::jsonb, :after::jsonb, :place)
+RETURNING id;
 
 -- name: find_note
 -- Whether something was done: what is noted about it is written in the same transaction.

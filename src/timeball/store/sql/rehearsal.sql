@@ -15,7 +15,7 @@ WHERE run_at > coalesce(:now, now());
 -- name: rehearsed_executions
 -- Every execution there is, with what its job says of it, in the order of their instants.
 SELECT execution.*, execution.result::text AS result_text, coalesce(execution.payload, timeball.payload_of(execution.job_id, execution.version))::text AS payload_text,
-       job.name AS job_name, job.timezone AS job_timezone
+       CASE WHEN execution.origin = 'enqueue' THEN job.created_by END AS enqueued_by, job.name AS job_name, job.timezone AS job_timezone
 FROM timeball.execution
 JOIN timeball.job ON job.id = execution.job_id
 ORDER BY execution.scheduled_for, execution.id;
