@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from itertools import pairwise
@@ -75,6 +77,58 @@ async def test_a_restarted_database_finds_its_nodes_again(
         # Nobody is told of a stack when all there is to say is that the database cannot be reached.
         assert not [event for event in node.events("service.failed") if "traceback" in event]
     cluster.check_books()
+
+
+_FEEDER = """
+import sys
+from timeball import StoreUnavailable, Timeball
+
+tb = Timeball()
+failures = 0
+while True:
+    try:
+        tb.enqueue("work", {"seconds": 0})
+    except StoreUnavailable:
+        failures += 1
+    else:
+        if failures >= 3:
+            break
+        print("sent", flush=True)
+"""
+
+
+async def test_an_outage_is_told_in_our_own_words_only(
+    durable_server: DurableServer, make_cluster: Callable[..., Cluster]
+) -> None:
+    """The driver has tracebacks of its own to offer, which no collector of JSON lines can read."""
+    dsn = durable_server.dsn(durable_server.create_database())
+    cluster = make_cluster(dsn, **SHORT_LEASES)
+    nodes = await cluster.nodes(schedulers=1, workers=1)
+    feeder = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", _FEEDER),
+        env=os.environ | {"TIMEBALL_DATABASE_URL": dsn},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert feeder.stdout is not None
+    assert await feeder.stdout.readline() == b"sent\n"
+
+    durable_server.stop_at_once()
+    for node in nodes:
+        await eventually(
+            lambda: any(event["failures"] >= 8 for event in node.events("service.failed")),  # noqa: B023
+            "it has tried again and again",
+            60,
+        )
+    durable_server.start()
+    for node in nodes:
+        await eventually(lambda: node.events("service.recovered") or node.events("node.lost"), "it goes on")  # noqa: B023
+    _, told = await asyncio.wait_for(feeder.communicate(), 60)
+
+    assert (feeder.returncode, told.decode()) == (0, "")
+    for node in nodes:
+        lines = node.log.read_text().splitlines()
+        assert [line for line in lines if not line.startswith("{")] == []
 
 
 # replies that are lost after the commit

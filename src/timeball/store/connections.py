@@ -13,6 +13,7 @@ another one. So a node has its lease confirmed on each new connection before it 
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import Context, ContextVar, copy_context
@@ -25,6 +26,9 @@ from timeball.errors import SettingsError
 from timeball.store.database_url import DatabaseUrl, Host
 
 Connection = Any  # asyncpg ships no types
+
+# It writes tracebacks of broken connections to standard error. We tell of them ourselves; who wants to hear it sets up logging.
+logging.getLogger("asyncpg").addHandler(logging.NullHandler())
 
 # A worker claims, records and looks around at the same time.
 AT_HAND = 3

@@ -88,10 +88,13 @@ class Database:
     async def open(self) -> None:
         """Connect; StoreUnavailable says where and why not."""
         with translated(self.dsn):
+            # No connections that the pool keeps by itself: it would try to refill them during an outage, and write tracebacks into the log.
             pool = await asyncpg.create_pool(
-                min_size=1, max_size=self._pool_size, reset=_keep_session, connect=self._connect, **self._options()
+                min_size=0, max_size=self._pool_size, reset=_keep_session, connect=self._connect, **self._options()
             )
-        self._connections = Connections(pool)
+            connections = Connections(pool)
+            await connections.give_back(await connections.take(), is_sound=True)
+        self._connections = connections
 
     async def close(self) -> None:
         """Give all connections back; what still runs is cut off."""
