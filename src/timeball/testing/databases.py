@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+import asyncpg
+
 from timeball.env import Env
 from timeball.errors import EmbeddedServerError, InvalidInput
 from timeball.store.database import Database, translated
@@ -28,6 +30,16 @@ VARIABLE = "TIMEBALL_TEST_DATABASE_URL"
 _SCHEMES = ("postgresql", "postgres")
 # Shards share the schedule out among schedulers; a test has one.
 _SHARDS = 1
+# Each waits for five seconds.
+_DROP_TRIES = 4
+# Those of the role that made the database, or of any role for a superuser.
+_END_SESSIONS = """
+SELECT pg_terminate_backend(pid)
+FROM pg_stat_activity
+WHERE datname = $1
+  AND backend_type = 'client backend'
+  AND (usename = current_user OR (SELECT rolsuper FROM pg_roles WHERE rolname = current_user))
+"""
 
 T = TypeVar("T")
 
@@ -48,7 +60,7 @@ class SessionDatabases:
     def drop(self, url: str) -> None:
         """Drop a database that was made here."""
         name = urlsplit(url).path.removeprefix("/")
-        _run(lambda: self._execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'))
+        _run(lambda: _drop(self._url, name))
 
     def close(self) -> None:
         """Drop the template."""
@@ -67,6 +79,28 @@ class SessionDatabases:
 
     async def _execute(self, statement: str) -> None:
         await _execute(self._url, statement)
+
+
+async def _drop(url: str, name: str) -> None:
+    """Drop a database under whoever of ours is still connected.
+
+    Not with FORCE: that needs the right to end every process it finds there, and an autovacuum worker is a superuser's. A plain
+    DROP ends that one by itself, and waits up to five seconds for others to go.
+    """
+    connection = await Database(url, Env()).connect(is_patient=True)
+    try:
+        with translated(url):
+            for tries_left in reversed(range(_DROP_TRIES)):
+                await connection.execute(_END_SESSIONS, name)
+                try:
+                    await connection.execute(f'DROP DATABASE IF EXISTS "{name}"')
+                except asyncpg.ObjectInUseError:
+                    if not tries_left:
+                        raise
+                else:
+                    return
+    finally:
+        await connection.close()
 
 
 async def _execute(url: str, *statements: str) -> None:
@@ -133,7 +167,9 @@ def _checked(url: str) -> str:
 
 def _named(url: str, name: str) -> str:
     parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc}/{name}" + (f"?{parts.query}" if parts.query else "")
+    # What stands behind the ? wins over what stands before it.
+    query = "&".join(pair for pair in parts.query.split("&") if pair and not pair.startswith("dbname="))
+    return f"{parts.scheme}://{parts.netloc}/{name}" + (f"?{query}" if query else "")
 
 
 def _new_name() -> str:
