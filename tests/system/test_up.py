@@ -32,7 +32,7 @@ def count(cluster: Cluster, handler: str) -> int:
 
 
 async def test_a_handler_that_blocks_the_loop_ends_nothing_in_a_terminal(cluster: Cluster) -> None:
-    """Fault 8, as people run it."""
+    """Fault 8."""
     cluster.environment |= LONG_LEASES
     (cluster.folder / "app.py").write_text(BLOCKING)
 
