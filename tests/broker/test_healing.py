@@ -148,3 +148,34 @@ async def test_after_an_error_redis_is_looked_for_anew(own_redis: RedisServer) -
     # Each question of the test itself is a connection: two changes and the second look, and one more by the broker.
     assert after["total_connections_received"] - before["total_connections_received"] == 4
     await broker.close()
+
+
+@pytest.mark.parametrize("length", [0, 8], ids=["at once", "after the first words"])
+@pytest.mark.parametrize("verb", ["publish", "receive", "check"])
+async def test_a_rabbitmq_that_hangs_up_while_a_connection_is_opened_cannot_be_reached(verb: str, length: int) -> None:
+    """As one does that is just being stopped."""
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(length)
+        writer.close()
+
+    arguments = {"publish": ("a", [TICKET]), "receive": ("a", 5, SOON), "check": ()}
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    broker = RabbitmqBroker(f"amqp://127.0.0.1:{server.sockets[0].getsockname()[1]}/", "a", SystemClock())
+    async with server:
+        for _ in range(5):
+            with pytest.raises(BrokerUnavailable, match="RabbitMQ: "):
+                await getattr(broker, verb)(*arguments[verb])
+    await broker.close()
+
+
+async def test_a_rabbitmq_that_ends_in_the_middle_of_a_call_cannot_be_reached() -> None:
+    broker = RabbitmqBroker("amqp://127.0.0.1:1/", "a", SystemClock())
+
+    class Channel:
+        is_closed = False
+
+    broker._publishing._channel = Channel()  # type: ignore[assignment]
+    with pytest.raises(BrokerUnavailable, match="RabbitMQ: StopAsyncIteration: the connection has ended"):
+        async with broker._publishing.channel():
+            raise StopAsyncIteration

@@ -125,9 +125,11 @@ class _Link:
                 is_new = known is None or known.is_closed
                 channel = known if known is not None and not is_new else await self._open()
             yield channel, is_new
-        except (exceptions.AMQPError, OSError, TimeoutError, RuntimeError) as error:
+        except (*exceptions.CONNECTION_EXCEPTIONS, TimeoutError) as error:
+            # One of them is StopAsyncIteration, when a connection ends while it is being opened: no generator may be left by that.
             await self.close()
-            said = str(error) or "it did not answer in time"
+            silence = "it did not answer in time" if isinstance(error, TimeoutError) else "the connection has ended"
+            said = str(error) or silence
             raise BrokerUnavailable(f"RabbitMQ: {type(error).__name__}: {said}") from error
 
     async def _open(self) -> AbstractChannel:

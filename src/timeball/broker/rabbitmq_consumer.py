@@ -115,7 +115,7 @@ class Consumer:
             async with self._lock, asyncio.timeout(_SECONDS):
                 if self._idle is not None:
                     await self._give_back()
-        except (exceptions.AMQPError, OSError, TimeoutError, RuntimeError):
+        except (*exceptions.CONNECTION_EXCEPTIONS, TimeoutError):
             # Then the connection is gone, and with it the consumer; whoever asks next finds out.
             return
 

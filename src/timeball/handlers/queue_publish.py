@@ -233,7 +233,7 @@ class Publish:
             exceptions.ProbableAuthenticationError,
         ) as error:
             raise _Unusable(error, is_for_good=True) from None
-        except (exceptions.AMQPError, OSError, RuntimeError) as error:
+        except exceptions.CONNECTION_EXCEPTIONS as error:
             raise _Unusable(error, is_for_good=False) from None
         return {"exchange": payload.exchange, "routing_key": payload.routing_key}
 
