@@ -91,12 +91,14 @@ class Process:
         log: Path,
         *,
         in_terminal: bool = False,
+        output: int | None = None,
     ) -> None:
         self.log = log
         self.was_frozen = False
         self._terminal = Terminal(log) if in_terminal else None
         with log.open("wb") as file:
-            output = file if self._terminal is None else self._terminal.inner
+            if output is None:
+                output = file.fileno() if self._terminal is None else self._terminal.inner
             self._popen = subprocess.Popen(
                 command,
                 cwd=folder,
@@ -255,12 +257,23 @@ class Cluster:
 
     # processes
 
-    def start(self, *arguments: str, patch: str = "", in_terminal: bool = False, **environment: str) -> Process:
-        """`timeball` with these arguments; returns at once. *patch* is Python to run in the process before it begins."""
+    def start(
+        self,
+        *arguments: str,
+        patch: str = "",
+        in_terminal: bool = False,
+        output: int | None = None,
+        **environment: str,
+    ) -> Process:
+        """`timeball` with these arguments; returns at once. *patch* is Python to run in the process before it begins.
+
+        It writes to its log, or to a terminal that is kept there, or to the descriptor *output*.
+        """
         log = self.folder / f"{arguments[0]}-{len(self.processes) + 1}.log"
         program = ["-c", f"{patch}\nfrom timeball.cli.main import main\nmain()"] if patch else ["-m", "timeball"]
         command = [sys.executable, *program, *arguments]
-        process = Process(command, self.folder, self.environment | environment, log, in_terminal=in_terminal)
+        environment = self.environment | environment
+        process = Process(command, self.folder, environment, log, in_terminal=in_terminal, output=output)
         self.processes.append(process)
         return process
 

@@ -13,6 +13,7 @@ from timeball.cli.program import load_program, settings_of
 from timeball.dashboard.app import make_front
 from timeball.settings import Settings
 from timeball.telemetry.emitting import make_emit
+from timeball.telemetry.output import queue_standard_output
 from timeball.wiring import front_parts, opened
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 def run_api(reference: str | None, host: str | None, port: int | None) -> None:
     """Serve the API here until a signal ends it."""
+    queue_standard_output()
     link = supervisor_link()
     if link is not None:
         # The nodes beside it say what is wrong with program, settings and database.

@@ -21,6 +21,7 @@ from timeball.errors import InvalidInput, LoopEnded
 from timeball.handlers.registry import Registry
 from timeball.settings import Settings, unknown_variables
 from timeball.telemetry.emitting import make_emit
+from timeball.telemetry.output import drain_standard_output, queue_standard_output
 from timeball.wiring import make_supervisor, opened
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def run_nodes(
     with_demo: bool = False,
 ) -> None:
     """Run nodes here until a signal ends them."""
+    queue_standard_output()
     link = supervisor_link()
     program = load_program(reference)
     settings = _with_flags(settings_of(program), slots, queues)
@@ -136,6 +138,7 @@ def _watched(kind: type[Any]) -> Any:
 def _end_by_force_later(code: Callable[[], int]) -> None:
     def end() -> None:
         # Whoever waited for it has left, or been lost; nothing of the engine runs any more.
+        drain_standard_output()
         os._exit(code())
 
     timer = threading.Timer(_LAST_SECONDS, end)
@@ -154,7 +157,7 @@ async def _run(
     link: Link | None,
 ) -> None:
     metrics = _counters() if settings.metrics_port is not None or (link is not None and with_scheduler) else None
-    emit = make_emit(settings, *([] if metrics is None else [metrics.emit]))
+    emit = make_emit(settings, metrics)
     tell_strangers(emit)
     if link is not None:
         tell_restart(link, emit)

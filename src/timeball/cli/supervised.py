@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from timeball.cli.exits import FAILED
 from timeball.cli.supervising import CHILD
+from timeball.telemetry.output import drain_standard_output
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -121,6 +122,7 @@ class Link:
         """The supervisor is gone: leave, in good order if that can be."""
         os.kill(os.getpid(), signal.SIGTERM)
         threading.Event().wait(self.grace_seconds + _LAST_SECONDS)
+        drain_standard_output()
         os._exit(FAILED)
 
     def collect(self) -> Iterable[Metric]:

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from timeball.cli.exits import FAILED, OK
+from timeball.telemetry.output import queue_standard_output
 
 # What tells a child which of the processes it is; it has no prefix of a setting, and the child takes it out of its environment.
 CHILD = "_TIMEBALL_CHILD"
@@ -85,6 +86,8 @@ class ProcessSupervisor:
 
     def run(self) -> int:
         """Run them; the exit code."""
+        # Its last words are not to hold up the end of it.
+        queue_standard_output()
         for child in self._children.values():
             self._start(child)
         while any(child.is_wanted or child.is_running for child in self._children.values()):
@@ -344,11 +347,7 @@ def manner(code: int) -> str:
 
 
 def _say(*lines: str) -> None:
-    try:
-        sys.stderr.write("".join(f"{line}\n" for line in lines))
-        sys.stderr.flush()
-    except OSError:
-        return
+    sys.stderr.write("".join(f"{line}\n" for line in lines))
 
 
 def _without_processes(arguments: Sequence[str]) -> list[str]:

@@ -228,6 +228,15 @@ class ProcessRestarted:
 
 
 @dataclass(frozen=True, slots=True)
+class OutputLost:
+    """Lines of this process could not be written to its standard output or standard error; now they can again."""
+
+    stream: str
+    lines: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class TelemetryFailed:
     """A log or a counter could not take an event, so many times by now; the engine went on."""
 
@@ -308,6 +317,7 @@ Event = (
     | ScheduleUndeclared
     | SettingUnknown
     | ProcessRestarted
+    | OutputLost
     | TelemetryFailed
     | Draining
     | BrokerLost

@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
 
-from timeball.domain.events import Emit, Event, TelemetryFailed
+from timeball.domain.events import Emit, Event, OutputLost, TelemetryFailed
 from timeball.settings import Settings
 from timeball.telemetry.logs import logging_emit
+from timeball.telemetry.output import QueuedOutput, queued
+
+if TYPE_CHECKING:
+    from timeball.telemetry.metrics import ProcessMetrics
 
 
 class Emitter:
@@ -49,6 +55,18 @@ def _complain(failure: TelemetryFailed) -> None:
         sys.stderr.flush()
 
 
-def make_emit(settings: Settings, *others: Emit) -> Emit:
-    """The `emit` of a process with these settings, for its log and for *others*."""
-    return Emitter(logging_emit(settings.log_format, settings.log_level), *others)
+def make_emit(settings: Settings, metrics: ProcessMetrics | None = None) -> Emit:
+    """The `emit` of a process with these settings: for its log on standard error, which never blocks, and for its counters."""
+    stream, output = queued(sys.stderr, "stderr")
+    log = logging_emit(settings.log_format, settings.log_level, stream)
+    emit = Emitter(log, *([] if metrics is None else [metrics.emit]))
+    for each in {output, getattr(sys.stdout, "buffer", None)}:
+        if isinstance(each, QueuedOutput):
+            each.on_recovered = partial(_tell_loss, emit, each.name)
+            if metrics is not None:
+                each.on_lost = partial(metrics.count_lost_lines, each.name)
+    return emit
+
+
+def _tell_loss(emit: Emit, stream: str, lines: int, reason: str) -> None:
+    emit(OutputLost(stream, lines, reason))

@@ -31,6 +31,7 @@ from timeball.domain.events import (
     OccurrencesSkipped,
     OutcomeRefused,
     OutcomeUnwritable,
+    OutputLost,
     ProcessRestarted,
     Reaped,
     RecordsForgotten,
@@ -75,6 +76,7 @@ _LEVELS: dict[type[Event], tuple[int, str]] = {
     ScheduleUndeclared: (logging.WARNING, "schedule.undeclared"),
     SettingUnknown: (logging.WARNING, "setting.unknown"),
     ProcessRestarted: (logging.ERROR, "process.restarted"),
+    OutputLost: (logging.ERROR, "output.lost"),
     TelemetryFailed: (logging.ERROR, "telemetry.failed"),
     Draining: (logging.INFO, "worker.draining"),
     BrokerLost: (logging.WARNING, "broker.lost"),
@@ -94,7 +96,7 @@ def logging_emit(log_format: str = "auto", level: str = "info", stream: TextIO |
     least = getattr(logging, level.upper())
     is_text = log_format == "text" or (log_format == "auto" and stream.isatty())
     logger = structlog.wrap_logger(
-        structlog.PrintLogger(stream),
+        structlog.WriteLogger(stream),
         processors=_processors(is_text=is_text, colors=stream.isatty()),
         wrapper_class=structlog.make_filtering_bound_logger(least),
     )

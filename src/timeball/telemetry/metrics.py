@@ -62,6 +62,9 @@ class ProcessMetrics:
         self._telemetry_failures = self._counter(
             "telemetry_failures", "Events that the log or the counters could not take."
         )
+        self._lines_lost = self._counter(
+            "output_lines_lost", "Lines that could not be written to standard output or standard error.", "stream"
+        )
         self._held_back = self._counter("retries_held_back", "Retries that the budget of their target had no room for.")
         self._clock_steps = self._counter("clock_steps", "Times that the database's clock was set.")
         self._blocked = self._counter("loop_blocked_seconds", "How long something kept the event loop from turning.")
@@ -126,6 +129,10 @@ class ProcessMetrics:
                 self._claimed.inc(claimed)
             case _:
                 return
+
+    def count_lost_lines(self, stream: str, lines: int) -> None:
+        """Count lines that could not be written, as they are lost: the event comes when writing works again."""
+        self._lines_lost.labels(stream).inc(lines)
 
     def collect(self) -> Iterable[Metric]:
         """What was counted."""
