@@ -163,13 +163,14 @@ def make_supervisor(
     app_reference: str | None = None,
     with_scheduler: bool = False,
     with_worker: bool = False,
+    trouble: str | None = None,
 ) -> Supervisor:
-    """The nodes this process is to run."""
+    """The nodes this process is to run; *trouble* is what became of the process that they ran in before."""
     if with_worker:
         from timeball.runners.log_capture import LogCapture
 
         LogCapture().install()
-    nodes = _Nodes(parts, emit, registry or Registry(), app_reference)
+    nodes = _Nodes(parts, emit, registry or Registry(), app_reference, trouble)
     return Supervisor(
         parts.env,
         emit,
@@ -181,11 +182,14 @@ def make_supervisor(
 class _Nodes:
     """Who makes the lives of this process's nodes; the code of a kind is imported with its maker, before anything runs."""
 
-    def __init__(self, parts: Parts, emit: Emit, registry: Registry, app_reference: str | None) -> None:
+    def __init__(
+        self, parts: Parts, emit: Emit, registry: Registry, app_reference: str | None, trouble: str | None
+    ) -> None:
         self._parts = parts
         self._emit = emit
         self._handlers = registry.merge(built_in_handlers(parts))
         self._app_reference = app_reference
+        self._trouble = trouble
 
     def scheduler_maker(self) -> MakeLife:
         from timeball.engine.scheduler_life import SchedulerLife
@@ -245,4 +249,5 @@ class _Nodes:
             handlers=self._handlers.names() if is_worker else (),
             version=__version__,
             broker=self._parts.broker.kind,
+            trouble=self._trouble,
         )

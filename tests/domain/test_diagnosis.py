@@ -104,6 +104,12 @@ SICK: list[tuple[dict[str, Any], str, Status, str]] = [
         Status.WARN,
         "12 s ago",
     ),
+    (
+        {"workers": [node(trouble="its event loop stood still", trouble_at=NOW - timedelta(minutes=3))]},
+        "trouble",
+        Status.WARN,
+        "its event loop stood still, 3 min ago",
+    ),
     ({"workers": [node(version="0.9")]}, "versions", Status.WARN, "0.9, 1.0"),
     ({"newest_tzdata": "2026b"}, "tzdata", Status.WARN, "2026b"),
     (

@@ -415,3 +415,18 @@ async def test_a_heart_whose_thread_ends_loses_the_life(
 
     assert losses == ["the thread of the heartbeat has ended"]
     assert not beating.has_lease
+
+
+async def test_a_loop_that_stood_still_is_told_with_the_next_renewal(
+    store: Store, clock: VirtualClock, beating: Heartbeat, heard: Heard
+) -> None:
+    clock.advance("2100ms")
+    await until(lambda: heard.of(LoopBlocked))
+
+    renewed_at = await pass_until_renewed(store, clock)
+
+    row = await node_row(store)
+    assert row["trouble"].startswith("its event loop stood still for 2.1 s in ")
+    assert row["trouble_at"] == renewed_at
+    await pass_until_renewed(store, clock)
+    assert (await node_row(store))["trouble_at"] == renewed_at, "it is told once"

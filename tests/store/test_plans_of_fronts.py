@@ -112,7 +112,14 @@ _REQUEST = {
     "headers": "{}",
     "body": b"",
 }
-_NODE = {"incarnation": holder(1), "busy": 1, "broker_state": "works", "broker_error": None, "broker": "postgresql"}
+_NODE = {
+    "incarnation": holder(1),
+    "busy": 1,
+    "broker_state": "works",
+    "broker_error": None,
+    "broker": "postgresql",
+    "trouble": None,
+}
 _TEMPLATE = {"id": id_(OTHER + 77), "name": "template 77", "description": None, "job": "{}"}
 _DEAD = {"by": "error", "no_fingerprint": "none", "most": PAGE, "limit": 10, "parts": 24}
 _SPAN = {"since": NOW - timedelta(minutes=5), "until": NOW}

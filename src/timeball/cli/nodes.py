@@ -179,6 +179,7 @@ async def _run(
             app_reference=reference,
             with_scheduler=with_scheduler,
             with_worker=with_worker,
+            trouble=None if link is None else link.trouble,
         )
         _heed_signals(supervisor, link)
         spare_what_stays()

@@ -66,6 +66,11 @@ class Link:
         connection.settimeout(_PUSH_SECONDS)
         threading.Thread(target=self._listen, name="supervisor", daemon=True).start()
 
+    @property
+    def trouble(self) -> str | None:
+        """What became of the process that this one stands for."""
+        return f"its process was started again: the one before {self.reason}" if self.deaths else None
+
     def started(self, address: str = "") -> None:
         """Say that this process has come so far that it can be kept alive."""
         self._send({"started": address})

@@ -22,6 +22,7 @@ _SLOW = timedelta(milliseconds=100)
 _CLOCK_APART = timedelta(seconds=1)
 _LONG_TRANSACTION, _ENDLESS_TRANSACTION = timedelta(minutes=5), timedelta(hours=1)
 _LATE = timedelta(seconds=10)
+_RECENT = timedelta(hours=1)
 _FEW_DAYS = 2
 
 
@@ -226,6 +227,15 @@ def _leases(house: House) -> Iterable[Diagnosis]:
         yield Diagnosis("leases", Status.OK, "leases", "every node renews in time")
 
 
+def _troubles(house: House) -> Iterable[Diagnosis]:
+    for node in (*house.workers, *house.schedulers):
+        if node.trouble is not None and node.trouble_at is not None and house.now - node.trouble_at < _RECENT:
+            found = f"{node.trouble}, {span_words(house.now - node.trouble_at)} ago"
+            advice = "its log says more; a handler that blocks or ends its process can be run apart, with isolate=True"
+            target = (node.kind.value, str(node.incarnation))
+            yield Diagnosis("trouble", Status.WARN, f"{node.kind} {node.name}", found, advice, target)
+
+
 def _is_late(node: NodeStatus, now: datetime) -> bool:
     """A node renews three times a lease; one that has missed two is in trouble."""
     return now - node.renewed_at > (node.lease_until - node.renewed_at) * (2 / 3) + timedelta(milliseconds=500)
@@ -340,6 +350,7 @@ CHECKS: tuple[Callable[[House], Iterable[Diagnosis]], ...] = (
     _overdue,
     _workers,
     _leases,
+    _troubles,
     _broker,
     _versions,
     _tzdata,
@@ -357,6 +368,7 @@ CODES = (
     *(
         "workers",
         "leases",
+        "trouble",
         "broker",
         "versions",
         "tzdata",

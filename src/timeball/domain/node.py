@@ -65,6 +65,8 @@ class Node:
     handlers: tuple[str, ...] = ()
     version: str = ""
     broker: str = "postgresql"
+    # That it stands for one that died, and how that one did.
+    trouble: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +88,9 @@ class NodeStatus:
     shards: tuple[int, ...] = field(default=())
     broker: str = "postgresql"
     broker_status: BrokerStatus = BROKER_WORKS
+    # What went wrong with it last, though it lives on.
+    trouble: str | None = None
+    trouble_at: datetime | None = None
 
     def serves(self, queue: str) -> bool:
         """Whether this worker still takes executions from a queue."""

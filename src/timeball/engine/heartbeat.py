@@ -26,6 +26,7 @@ import asyncpg
 from timeball.clock import ClockReading, SystemClock
 from timeball.domain.events import ClockStepped, Emit, LoopBlocked, ServiceFailed
 from timeball.domain.node import BrokerStatus, Node
+from timeball.domain.text import clean
 from timeball.domain.turns import Turns
 from timeball.env import Env
 from timeball.errors import StoreError, StoreUnavailable
@@ -65,6 +66,8 @@ class Heartbeat:
         # Whose turn it is to look at hints, among those who can stand in for this node.
         self.turns = Turns(node.incarnation)
         self._is_in_haste = False
+        # What went wrong since the last renewal.
+        self._trouble: str | None = None
         self.is_draining = False
         self.is_lost = False
         self.on_drain: Callable[[], object] = lambda: None
@@ -199,7 +202,11 @@ class Heartbeat:
         return connection
 
     async def _ask_for_renewal(self, connection: Any) -> Renewal | None:
-        return await self._store.nodes.renew(self._node.incarnation, self.busy(), connection, self.broker())
+        trouble = self._trouble
+        renewal = await self._store.nodes.renew(self._node.incarnation, self.busy(), connection, self.broker(), trouble)
+        if trouble is self._trouble:
+            self._trouble = None
+        return renewal
 
     def _accept(self, renewal: Renewal | None, sent: float) -> None:
         if self._stopped:
@@ -242,6 +249,8 @@ class Heartbeat:
         frame = sys._current_frames().get(self._node_thread)
         stack = "".join(traceback.format_stack(frame)) if frame is not None else None
         self._emit(LoopBlocked(timedelta(seconds=still_for), stack))
+        place = "" if frame is None else f" in {frame.f_code.co_qualname} ({frame.f_code.co_filename}:{frame.f_lineno})"
+        self._trouble = clean(f"its event loop stood still for {still_for:.1f} s{place}")
         # Once per block, and again only if it lasts.
         self._turned_at = self._env.clock.monotonic() + _REPORTED_AGAIN_SECONDS
 

@@ -68,6 +68,7 @@ class Nodes:
             handlers=list(node.handlers),
             version=node.version,
             broker=node.broker,
+            trouble=node.trouble,
         )
         self._hinter.tell(Hints(nodes_changed=True))
 
@@ -77,8 +78,9 @@ class Nodes:
         busy: int,
         connection: Connection | None = None,
         broker: BrokerStatus = BROKER_WORKS,
+        trouble: str | None = None,
     ) -> Renewal | None:
-        """Renew a lease that has not run out; None means that this life is over."""
+        """Renew a lease that has not run out; None means that this life is over. *trouble* is what went wrong since, if anything did."""
         clock = self._database.env.clock
         sent = clock.monotonic()
         row = await self._database.fetch_row(
@@ -88,6 +90,7 @@ class Nodes:
             busy=busy,
             broker_state=broker.state.value,
             broker_error=broker.error,
+            trouble=trouble,
         )
         if row is None:
             return None

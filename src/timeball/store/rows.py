@@ -355,6 +355,8 @@ def node_from(row: Record) -> NodeStatus:
         shards=tuple(row["shards"]),
         broker=row["broker"],
         broker_status=BrokerStatus(BrokerState(row["broker_state"]), row["broker_error"]),
+        trouble=row["trouble"],
+        trouble_at=row["trouble_at"],
     )
 
 

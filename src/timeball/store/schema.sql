@@ -1,4 +1,4 @@
--- The schema after migration 0029, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
+-- The schema after migration 0030, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
 
 CREATE TABLE timeball.migration (
     number     integer NOT NULL,
@@ -355,6 +355,8 @@ CREATE TABLE timeball.node (
     broker        text NOT NULL DEFAULT 'postgresql',
     broker_state  text NOT NULL DEFAULT 'works',
     broker_error  text,
+    trouble       text,
+    trouble_at    timestamptz,
     CONSTRAINT node_pkey PRIMARY KEY (incarnation),
     CONSTRAINT node_kind_check CHECK (kind = ANY (ARRAY['scheduler', 'worker']))
 );

@@ -69,6 +69,8 @@ _NODE_EXAMPLE = {
     "broker": "redis",
     "broker_state": "works",
     "broker_error": None,
+    "trouble": None,
+    "trouble_at": None,
 }
 
 

@@ -62,6 +62,8 @@ class NodeOut(BaseModel):
     broker: Literal["postgresql", "redis", "rabbitmq"]
     broker_state: Literal["works", "silent", "down"]
     broker_error: str | None
+    trouble: str | None = Field(description="What went wrong with it last, though it lives on.")
+    trouble_at: datetime | None
 
 
 class HandlerOut(BaseModel):

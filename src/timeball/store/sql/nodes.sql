@@ -1,9 +1,11 @@
 -- Nodes, their leases, and who owns which shard.
 
 -- name: register_node
-INSERT INTO timeball.node (incarnation, kind, name, started_at, renewed_at, lease_until, lease_seconds, slots, queues, handlers, version, broker)
+INSERT INTO timeball.node (incarnation, kind, name, started_at, renewed_at, lease_until, lease_seconds, slots, queues, handlers, version, broker, trouble,
+                           trouble_at)
 VALUES (:incarnation, :kind, :name, coalesce(:now, now()), coalesce(:now, now()), coalesce(:now, now()) + :lease::interval,
-        extract(epoch FROM :lease::interval), :slots, :queues::text[], :handlers::text[], :version, :broker);
+        extract(epoch FROM :lease::interval), :slots, :queues::text[], :handlers::text[], :version, :broker, :trouble,
+        CASE WHEN :trouble::text IS NOT NULL THEN coalesce(:now, now()) END);
 
 -- name: renew_lease
 -- Renew only what has not run out: zero rows end this life. A worker hears of its peers, itself included: those who can stand in for it.
@@ -12,7 +14,9 @@ SET renewed_at = coalesce(:now, now()),
     lease_until = coalesce(:now, now()) + lease_seconds * interval '1 second',
     busy = :busy,
     broker_state = :broker_state,
-    broker_error = :broker_error
+    broker_error = :broker_error,
+    trouble = coalesce(:trouble::text, trouble),
+    trouble_at = CASE WHEN :trouble::text IS NULL THEN trouble_at ELSE coalesce(:now, now()) END
 WHERE incarnation = :incarnation
   AND lease_until > coalesce(:now, now())
 RETURNING draining,
