@@ -1,8 +1,12 @@
-"""Event loops, where the standard library leaves something to say."""
+"""Event loops and the files of a process, where the standard library leaves something to say."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
+
+# More would only make programs slow that close every number they could have.
+_ENOUGH_FILES = 65_536
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
@@ -11,3 +15,36 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
+
+
+def raise_file_limit() -> None:
+    """Let this process, and those it starts, open as many files as the system allows.
+
+    The soft limit is mostly 1,024, for programs that cannot do with more. Each connection and each pipe is a file.
+    """
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _ENOUGH_FILES if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH_FILES)
+    if soft != resource.RLIM_INFINITY and wanted > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def most_files() -> int:
+    """How many files this process may have open."""
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _ENOUGH_FILES if soft == resource.RLIM_INFINITY else soft
+
+
+def is_out_of_files(error: BaseException) -> bool:
+    """Whether an error, or what caused it, says that no more files can be opened, by this process or by all."""
+    seen: set[int] = set()
+    found: BaseException | None = error
+    while found is not None and id(found) not in seen:
+        if isinstance(found, OSError) and found.errno in (errno.EMFILE, errno.ENFILE):
+            return True
+        seen.add(id(found))
+        found = found.__cause__ or found.__context__
+    return False

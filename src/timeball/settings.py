@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from datetime import timedelta
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -185,6 +186,38 @@ class ApiSettings(_Section):
     @property
     def session_idle(self) -> timedelta:
         return timedelta(hours=self.session_idle_hours)
+
+    most_connections: int = Field(
+        default=1_000, ge=1, description="How many connections may be open; never more than the limit of files allows."
+    )
+    connections_per_address: int = Field(
+        default=256, ge=1, description="How many connections one address may have open; proxies are exempt."
+    )
+    trusted_proxies: Texts = Field(
+        default=(), description="Addresses (or CIDR) of proxies, which have as many connections open as they like."
+    )
+    request_seconds: float = Field(
+        default=10,
+        gt=0,
+        le=_A_YEAR,
+        description="How long the head of a request may take, and a body that stands still.",
+    )
+    least_kilobytes_per_second: float = Field(
+        default=8, gt=0, description="How slowly a body may come, once the first seconds are over."
+    )
+    idle_seconds: float = Field(
+        default=15, gt=0, le=_A_YEAR, description="How long a connection stays open between two requests."
+    )
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _proxies_are_addresses(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        for one in given:
+            try:
+                ip_network(one, strict=False)
+            except ValueError:
+                raise ValueError(f"{shown(one)!r} is no address, expected one such as 10.0.0.7 or 10.0.0.0/8") from None
+        return given
 
 
 def _refuse(problem: str | None) -> None:

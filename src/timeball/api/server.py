@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp, Message
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
 
 from timeball.api.app import make_api
 from timeball.api.auth import Gate
 from timeball.api.background import OperationLoop
+from timeball.api.connections import Connections
 from timeball.api.desk import ApiParts
 from timeball.api.peers import PEER, Access, can_ask_kernel
 from timeball.errors import InvalidInput
@@ -34,9 +36,14 @@ class ApiServer:
         self._socket: socket.socket | None = None
         self._app = app or make_api(parts)
         self._access = Access()
+        settings = parts.settings.api
+        self._connections = Connections(settings, parts.env.clock.monotonic)
         config = uvicorn.Config(
             self._app,
-            http=_protocol(lambda: self._access),
+            # uvicorn asks for a class, and calls it.
+            http=cast(type[asyncio.Protocol], self._accept),
+            ws="none",
+            timeout_keep_alive=math.ceil(settings.idle_seconds),
             lifespan="off",
             access_log=False,
             log_level="warning",
@@ -84,14 +91,23 @@ class ApiServer:
         """Answer until stopped, and work off operations meanwhile."""
         assert self._socket is not None
         port = self._port
-        working = asyncio.create_task(OperationLoop(self._parts.commands, self._parts.env.new_id()).run())
+        operations = OperationLoop(self._parts.commands, self._parts.env.new_id())
+        tasks = [asyncio.create_task(work) for work in (operations.run(), self._connections.watch())]
         try:
             await self._server.serve(sockets=[self._socket])
         finally:
-            working.cancel()
-            await asyncio.wait([working])
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
             if self._access.local_key is not None:
                 remove_local_key(self._parts.settings.data_dir, port)
+
+    def _accept(
+        self, config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any], _loop: Any = None
+    ) -> asyncio.Protocol:
+        """A new connection, for uvicorn; it carries its Peer in the state of all its requests."""
+        state = {**app_state, PEER: self._access.connection()}
+        return self._connections.protocol(config, server_state, state)
 
     def stop(self) -> None:
         """Answer what has been asked, and end; asked a second time, end at once. Streams of events end now."""
@@ -106,19 +122,6 @@ class _QuietServer(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-def _protocol(access: Callable[[], Access]) -> type[H11Protocol]:
-    """Each connection carries its Peer in the state of all its requests."""
-
-    class Protocol(H11Protocol):
-        """HTTP over one connection."""
-
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-            self.app_state = {**self.app_state, PEER: access().connection()}
-
-    return Protocol
 
 
 async def _ask_once(app: ASGIApp) -> None:

@@ -19,6 +19,7 @@ from timeball.domain.text import check_label
 from timeball.engine.supervisor import Supervisor
 from timeball.errors import InvalidInput, LoopEnded
 from timeball.handlers.registry import Registry
+from timeball.loops import raise_file_limit
 from timeball.settings import Settings, unknown_variables
 from timeball.telemetry.emitting import make_emit
 from timeball.telemetry.output import drain_standard_output, queue_standard_output
@@ -87,10 +88,13 @@ def tell_strangers(emit: Emit) -> None:
 
 
 def run_on_best_loop(main: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine on the quickest loop there is; LoopEnded if something that runs there ends the loop before it.
+    """Run a coroutine on the quickest loop there is, with as many files as the system allows.
+
+    LoopEnded if something that runs there ends the loop before it.
 
     What does not end with the coroutine, such as a handler that ignores its cancellation, holds up the process for some seconds.
     """
+    raise_file_limit()
     has_returned = False
 
     async def to_the_end() -> None:

@@ -1,0 +1,275 @@
+"""Connections end: those that send too slowly, read nothing, or are too many."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from starlette.types import Receive, Scope, Send
+from uvicorn.server import ServerState
+
+from timeball.api.connections import Connections
+from timeball.errors import SettingsError
+from timeball.loops import is_out_of_files
+from timeball.settings import ApiSettings, load_settings
+
+HEAD = b"POST / HTTP/1.1\r\nHost: localhost\r\n"
+
+
+@dataclass
+class Watch:
+    """A clock that stands still until it is moved."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Served:
+    """Connections of a server that listens, and what its application was sent."""
+
+    connections: Connections
+    watch: Watch
+    port: int
+    bodies: list[int] = field(default_factory=list)
+    # How many connections have come.
+    seen: int = 0
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection that the server has taken in, or refused."""
+        seen = self.seen
+        streams = await asyncio.open_connection("127.0.0.1", self.port)
+        await until(lambda: self.seen > seen)
+        return streams
+
+    async def send(self, writer: asyncio.StreamWriter, data: bytes) -> None:
+        """Send, and wait until the server has read it."""
+        address = writer.get_extra_info("sockname")
+        connection = next(one for one in self.connections._open if one.client == address)
+        before = connection._received
+        writer.write(data)
+        await until(lambda: connection._received >= before + len(data))
+
+    def pass_seconds(self, seconds: int) -> None:
+        """Move the clock, as the sweeps of that time see it."""
+        for _ in range(seconds):
+            self.watch.now += 1
+            self.connections.sweep()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that the other side of a socket does."""
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+Serve = Callable[..., Awaitable[Served]]
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Serve]:
+    """Starts a server with some settings; its application reads the body, and answers with how long it was."""
+    servers: list[asyncio.Server] = []
+
+    async def start(**settings: Any) -> Served:
+        watch = Watch()
+        served = Served(Connections(ApiSettings(**settings), watch), watch, 0)
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            size, more = 0, scope["path"] != "/unread"
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    served.bodies.append(-1)
+                    return
+                size += len(message.get("body", b""))
+                more = message.get("more_body", False)
+            served.bodies.append(size)
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+            await send({"type": "http.response.body", "body": b"ok"})
+
+        config = uvicorn.Config(app, lifespan="off", log_level="error")
+        loop, state = asyncio.get_running_loop(), ServerState()
+
+        def connected() -> asyncio.Protocol:
+            loop.call_soon(lambda: setattr(served, "seen", served.seen + 1))
+            return served.connections.protocol(config, state, {})
+
+        server = await loop.create_server(connected, "127.0.0.1", 0)
+        servers.append(server)
+        served.port = server.sockets[0].getsockname()[1]
+        return served
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+async def answer_of(reader: asyncio.StreamReader) -> bytes:
+    """All that comes until the server hangs up."""
+    async with asyncio.timeout(10):
+        return await reader.read()
+
+
+async def send_until_refused(writer: asyncio.StreamWriter, data: bytes) -> None:
+    """Send the same again and again."""
+    async with asyncio.timeout(10):
+        while True:
+            writer.write(data)
+            await writer.drain()
+            await asyncio.sleep(0)
+
+
+async def test_a_connection_that_says_nothing_ends(serve: Serve) -> None:
+    served = await serve(request_seconds=10)
+    reader, _ = await served.connect()
+
+    served.pass_seconds(10)
+    assert len(served.connections) == 1
+    served.pass_seconds(3)
+
+    assert (await answer_of(reader)).startswith(b"HTTP/1.1 408 ")
+
+
+async def test_half_a_head_ends_though_a_byte_comes_now_and_then(serve: Serve) -> None:
+    served = await serve(request_seconds=10)
+    reader, writer = await served.connect()
+
+    await served.send(writer, HEAD)
+    for _ in range(4):
+        await served.send(writer, b"x")
+        served.pass_seconds(3)
+
+    assert (await answer_of(reader)).startswith(b"HTTP/1.1 408 ")
+
+
+async def test_a_slow_body_passes_and_a_standing_one_ends(serve: Serve) -> None:
+    served = await serve(request_seconds=10, least_kilobytes_per_second=8)
+    slow_reader, slow = await served.connect()
+    standing_reader, standing = await served.connect()
+    for writer in (slow, standing):
+        await served.send(writer, HEAD + b"Content-Length: 320000\r\n\r\n")
+
+    for _ in range(31):
+        await served.send(slow, b"x" * 10_000)
+        served.pass_seconds(1)
+    slow.write(b"x" * 10_000)
+
+    assert (await standing_reader.read(12)) == b"HTTP/1.1 408"
+    assert (await slow_reader.readline()).startswith(b"HTTP/1.1 200")
+    assert served.bodies == [-1, 320_000]
+
+
+async def test_an_idle_connection_is_left_to_its_own_time_and_half_a_second_request_is_not(serve: Serve) -> None:
+    served = await serve(request_seconds=10)
+    reader, writer = await served.connect()
+    writer.write(HEAD + b"Content-Length: 0\r\n\r\n")
+    assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+
+    served.pass_seconds(30)
+    assert len(served.connections) == 1
+    await served.send(writer, b"GET / HT")
+    served.pass_seconds(13)
+
+    assert (await answer_of(reader)).endswith(b"ok")
+
+
+async def test_a_body_that_nobody_reads_is_not_parsed_and_ends(serve: Serve) -> None:
+    served = await serve()
+    reader, writer = await served.connect()
+    writer.write(HEAD.replace(b" / ", b" /unread ") + b"Transfer-Encoding: chunked\r\n\r\n")
+    assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+
+    with pytest.raises(OSError):
+        await send_until_refused(writer, b"1\r\nx\r\n" * 10_000)
+
+    await until(lambda: len(served.connections) == 0)
+
+
+async def test_chunks_that_are_mostly_their_own_lengths_are_refused(serve: Serve) -> None:
+    served = await serve()
+    reader, writer = await served.connect()
+    writer.write(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 20_000)
+    fine_reader, fine = await served.connect()
+    chunk = b"%x\r\n%s\r\n" % (100, b"y" * 100)
+    fine.write(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 5_000 + b"0\r\n\r\n")
+
+    assert (await reader.readline()).startswith(b"HTTP/1.1 400")
+    assert (await fine_reader.readline()).startswith(b"HTTP/1.1 200")
+    assert 500_000 in served.bodies
+
+
+async def fills(served: Served, most: int) -> None:
+    """One more than so many is refused; one for each that ends is taken in."""
+    opened = [await served.connect() for _ in range(most)]
+    reader, _ = await served.connect()
+    assert (await answer_of(reader)).startswith(b"HTTP/1.1 503 ")
+    opened[0][1].close()
+    await until(lambda: len(served.connections) == most - 1)
+    opened.append(await served.connect())
+    assert len(served.connections) == most
+
+
+async def test_an_address_has_so_many_connections_and_a_proxy_all_of_them(serve: Serve) -> None:
+    served = await serve(connections_per_address=3, most_connections=5)
+    proxied = await serve(connections_per_address=3, most_connections=5, trusted_proxies=["127.0.0.0/8"])
+
+    await fills(served, 3)
+    await fills(proxied, 5)
+
+
+async def test_an_answer_that_is_not_read_ends(serve: Serve) -> None:
+    served = await serve()
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", served.port))
+    await until(lambda: len(served.connections) == 1)
+    (connection,) = served.connections._open
+    connection.transport.write(b"x" * 20_000_000)
+
+    served.pass_seconds(62)
+
+    assert connection.transport.is_closing()
+    sock.close()
+
+
+def test_proxies_are_addresses() -> None:
+    with pytest.raises(SettingsError, match="no address"):
+        load_settings(api={"trusted_proxies": ["nginx"]})
+
+
+def test_running_out_of_files_is_known_by_its_cause() -> None:
+    out = OSError(24, "Too many open files")
+    wrapped = RuntimeError("no connection")
+    wrapped.__cause__ = ConnectionError("refused")
+    wrapped.__cause__.__context__ = out
+
+    assert is_out_of_files(out)
+    assert is_out_of_files(wrapped)
+    assert not is_out_of_files(OSError(2, "no such file"))
+
+
+def test_every_process_may_open_as_many_files_as_the_system_allows() -> None:
+    program = (
+        "import resource, json; resource.setrlimit(resource.RLIMIT_NOFILE, (300, 900));"
+        "from timeball.cli.nodes import run_on_best_loop\n"
+        "async def show(): print(json.dumps(resource.getrlimit(resource.RLIMIT_NOFILE)))\n"
+        "run_on_best_loop(show())"
+    )
+
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, cwd=Path.cwd())
+
+    assert json.loads(shown.stdout) == [900, 900]
