@@ -146,9 +146,10 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True)
 class Snoozed:
-    """The handler wants to be run later; this try does not count."""
+    """The handler wants to be run later, or the worker cannot run it now for some *reason*; this try does not count."""
 
     delay: timedelta
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

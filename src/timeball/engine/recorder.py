@@ -213,13 +213,14 @@ def _failure(finding: Finding, transition: Transition) -> AttemptFailed:
     claimed = finding.claimed
     becomes = transition.state.value if isinstance(transition, Finish) else type(transition).__name__.lower()
     error = transition.error
+    told = finding.outcome.reason if isinstance(finding.outcome, Snoozed) else None
     return AttemptFailed(
         claimed.id,
         claimed.handler,
         claimed.attempt,
         type(finding.outcome).__name__.lower(),
         {"wait": "retrying", "requeue": "queued"}.get(becomes, becomes),
-        None if error is None else f"{error.type}: {error.message}",
+        told if error is None else f"{error.type}: {error.message}",
     )
 
 

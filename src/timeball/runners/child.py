@@ -159,7 +159,7 @@ class Session:
         except BaseException as error:
             self._is_interruptible = False
             end_forked_copy(context)
-            return outcome_of_error(error, no_retry)
+            return outcome_of_error(error, no_retry, shares_files=False)
         end_forked_copy(context)
         return outcome
 

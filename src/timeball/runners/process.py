@@ -8,6 +8,7 @@ with an attempt in its hands makes it `Lost`, as a worker would that dies: it co
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
 from collections.abc import Coroutine
 from datetime import timedelta
@@ -18,11 +19,14 @@ from timeball.domain.execution import ErrorInfo, Failed, Lost, Outcome
 from timeball.domain.handler import Handler
 from timeball.runners.child_process import ChildProcess, Died, Ending, Unusable
 from timeball.runners.error_report import describe, describe_death
-from timeball.runners.verdict import outcome_of_halt, settle
+from timeball.runners.verdict import outcome_of_halt, settle, without_room
 from timeball.runners.wire import Ended
 
 COOPERATION = timedelta(seconds=2)
 _RUNS_PER_CHILD = 1_000
+
+# No file, process or memory left.
+_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 
 
 class ProcessRunner:
@@ -52,7 +56,7 @@ class ProcessRunner:
                     return _outcome(handler, context, ending)
         except OSError as error:
             # The machine has no room for another process just now.
-            return settle(context, Failed(describe(error)))
+            return settle(context, without_room(error) if error.errno in _NO_ROOM else Failed(describe(error)))
         return outcome_of_halt(context)
 
     async def stop(self) -> None:

@@ -23,7 +23,7 @@ from timeball.domain.execution import Claimed, Outcome
 from timeball.domain.handler import Handler
 from timeball.runners.coroutine import invoke
 from timeball.runners.error_report import describe_interruption
-from timeball.runners.verdict import outcome_of_error, outcome_of_halt, outcome_of_return, settle
+from timeball.runners.verdict import outcome_of_error, outcome_of_halt, outcome_of_return, settle, without_room
 
 GRACE = timedelta(seconds=1)
 
@@ -68,7 +68,11 @@ class ThreadRunner:
             return outcome_of_halt(context)
         call = _Call(handler, context)
         context.on_halt = lambda: self._grant_grace(call)
-        self._submit(call)
+        try:
+            self._submit(call)
+        except RuntimeError as error:
+            context.on_halt = None
+            return settle(context, without_room(error))
         try:
             return await call.settled
         except asyncio.CancelledError:
@@ -87,8 +91,15 @@ class ThreadRunner:
         self._unfinished += 1
         if self._unfinished > len(self._threads) and len(self._threads) < self._limit:
             thread = Thread(target=self._serve, name=f"timeball-handler-{len(self._threads) + 1}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError:
+                # The machine has no thread left; those there are will come to it, if there are any.
+                if not self._threads:
+                    self._unfinished -= 1
+                    raise
+            else:
+                self._threads.append(thread)
         self._calls.put(call)
 
     def _serve(self) -> None:

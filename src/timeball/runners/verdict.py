@@ -28,11 +28,14 @@ from timeball.domain.execution import (
 from timeball.domain.handler import PayloadMismatch
 from timeball.domain.json_values import encode_result
 from timeball.domain.spans import parse_span, show_span
+from timeball.loops import is_out_of_files
 from timeball.outcomes import Cancel, ControlWord, Retry, Snooze
 from timeball.runners.error_report import describe, describe_interruption
 
 SUCCEEDED = Succeeded()
 TIMED_OUT = "TimedOut"
+# What runs out comes back when others end; asking all the time would not help them.
+_PAUSE = timedelta(seconds=5)
 
 
 def outcome_of_return(value: Any) -> Outcome:
@@ -49,13 +52,25 @@ def outcome_of_return(value: Any) -> Outcome:
     return Succeeded(encode_result(value))
 
 
-def outcome_of_error(error: BaseException, no_retry: tuple[type[BaseException], ...] = ()) -> Outcome:
-    """The outcome of a handler that raised; errors of the kinds in *no_retry* are not tried again. Never raises."""
+def outcome_of_error(
+    error: BaseException, no_retry: tuple[type[BaseException], ...] = (), *, shares_files: bool = True
+) -> Outcome:
+    """The outcome of a handler that raised; errors of the kinds in *no_retry* are not tried again. Never raises.
+
+    A handler that *shares_files* with the worker's process is not to blame if no more can be opened.
+    """
     kind = type(error)
     if issubclass(kind, ControlWord):
         return _outcome_of_word(error)
+    if shares_files and is_out_of_files(error):
+        return without_room(error)
     is_hopeless = issubclass(kind, (PayloadMismatch, *no_retry))
     return Failed(describe(error), is_retryable=not is_hopeless)
+
+
+def without_room(error: BaseException) -> Outcome:
+    """The outcome of an attempt for which the machine has no file, thread or process left: it is made again a little later."""
+    return Snoozed(_PAUSE, clean(f"the worker cannot run it now: {error}"))
 
 
 def outcome_of_halt(context: RunContext, error: ErrorInfo | None = None) -> Outcome:
