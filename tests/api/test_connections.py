@@ -223,6 +223,7 @@ async def fills(served: Served, most: int) -> None:
 
 
 async def test_an_address_has_so_many_connections_and_a_proxy_all_of_them(serve: Serve) -> None:
+    """Fault 40."""
     served = await serve(connections_per_address=3, most_connections=5)
     proxied = await serve(connections_per_address=3, most_connections=5, trusted_proxies=["127.0.0.0/8"])
 

@@ -68,6 +68,7 @@ asyncio.run(main())
 
 @pytest.mark.timeout(120)
 def test_running_out_of_files_is_no_failure_of_any_handler(tmp_path: Path) -> None:
+    """Fault 40."""
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, str(tmp_path)], capture_output=True, text=True, cwd=Path.cwd(), check=False
     )
