@@ -28,6 +28,7 @@ from timeball.domain.execution import (
 from timeball.domain.handler import PayloadMismatch
 from timeball.domain.json_values import encode_result
 from timeball.domain.spans import parse_span, show_span
+from timeball.domain.text import clean
 from timeball.loops import is_out_of_files
 from timeball.outcomes import Cancel, ControlWord, Retry, Snooze
 from timeball.runners.error_report import describe, describe_interruption
