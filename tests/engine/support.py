@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from tests.factories import HANDLER, ROOMS, make_node, read_job, table
+from tests.pace import patience
 from timeball.commands import Commands
 from timeball.current import RunContext
 from timeball.domain.events import Event
@@ -54,7 +55,7 @@ class Heard(list[Event]):
 
 async def until(is_so: Callable[[], object], seconds: float = PATIENCE_SECONDS) -> None:
     """Let the loop turn until it is so; a test that waits in vain fails."""
-    async with asyncio.timeout(seconds):
+    async with asyncio.timeout(patience(seconds)):
         while not is_so():
             await asyncio.sleep(0.001)
 

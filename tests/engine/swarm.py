@@ -399,7 +399,11 @@ class Swarm:
             rows = await run(connection, statement, given)
             return rows[::-1] if self._reverses_rows and not _decides_order(statement) else rows
 
+        async def no_notification(_payload: str) -> None:
+            """Nothing listens here; and a notification that is under way beside a statement would change what the next one announces."""
+
         store.database._run = noted_run  # type: ignore[method-assign]
+        store.database.notify = no_notification  # type: ignore[method-assign]
 
     async def do(self, deed: Deed, store: Store) -> None:
         """One node does one thing; or something happens to it, or to the database, or there is more to do."""
