@@ -9,7 +9,7 @@ BIN     := .venv/bin
 SERVICES := postgresql pgbouncer redis rabbitmq chromium curl
 
 .DEFAULT_GOAL := help
-.PHONY: screenshots reference help up test check lint types openapi audit bench bench-peers performance-page peers-page swarm soak mutants schema reference lock clean run-packages dev-packages services
+.PHONY: screenshots reference help up test test-clock check lint types openapi audit bench bench-peers performance-page peers-page swarm soak mutants schema reference lock clean run-packages dev-packages services
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -21,6 +21,14 @@ up: run-packages ## install what is needed and run Timeball here, until Ctrl-C
 test: export PYTHONDONTWRITEBYTECODE =
 test: dev-packages services ## install what is needed and run all tests (ARGS="-k reaper" for some)
 	@$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+# The folders whose tests read the real clock.
+CLOCK_TESTS := tests/api tests/app tests/cli tests/client tests/contrib tests/dashboard tests/handlers tests/insights tests/live tests/testing
+
+test-clock: export PYTHONDONTWRITEBYTECODE =
+test-clock: dev-packages services ## the tests that read the clock, at midnight, at the end of February and as clocks change (AT=2026-11-19T01:45Z for one instant)
+	@sh scripts/install-test-services compiler
+	@$(BIN)/python -m tests.wall_clock $(if $(AT),--at $(AT)) -q -n $(WORKERS) $(or $(ARGS),$(CLOCK_TESTS))
 
 check: lint types openapi audit ## everything that can be said without running: lint, types, the API's document, known vulnerabilities
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from tests.cli.conftest import Cli, run
 from tests.cli.tree import all_commands, all_examples, examples_of
 from tests.cli.world import World, make_world
 from tests.conftest import FreshDatabase
+from tests.pace import patience
 from tests.servers import PostgresServer, Servers, ServiceMissing, give_up_on
 from timeball import Timeball
 from timeball.settings import load_settings
@@ -34,12 +36,19 @@ JOBS = '{"name": "a", "handler": "test.echo"}\n{"name": "b", "handler": "test.ec
 JOBS_JSON = '[{"name": "d", "handler": "test.echo"}]'
 JOBS_CSV = 'name,handler,interval_seconds,payload\nc,test.echo,60,"{""n"": 1}"\n'
 
+# An instant that examples name and that has to be ahead, whatever the year.
+HOLIDAYS_END = "2027-01-04T06:00"
+
 # These serve until they are stopped.
 SERVING = ("timeball up", "timeball api", "timeball scheduler", "timeball worker ")
 
 
 def is_serving(example: str) -> bool:
     return example == "timeball worker" or example.startswith(SERVING)
+
+
+def in_three_days() -> str:
+    return (datetime.now(UTC) + timedelta(days=3)).strftime("%Y-%m-%dT06:00")
 
 
 def run_of(example: str, world: World) -> str:
@@ -128,10 +137,8 @@ def test_example(
     fresh_database: FreshDatabase,
 ) -> None:
     world = template_world[2]
-    words = [
-        {"RUN": run_of(example, world), "WORKER": world.worker, "KEY": world.key}.get(word, word)
-        for word in shlex.split(example)[1:]
-    ]
+    names = {"RUN": run_of(example, world), "WORKER": world.worker, "KEY": world.key, HOLIDAYS_END: in_three_days()}
+    words = [names.get(word, word) for word in shlex.split(example)[1:]]
 
     if "--wait" in words:
         settings = load_settings(database_url=fresh_database.dsn, migrate=False)
@@ -168,7 +175,7 @@ def test_serving_example(example: str, folder: Path, fresh_database: FreshDataba
         first = process.stderr.readline()
         assert first, "it ended without a word"
         process.send_signal(signal.SIGTERM)
-        _, rest = process.communicate(timeout=60)
+        _, rest = process.communicate(timeout=patience(60))
         assert process.returncode == 0, first + rest
     finally:
         process.kill()

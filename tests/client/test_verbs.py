@@ -36,7 +36,9 @@ def test_the_life_of_jobs(running_api: str) -> None:
         assert timeball.jobs.duplicate("nightly", name="nightly-2", queue="slow").queue == "slow"
         assert [job.name for job in timeball.jobs.iterate(limit=1, sort="name")] == ["nightly", "nightly-2"]
         assert timeball.jobs.list(search="2").data[0].name == "nightly-2"
-        assert timeball.jobs.backfill("nightly", until - timedelta(days=4), until - timedelta(days=1)).count == 3
+        # From noon to noon of days without a change of the clock: each has one night.
+        noon = datetime(2026, 6, 1, 12, tzinfo=UTC)
+        assert timeball.jobs.backfill("nightly", noon, noon + timedelta(days=3)).count == 3
         assert b"nightly-2" in b"".join(timeball.jobs.export("jsonl"))
 
         timeball.jobs.delete("nightly-2")

@@ -122,7 +122,7 @@ class _Record:
 
 def clean_environment() -> dict[str, str]:
     """An environment without PG* settings that mislead the server, and without secrets its account must not read."""
-    kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
+    kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD") if name in os.environ}
     return {"PATH": os.defpath} | kept | {"LC_ALL": "C"}
 
 
