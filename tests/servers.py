@@ -28,6 +28,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from tests.pace import patience
 from timeball.store.embedded.binaries import find_binaries, installed, within_reach
 from timeball.store.embedded.home import SHELTER, Account
 
@@ -63,10 +64,10 @@ def give_up_on(error: ServiceMissing) -> None:
 
 def wait_until(is_so: Callable[[], bool], what: str, seconds: float = 30) -> None:
     """Look again and again until it is so; a test that waits in vain says for what."""
-    deadline = time.monotonic() + seconds
+    began_at = time.monotonic()
     while not is_so():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {seconds:g} s in vain until {what}")
+        if time.monotonic() > began_at + patience(seconds):
+            raise TimeoutError(f"waited {time.monotonic() - began_at:.0f} s in vain until {what}")
         time.sleep(0.005)
 
 

@@ -22,7 +22,7 @@ from tests.conftest import FreshDatabase
 from timeball.api.app import make_api
 from timeball.client.in_process import InProcessTransport
 from timeball.env import Env
-from timeball.settings import Settings
+from timeball.settings import ApiSettings, Settings
 from timeball.store.postgres import Store
 from timeball.wiring import front_parts
 
@@ -132,7 +132,9 @@ def _refused(answer: httpx.Response, fields: Mapping[str, Any]) -> set[str]:
 async def opened_api(dsn: str) -> AsyncIterator[Asking]:
     store = Store(dsn, Env())
     await store.open(migrates=False)
-    app = make_api(front_parts(Settings(), store, checking_commands(Settings(), store)))
+    # More than a quick machine asks in a second.
+    settings = Settings(api=ApiSettings(requests_per_second=1_000_000, request_burst=1_000_000))
+    app = make_api(front_parts(settings, store, checking_commands(settings, store)))
     transport = InProcessTransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8080/api/v1", timeout=60) as client:
         yield Asking(client)

@@ -14,6 +14,7 @@ import pytest
 
 from tests.broker.support import RabbitmqServer, RedisServer
 from tests.conftest import FreshDatabase
+from tests.pace import patience
 from tests.servers import PostgresServer, Servers, ServiceMissing, give_up_on
 from timeball import current
 from timeball.commands import Commands
@@ -124,7 +125,7 @@ async def commands(settings: Settings) -> AsyncIterator[Commands]:
 
 
 async def eventually(is_so: Callable[[], object], seconds: float = 30) -> None:
-    async with asyncio.timeout(seconds):
+    async with asyncio.timeout(patience(seconds)):
         while not is_so():
             await asyncio.sleep(0.01)
 
@@ -212,7 +213,7 @@ async def test_the_nodes_and_the_health_say_what_carries_the_work(house: House, 
         async def states() -> set[tuple[str, BrokerState]]:
             return {(node.broker, node.broker_status.state) for node in await parts.store.nodes.list()}
 
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience(30)):
             while await states() != {(kind, BrokerState.WORKS)}:
                 await asyncio.sleep(0.05)
         assert broker_check(await parts.store.nodes.list()).status == "ok"

@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from tests.broker.support import BrokerServer, RedisServer
+from tests.pace import patience
 from tests.queues import Rabbitmq, running_redis
 from tests.servers import ServiceMissing, give_up_on
 from timeball.broker.interface import Broker, Ticket
@@ -35,7 +36,7 @@ def own_redis() -> Iterator[RedisServer]:
 
 async def trying(verb: str, broker: Broker, *arguments: object) -> list[Ticket]:
     """Call a verb as the engine does: again and again, until the server can do it."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience(30)):
         while True:
             try:
                 found: list[Ticket] | None = await getattr(broker, verb)(*arguments)
@@ -101,7 +102,7 @@ async def test_a_channel_that_the_server_closes_in_the_middle_of_a_batch_costs_o
 
 async def test_who_does_not_want_to_wait_is_answered_at_once(broker: Broker) -> None:
     await broker.publish("a", [TICKET])
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience(30)):
         while not (found := await broker.receive("a", 5, timedelta(0))):
             await asyncio.sleep(0)
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 import pytest
 
 from tests.cli.conftest import Cli
+from tests.pace import patience
 from timeball import Client
 from timeball.client.models import Execution
 
@@ -37,7 +38,7 @@ def demo(cli: Cli, tmp_path: Path) -> Iterator[str]:
         )
     finally:
         process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=patience(60))
 
 
 @pytest.mark.slow
@@ -73,7 +74,7 @@ def first_words(timeball: Client, execution_id: str) -> str:
 
 def awaited(look: Callable[[], Sequence[T]], what: str) -> Sequence[T]:
     """What is there once something is there."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + patience(120)
     while time.monotonic() < deadline:
         if found := look():
             return found

@@ -15,6 +15,7 @@ from tests.cli.conftest import Cli
 from tests.cli.test_terminal import on_a_terminal
 from tests.client.conftest import running_api
 from tests.conftest import FreshDatabase
+from tests.pace import patience
 from timeball import Timeball
 from timeball.cli.session import Session
 from timeball.settings import load_settings
@@ -129,7 +130,7 @@ def test_130_interrupted(cli: Cli, tmp_path: Path) -> None:
         assert process.stderr.readline().startswith("exe_")
         assert process.stderr.readline().strip() == "queued"
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=patience(60))
     finally:
         process.kill()
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli.tree import all_branches
 from tests.conftest import FreshDatabase
+from tests.pace import patience
 from timeball.cli.branches import Branch
 
 # None of these is needed to show a help, or when a schedule fires; each takes its time.
@@ -62,7 +63,7 @@ def imported_by_a_running(kind: str, dsn: str) -> set[str]:
         assert node.stderr is not None
         assert any("listener.changed" in line for line in node.stderr), "it ended before it listened"
         node.terminate()
-        out, err = node.communicate(timeout=60)
+        out, err = node.communicate(timeout=patience(60))
     finally:
         node.kill()
     assert node.returncode == 0, err

@@ -20,6 +20,7 @@ from django.utils import timezone
 from tests.app.conftest import ON_ONE_SERVER, SOURCES
 from tests.conftest import FreshDatabase
 from tests.contrib.conftest import environment_of
+from tests.pace import patience
 
 pytestmark = ON_ONE_SERVER
 
@@ -33,9 +34,9 @@ def tasks(shop: Any) -> Any:
 
 def ended(result: Any, seconds: float = 60) -> Any:
     """The result, once its task has ended."""
-    deadline = time.monotonic() + seconds
+    began_at = time.monotonic()
     while not result.is_finished:
-        assert time.monotonic() < deadline, result
+        assert time.monotonic() < began_at + patience(seconds), result
         time.sleep(0.02)
         result.refresh()
     return result
@@ -137,8 +138,15 @@ def test_signals_tell_of_every_step(tasks: Any, worker: Worker) -> None:
         for signal, receiver in zip(signals, receivers, strict=True):
             signal.disconnect(receiver)
 
-    begin = [("enqueued", "READY", 0), ("started", "RUNNING", 1), ("started", "RUNNING", 2)]
-    assert told == [*begin, ("finished", "SUCCESSFUL", 2), *begin, ("finished", "FAILED", 2)]
+    # A worker may have begun before the program that enqueues is told so: only the steps of each have an order.
+    tries = [("started", "RUNNING", 1), ("started", "RUNNING", 2)]
+    assert [step for step in told if step[0] == "enqueued"] == [("enqueued", "READY", 0)] * 2
+    assert [step for step in told if step[0] != "enqueued"] == [
+        *tries,
+        ("finished", "SUCCESSFUL", 2),
+        *tries,
+        ("finished", "FAILED", 2),
+    ]
 
 
 @pytest.mark.parametrize("name", ["session_of_thread", "session_of_coroutine"])
@@ -147,7 +155,7 @@ def test_connections_are_closed_after_a_task(tasks: Any, worker: Worker, name: s
         session = ended(getattr(tasks, name).enqueue()).return_value
 
         # The server takes a moment to notice that its client has gone.
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + patience(30)
         while is_alive(session):
             assert time.monotonic() < deadline
             time.sleep(0.02)

@@ -21,6 +21,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, Route, async_playwright
 
+from tests.pace import patience
 from tests.queues import free_port
 from tests.servers import PostgresServer, Servers, ServiceMissing, give_up_on, wait_until
 
@@ -34,7 +35,7 @@ FLAGS = [
     "--no-first-run",
 ]
 # A busy machine is no reason to fail.
-PATIENCE_MS = 30_000
+PATIENCE_MS = patience(30) * 1_000
 
 
 def find_chromium() -> str:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.dashboard.conftest import Browser
 from tests.factories import claim_all, make_job
+from tests.pace import patience
 from timeball.api import event_stream
 from timeball.api.peers import PEER, SameProcess
 from timeball.commands import Commands
@@ -58,7 +59,7 @@ class Listening:
         self._stirred.set()
 
     async def until(self, text: bytes) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience(30)):
             while text not in self.heard:
                 self._stirred.clear()
                 await self._stirred.wait()

@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 
 from tests.factories import FAILURE, claim_all, enqueue, found, make_node, make_recurring, record
+from tests.pace import patience
 from timeball.clock import SystemClock
 from timeball.commands import Actor, Commands
 from timeball.domain.execution import Failed
@@ -33,7 +34,7 @@ def happening(number: int = 0, what: str = "execution.succeeded", **more: object
 async def heard(listener: Listener, is_enough: Callable[[list[Happening]], bool]) -> list[Happening]:
     """Listen until it is enough; fails if it never is."""
     told: list[Happening] = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience(30)):
         while not is_enough(told):
             told += (await listener.next(timeout=5)).happenings
     return told
@@ -205,7 +206,7 @@ async def test_the_log_of_an_execution_is_followed_to_its_end(store: Store, live
 
     await say(1)
     lines = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience(30)):
         async for some in live.tail_log(execution_id):
             lines += [line.message for line in some]
             if lines == ["line 1"]:
@@ -250,7 +251,7 @@ async def test_everybody_is_let_go_at_the_end(live: Live) -> None:
 
         live.close()
 
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience(60)):
             news, changed = await waiting
     assert news.is_over
     assert changed == frozenset()

@@ -34,6 +34,7 @@ from uuid import UUID
 
 import psycopg
 
+from tests.pace import patience
 from tests.servers import POSTGRES_PORT, ROLE, PostgresServer, service_account, system_programs
 from tests.system.ledger import Finished, Ledger, problems
 from timeball.commands import Commands
@@ -65,10 +66,10 @@ _ROOMS = ("due", "ready", "blocked", "running")
 
 async def eventually(is_so: Callable[[], T], what: str, seconds: float = 30) -> T:
     """Look again and again until it is so, and return what was found; a test that waits in vain says for what."""
-    deadline = time.monotonic() + seconds
+    began_at = time.monotonic()
     while not (found := is_so()):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {seconds:g} s in vain until {what}")
+        if time.monotonic() > began_at + patience(seconds):
+            raise TimeoutError(f"waited {time.monotonic() - began_at:.0f} s in vain until {what}")
         await asyncio.sleep(0.05)
     return found
 

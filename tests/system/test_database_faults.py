@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.pace import patience
 from tests.servers import PgBouncer
 from tests.system.cluster import LONG_LEASES, SHORT_LEASES, Cluster, DurableServer, enqueue, eventually
 from tests.system.proxy import Proxy, proxy_to
@@ -196,7 +197,7 @@ async def test_a_claim_whose_reply_is_lost_is_read_back_and_run_once(
     cut = proxy.lose_reply(text_of(statement), containing=b"marked")
 
     ends = []
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(patience(60)):
         while not cut.happened.is_set():
             created = await commands.enqueue_many(JobSpec(handler="work"), ['{"label": "marked"}'] * number)
             ends += [await cluster.ends(id_) for id_ in created]
@@ -295,7 +296,7 @@ async def test_a_listener_cut_off_in_silence_is_slower_and_heals_itself(
 
     # And then by the hint, which comes at once: nothing else tells a worker the name of what it claims.
     claimed_by_name = proxy.lose_reply(text_of("claim_named"), containing=b"marked")
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(patience(60)):
         while not claimed_by_name.happened.is_set():
             await cluster.ends(await enqueue(commands, "work", {"label": "marked"}))
     cluster.check_books()

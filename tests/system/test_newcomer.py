@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.pace import patience
 from timeball import Client
 
 TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial" / "first-steps.md"
@@ -49,7 +50,7 @@ def test_from_an_empty_folder_to_a_visible_scheduled_run(short_folder: Path) -> 
             assert timeball.jobs.list().data[0].name == "app:greet"
     finally:
         up.send_signal(signal.SIGINT)
-        _, words = up.communicate(timeout=60)
+        _, words = up.communicate(timeout=patience(60))
     assert up.returncode == 0, words
 
 
@@ -74,7 +75,7 @@ def _first_words(timeball: Client, execution_id: str) -> list[str]:
 
 
 def _first(look: Callable[[], Sequence[Any]], what: str) -> Sequence[Any]:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + patience(120)
     while time.monotonic() < deadline:
         if found := look():
             return found
