@@ -66,7 +66,7 @@ POINTS: dict[int, dict[str, list[str]]] = {
             "test_a_program_of_the_folder_it_runs_in_is_not_mistaken_for_a_listed_one",
             "test_arguments_never_meet_a_shell",
             "test_the_environment_is_clean",
-            "test_variables_that_change_which_code_runs_cannot_be_set",
+            "test_only_variables_of_the_administrators_list_can_be_set",
             "test_a_worker_run_by_root_runs_commands_as_nobody_without_a_way_back",
             "test_a_command_is_killed_whole_though_it_ignores_term_and_forks_away",
             "test_a_fork_bomb_ends_with_its_command",

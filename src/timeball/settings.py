@@ -244,8 +244,13 @@ class HandlerSettings(BaseModel):
     )
     shell_enabled: bool = Field(default=False, description="Whether this worker runs commands at all.")
     shell_programs: Texts = Field(default=(), description="The programs it may run, as absolute paths.")
+    shell_env: Texts = Field(
+        default=(),
+        description="The variables that the payload of a command may set, by their names; none means no others.",
+    )
     shell_user: str | None = Field(
-        default=None, description="As whom commands run if the worker is root; none means nobody."
+        default=None,
+        description="As whom commands run if the worker is root; none means nobody. Not the account of the database.",
     )
     shell_cpu_seconds: int = Field(default=600, ge=1, description="The CPU time of a command's process.")
     shell_memory_mb: int = Field(default=1024, ge=16, description="The memory of a command's process.")

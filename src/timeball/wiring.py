@@ -6,9 +6,10 @@ import asyncio
 import os
 import platform
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from timeball.broker.interface import Broker
 from timeball.broker.opening import make_broker
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from timeball.store.listing import Listing
     from timeball.store.sessions import Sessions
     from timeball.telemetry.metrics import Counts
+
+# Where drivers look for a server's socket when a URL names no host.
+_SOCKET_FOLDERS = "/run/postgresql,/var/run/postgresql,/tmp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +99,33 @@ async def opened(settings: Settings, env: Env | None = None) -> AsyncIterator[Pa
         )
         await store.open(migrates=settings.migrate, shards=settings.shards)
         stack.push_async_callback(store.close)
-        box = Box(settings, env.clock, settings.data_dir, store.history)
+        box = Box(settings, env.clock, settings.data_dir, store.history, server_uid(url))
         stack.push_async_callback(box.close)
         broker = await _make_broker(settings, store)
         stack.push_async_callback(broker.close)
         catalogue = catalogue_of(box)
         yield Parts(settings, env, store, Commands(store, env, catalogue), box, broker, catalogue)
+
+
+def server_uid(url: str) -> int | None:
+    """The account that runs the database's server, if it is reached by a socket of this machine: the socket is that account's."""
+    parts = urlsplit(url)
+    query = dict(parse_qsl(parts.query))
+    named = query.get("host") or unquote(parts.netloc.rpartition("@")[2].partition(":")[0])
+    for host in (named or os.environ.get("PGHOST") or _SOCKET_FOLDERS).split(","):
+        if host.startswith("/"):
+            with suppress(OSError):
+                return os.stat(
+                    f"{host}/.s.PGSQL.{query.get('port') or _port(parts) or os.environ.get('PGPORT') or 5432}"
+                ).st_uid
+    return None
+
+
+def _port(parts: SplitResult) -> int | None:
+    try:
+        return parts.port
+    except ValueError:  # several hosts, each with its own
+        return None
 
 
 async def _make_broker(settings: Settings, store: Store) -> Broker:

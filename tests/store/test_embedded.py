@@ -526,6 +526,43 @@ def test_root_does_nothing_where_a_forged_record_points(place: Place) -> None:
     assert list(victim.iterdir()) == []
 
 
+def without_accounts(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """A machine that has no such accounts, as minimal images."""
+    known = pwd.getpwnam
+
+    def look_up(name: str) -> pwd.struct_passwd:
+        if name in names:
+            raise KeyError(name)
+        return known(name)
+
+    monkeypatch.setattr(pwd, "getpwnam", look_up)
+
+
+@only_as_root
+def test_root_never_runs_the_server_as_nobody(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands and other daemons run as nobody, and the server lets its own account in as a superuser."""
+    without_accounts(monkeypatch, "timeball", "postgres")
+
+    with pytest.raises(EmbeddedServerError, match="there is no account timeball or postgres to run it") as caught:
+        place.server().start()
+
+    assert "useradd --system timeball" in str(caught.value.hint)
+    assert not (place.data_dir / "postgres").exists()
+
+
+@only_as_root
+@pytest.mark.parametrize("owned", ["postgres", "."])
+def test_root_does_not_take_over_what_belongs_to_nobody(place: Place, owned: str) -> None:
+    folder = place.data_dir / owned
+    folder.mkdir(parents=True)
+    os.chown(folder, pwd.getpwnam("nobody").pw_uid, pwd.getpwnam("nobody").pw_gid)
+
+    with pytest.raises(EmbeddedServerError, match="belongs to nobody") as caught:
+        place.server().start()
+
+    assert f"useradd --system timeball && chown -R timeball {folder.resolve()}" in str(caught.value.hint)
+
+
 @only_as_root
 def test_another_account_is_kept_out_twice(place: Place) -> None:
     with place.server() as embedded:

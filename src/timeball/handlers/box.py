@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,9 +38,15 @@ class Box:
     """
 
     def __init__(
-        self, settings: HandlerSettings, clock: Clock, data_dir: Path, history: OldHistory | None = None
+        self,
+        settings: HandlerSettings,
+        clock: Clock,
+        data_dir: Path,
+        history: OldHistory | None = None,
+        database_uid: int | None = None,
     ) -> None:
         self._settings = settings
+        self._database_uid = database_uid
         self._clock = clock
         self._secrets = Secrets(settings.secrets_dir)
         self._root = Root(settings.files_root or data_dir / "files")
@@ -87,7 +94,8 @@ class Box:
     def _make_shell(self) -> Handler:
         from timeball.handlers.shell_command import Shell, ShellPayload
 
-        shell = Shell(shell_rules_of(self._settings), self._root, self._secrets)
+        rules = replace(shell_rules_of(self._settings), database_uid=self._database_uid)
+        shell = Shell(rules, self._root, self._secrets)
         return typed_handler("shell.command", shell, ShellPayload)
 
     def _make_email(self) -> Handler:
@@ -136,6 +144,7 @@ def shell_rules_of(settings: HandlerSettings) -> ShellRules:
 
     return ShellRules(
         programs=settings.shell_programs if settings.shell_enabled else (),
+        variables=settings.shell_env,
         user=settings.shell_user,
         cpu_seconds=settings.shell_cpu_seconds,
         memory_bytes=settings.shell_memory_mb * _MEGABYTE,

@@ -50,13 +50,9 @@ _LONGEST_LINE = 16 * 1024
 _LAST_LINES = 20
 _LONGEST_TAIL = 4_000
 _MOST_ARGUMENTS = 1_000
-# Names by which a program can be made to run other code, or to look for it elsewhere.
-_REFUSED_NAMES = re.compile(
-    r"PATH|HOME|SHELL|SHELLOPTS|ENV|IFS|PS4|PROMPT_COMMAND|CDPATH|GLOBIGNORE|FPATH|TERMINFO.*|TERMCAP|EDITOR|VISUAL|PAGER|BROWSER|"
-    r"LD_.*|DYLD_.*|PYTHON.*|BASH.*|ZDOTDIR|PERL.*|RUBY.*|GEM_.*|NODE_.*|NPM_.*|JAVA_.*|_JAVA_.*|JDK_.*|CLASSPATH|PHP.*|LUA_.*|R_.*|"
-    r"GIT_.*|SSH_.*|GCONV_PATH|GETCONF_DIR|GLIBC_TUNABLES|LOCALDOMAIN|LOCPATH|NLSPATH|MALLOC_.*|HOSTALIASES|RES_OPTIONS|RESOLV_.*|"
-    r"TMPDIR|TZDIR|LESS.*|MAKEFLAGS|GNUMAKEFLAGS|TAR_OPTIONS|RSYNC_.*|XDG_.*|INPUTRC|CURL_HOME|WGETRC|OPENSSL_.*|SSL_.*|[A-Z_]*_PROXY|TIMEBALL_.*"
-)
+# What a command finds in any case; a payload does not set it.
+_OWN_NAMES = re.compile(r"PATH|HOME|TIMEBALL_.*")
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,99}")
 
 Argument = Annotated[str, StringConstraints(max_length=100_000, pattern=r"^[^\x00]*$")]
 
@@ -80,12 +76,10 @@ class ShellPayload(Payload):
     cwd: str | None = Field(
         default=None, description="A folder below the files folder; otherwise an empty one, removed afterwards."
     )
-    env: dict[Annotated[str, StringConstraints(pattern=r"^[A-Z_][A-Z0-9_]{0,99}$")], Argument | SecretReference] = (
-        Field(
-            default={},
-            max_length=100,
-            description="Variables beside the few it gets; a value may be a secret reference.",
-        )
+    env: dict[Annotated[str, StringConstraints(pattern=rf"^{_VARIABLE.pattern}$")], Argument | SecretReference] = Field(
+        default={},
+        max_length=100,
+        description="Variables of the worker's list `TIMEBALL_SHELL_ENV`; a value may be a secret reference.",
     )
 
     @field_validator("cwd")
@@ -94,14 +88,6 @@ class ShellPayload(Payload):
         if value is not None:
             steps_of(value)
         return value
-
-    @field_validator("env")
-    @classmethod
-    def _check_names(cls, env: dict[str, Any]) -> dict[str, Any]:
-        refused = sorted(name for name in env if _REFUSED_NAMES.fullmatch(name))
-        if refused:
-            raise ValueError(f"{', '.join(refused)} cannot be set: it may change which code runs")
-        return env
 
 
 class CommandFailed(TimeballError):
@@ -121,7 +107,11 @@ class ShellRules:
     """What the administrator allows. Limits are those of one process, but for the output."""
 
     programs: tuple[str, ...] = ()
+    # The variables that a payload may set. A name such as RESTIC_PASSWORD_COMMAND makes a program run any code.
+    variables: tuple[str, ...] = ()
     user: str | None = None
+    # The account that runs the database's server, if it is one of this machine.
+    database_uid: int | None = None
     cpu_seconds: int = 600
     memory_bytes: int = 1024**3
     file_bytes: int = 1024**3
@@ -136,6 +126,15 @@ class ShellRules:
         if len(found) > 1:
             raise CommandRefused(f"{command[:200]} may be any of {', '.join(found)}; give the whole path")
         return found[0]
+
+    def check_variables(self, env: Mapping[str, object]) -> None:
+        """Refuse variables that are not on the administrator's list."""
+        refused = sorted(env.keys() - set(self.variables))
+        if refused:
+            raise CommandRefused(
+                f"{', '.join(refused)} cannot be set for commands here; "
+                "expected names of TIMEBALL_SHELL_ENV, the list of variables that this worker allows"
+            )
 
     def limits(self) -> dict[str, int]:
         """The limits by the names of the `resource` module."""
@@ -154,18 +153,33 @@ class Shell:
     """Run a program of the administrator's list, with limits, and log what it says."""
 
     def __init__(self, rules: ShellRules, root: Root, secrets: Secrets) -> None:
-        problems = [path for path in rules.programs if not path.startswith("/") or ".." in Path(path).parts]
+        problems = [
+            f"TIMEBALL_SHELL_PROGRAMS has {path!r}, expected an absolute path"
+            for path in rules.programs
+            if not path.startswith("/") or ".." in Path(path).parts
+        ]
+        problems += [
+            f"TIMEBALL_SHELL_ENV has {name!r}, expected names of variables in capital letters, and none of PATH, HOME and TIMEBALL_..."
+            for name in rules.variables
+            if not _VARIABLE.fullmatch(name) or _OWN_NAMES.fullmatch(name)
+        ]
         if problems:
-            raise SettingsError(
-                [f"TIMEBALL_SHELL_PROGRAMS has {path!r}, expected an absolute path" for path in problems]
-            )
+            raise SettingsError(problems)
         self._rules = rules
         self._root = root
         self._secrets = secrets
         self._account = account_of(rules.user)
+        if self._account is not None and self._account[0] == rules.database_uid:
+            name = pwd.getpwuid(self._account[0]).pw_name
+            problem = (
+                f"commands would run as {name}, the account that runs the database's server: they could change "
+                "everything in it; set TIMEBALL_SHELL_USER to another account, made with: useradd --system commands"
+            )
+            raise SettingsError([problem])
 
     async def __call__(self, payload: ShellPayload) -> dict[str, Any]:
         program = self._rules.program(payload.command)
+        self._rules.check_variables(payload.env)
         disclosure = Disclosure(self._secrets)
         arguments = [payload.command, *(disclosure.reveal(value) for value in payload.args)]
         variables = {name: disclosure.reveal(value) for name, value in payload.env.items()}

@@ -10,7 +10,8 @@ An ordinary user has everything inside the data directory:
       run/                                     the socket, 0700
 
 PostgreSQL refuses to run as root, so a root member runs the server under another account: the owner of the cluster
-if there is one, else the owner of the data directory, else the first there is of `timeball`, `postgres` and `nobody`.
+if there is one, else the owner of the data directory, else the first there is of `timeball` and `postgres`. Never `nobody`: that
+is what other daemons and commands run as, and the server lets its own account in as a superuser.
 Three things can then stand in the way, and each has an answer that changes no permission of a foreign directory:
 
 - That account cannot reach the data directory (it lies below root's home): the cluster and the socket go into
@@ -42,7 +43,8 @@ from timeball.errors import EmbeddedServerError
 SHELTER = Path("/var/lib/timeball")
 SOCKET_NAME = ".s.PGSQL.5432"
 
-_ACCOUNTS_FOR_ROOT = ("timeball", "postgres", "nobody")
+_ACCOUNTS_FOR_ROOT = ("timeball", "postgres")
+_USERADD = "useradd --system timeball"
 # macOS allows 103 bytes, Linux 107; the shorter limit keeps a data directory usable on both.
 _LONGEST_SOCKET_PATH = 103
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9/._-]+")
@@ -205,8 +207,18 @@ def _choose_account(data_dir: Path, record: _Record | None) -> Account:
         with contextlib.suppress(FileNotFoundError):
             uid = owned.lstat().st_uid
             if uid != 0:
-                return Account.of_uid(uid)
+                return _owner(owned, uid)
     return _unprivileged_account()
+
+
+def _owner(folder: Path, uid: int) -> Account:
+    account = Account.of_uid(uid)
+    if account.name == "nobody":
+        raise EmbeddedServerError(
+            f"{folder} belongs to nobody, the account that commands and other daemons run as, and PostgreSQL would run as it too",
+            hint=f"make an account for it and give it the folder: {_USERADD} && chown -R timeball {folder}",
+        )
+    return account
 
 
 def _unprivileged_account() -> Account:
@@ -216,8 +228,8 @@ def _unprivileged_account() -> Account:
             if entry.pw_uid != 0:
                 return Account(entry.pw_name, entry.pw_uid, entry.pw_gid)
     raise EmbeddedServerError(
-        f"PostgreSQL does not run as root, and none of the accounts {', '.join(_ACCOUNTS_FOR_ROOT)} exists",
-        hint="run as an ordinary user, or set TIMEBALL_DATABASE_URL",
+        f"PostgreSQL does not run as root, and there is no account {' or '.join(_ACCOUNTS_FOR_ROOT)} to run it",
+        hint=f"make one: {_USERADD} (Alpine: adduser -S timeball); or run as an ordinary user; or set TIMEBALL_DATABASE_URL",
     )
 
 
