@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import typer
 
-from timeball.cli.render import Column
+from timeball.cli.render import Column, encodable_json
 from timeball.cli.session import Session, complete
 from timeball.cli.tree import DatabaseOf, command, noun, plain
 
@@ -73,7 +75,11 @@ def run_verify(reference: str | None, *, as_json: bool) -> int:
         if as_json:
             import orjson
 
-            typer.echo(orjson.dumps(report.as_dict(), option=orjson.OPT_INDENT_2, default=str).decode())
+            typer.echo(
+                encodable_json(
+                    orjson.dumps(report.as_dict(), option=orjson.OPT_INDENT_2, default=str).decode(), sys.stdout
+                )
+            )
         else:
             for line in report.lines():
                 typer.echo(line)

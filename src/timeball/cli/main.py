@@ -7,6 +7,7 @@ Whatever else is typed goes by the tree.
 
 from __future__ import annotations
 
+import codecs
 import os
 import sys
 from collections.abc import Sequence
@@ -18,9 +19,28 @@ from timeball.errors import TimeballError
 
 def main() -> None:
     """The entry point."""
+    bear_with_encodings()
     # The program may lie in the folder one is in.
     sys.path.insert(0, str(Path.cwd()))
     sys.exit(run(sys.argv[1:]))
+
+
+# What tables, charts and sentences are drawn with, for an encoding that lacks it; any other character becomes a question mark.
+_STAND_INS = dict(zip("─│├└┴╳►→●•·–«»✓✗µ▁▂▃▄▅▆▇█", "-||++X>>**.-<>+xu__--==##", strict=True)) | {"…": "...", "±": "+-"}
+
+
+def bear_with_encodings() -> None:
+    """Let what is printed be legible, and no error, where the encoding of standard output lacks a character of it."""
+    codecs.register_error("timeball", _stand_in)
+    for stream in (sys.stdout, sys.stderr):
+        if getattr(stream, "errors", None) == "strict" and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="timeball")
+
+
+def _stand_in(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_STAND_INS.get(char, "?") for char in error.object[error.start : error.end]), error.end
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -144,7 +144,7 @@ class Printer:
                 self.json(plain)
             case Output.JSONL:
                 for document in plain:
-                    self.line(to_json(document))
+                    self.json_line(document)
             case Output.CSV:
                 self._csv(plain, columns)
             case _ if not plain:
@@ -164,7 +164,7 @@ class Printer:
             case Output.JSON:
                 self.json(plain)
             case Output.JSONL:
-                self.line(to_json(plain))
+                self.json_line(plain)
             case Output.CSV:
                 self._csv([plain], columns)
             case _:
@@ -174,7 +174,12 @@ class Printer:
         """JSON, indented."""
         import orjson
 
-        self.line(orjson.dumps(value, default=str, option=orjson.OPT_INDENT_2 | orjson.OPT_UTC_Z).decode())
+        text = orjson.dumps(value, default=str, option=orjson.OPT_INDENT_2 | orjson.OPT_UTC_Z).decode()
+        self.line(encodable_json(text, self._out))
+
+    def json_line(self, value: Any) -> None:
+        """JSON on a line."""
+        self.line(encodable_json(to_json(value), self._out))
 
     def line(self, text: str) -> None:
         """A line of data: as it is for a pipe, harmless on a terminal."""
@@ -352,6 +357,20 @@ def to_json(value: Any) -> str:
     import orjson
 
     return orjson.dumps(value, default=str, option=orjson.OPT_UTC_Z).decode()
+
+
+def encodable_json(text: str, stream: object) -> str:
+    """The same JSON for a stream whose encoding may lack some of its characters: those are escaped, so nothing is lost."""
+    try:
+        text.encode(getattr(stream, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        return "".join(char if char.isascii() else _escaped(char) for char in text)
+    return text
+
+
+def _escaped(char: str) -> str:
+    units = char.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[place : place + 4]}" for place in range(0, len(units), 4))
 
 
 def _style(cell: str, column: Column) -> str:

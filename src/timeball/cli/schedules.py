@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from zoneinfo import ZoneInfo
 
 import typer
 
+from timeball.cli.render import encodable_json
 from timeball.clock import SystemClock
 from timeball.domain.civil_time import read_moment
 from timeball.domain.schedule import Occurrence, parse_schedule
@@ -28,7 +30,12 @@ def show_next(
     if as_json:
         import orjson
 
-        typer.echo(orjson.dumps([_document(item, timezone) for item in found], option=orjson.OPT_INDENT_2).decode())
+        typer.echo(
+            encodable_json(
+                orjson.dumps([_document(item, timezone) for item in found], option=orjson.OPT_INDENT_2).decode(),
+                sys.stdout,
+            )
+        )
         return
     typer.echo(rule.describe())
     for item in found:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from timeball.cli.render import STATE_STYLES, Output, to_json
+from timeball.cli.render import STATE_STYLES, Output
 from timeball.cli.session import Session
 from timeball.cli.tree import command, topic
 from timeball.cli.words import span_words
@@ -82,7 +82,7 @@ def _show(session: Session, event: Any) -> None:
     if event.type in _SIGNALS:
         session.printer.say(_SIGNALS[event.type])
     elif session.printer.output in (Output.JSON, Output.JSONL):
-        session.printer.line(to_json(event.data))
+        session.printer.json_line(event.data)
     else:
         session.printer.styled(event_words(event.data), _style(event.type))
 
