@@ -95,12 +95,20 @@ class RestartableRedis:
 class Rabbitmq:
     """A RabbitMQ with a name server of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, configuration: str = "", beside: Rabbitmq | None = None) -> None:
+        """*configuration* goes into its file; *beside* another one, it can join that one's cluster."""
         if not _RABBITMQ.exists():
             raise ServiceMissing("RabbitMQ is not installed: apt-get install rabbitmq-server")
         self.port = free_port()
         self._folder = folder
-        self._names = str(free_port())
+        self._names: str = str(free_port()) if beside is None else beside._names
+        self._has_own_names = beside is None
+        self.node = f"timeball-{os.getpid()}-{self.port}@localhost"
+        if beside is not None:
+            cookie = folder / ".erlang.cookie"
+            cookie.write_bytes((beside._folder / ".erlang.cookie").read_bytes())
+            cookie.chmod(0o400)
+        (folder / "rabbitmq.conf").write_text(configuration)
         self._process: subprocess.Popen[bytes] | None = None
         self._environment = {
             "PATH": os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin",
@@ -112,14 +120,14 @@ class Rabbitmq:
             "ERL_EPMD_RELAXED_COMMAND_CHECK": "true",
             # Two cores are shared by all tests; a server of one scheduler thread takes no more than its share.
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 1:1 +sbwt none +sbwtdcpu none +sbwtdio none",
-            "RABBITMQ_NODENAME": f"timeball-{os.getpid()}-{self.port}@localhost",
+            "RABBITMQ_NODENAME": self.node,
             "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
             "RABBITMQ_NODE_PORT": str(self.port),
             "RABBITMQ_DIST_PORT": str(free_port()),
             "RABBITMQ_MNESIA_BASE": f"{folder}/data",
             "RABBITMQ_LOG_BASE": f"{folder}/log",
             "RABBITMQ_ENABLED_PLUGINS_FILE": f"{folder}/plugins",
-            "RABBITMQ_CONFIG_FILE": f"{folder}/none",
+            "RABBITMQ_CONFIG_FILE": f"{folder}/rabbitmq.conf",
             "RABBITMQ_CONF_ENV_FILE": "/dev/null",
             "RABBITMQ_PID_FILE": f"{folder}/pid",
         }
@@ -162,15 +170,17 @@ class Rabbitmq:
     def stop(self) -> None:
         # Its whole session; its name server is a daemon and is told by its own means.
         self.kill()
+        if not self._has_own_names:
+            return
         kill = ["epmd", "-port", self._names, "-kill"]
         subprocess.run(kill, env=self._environment, capture_output=True, check=False)
 
 
 @contextmanager
-def running_rabbitmq() -> Iterator[Rabbitmq]:
+def running_rabbitmq(configuration: str = "", beside: Rabbitmq | None = None) -> Iterator[Rabbitmq]:
     """A running RabbitMQ, for as long as the block lasts."""
     with tempfile.TemporaryDirectory(prefix="timeball-rabbitmq-") as folder:
-        server = Rabbitmq(Path(folder))
+        server = Rabbitmq(Path(folder), configuration, beside)
         try:
             server.start()
             yield server

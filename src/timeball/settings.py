@@ -32,7 +32,7 @@ from pydantic_settings import (
 )
 from pydantic_settings import SettingsError as Undecodable
 
-from timeball.domain.addresses import address_problem, database_problem
+from timeball.domain.addresses import address_problem, broker_parameter_problem, database_problem
 from timeball.domain.instants import shown
 from timeball.domain.node import Lease
 from timeball.domain.text import check_label
@@ -334,6 +334,7 @@ class Settings(HandlerSettings, BaseSettings):
         if url is not None:
             example = "redis://host:6379/0 or amqp://host:5672/"
             _refuse(address_problem(url.get_secret_value(), BROKER_SCHEMES, example))
+            _refuse(broker_parameter_problem(url.get_secret_value()))
         return url
 
     @field_validator("database_url")

@@ -84,7 +84,7 @@ class RabbitmqServer:
         async with await aio_pika.connect(self.url()) as connection:
             channel = await connection.channel()
             rubbish = aio_pika.Message(b"rubbish", priority=10)
-            await channel.default_exchange.publish(rubbish, f"timeball.{self.namespace}.{inbox}")
+            await channel.default_exchange.publish(rubbish, self._queue_name(inbox))
 
     async def cut_connections(self) -> None:
         await asyncio.to_thread(self._server.control, "close_all_connections", "by a test")
@@ -103,7 +103,10 @@ class RabbitmqServer:
 
     async def delete_inbox(self, inbox: str) -> None:
         async with await aio_pika.connect(self.url()) as connection:
-            await (await connection.channel()).queue_delete(f"timeball.{self.namespace}.{inbox}")
+            await (await connection.channel()).queue_delete(self._queue_name(inbox))
+
+    def _queue_name(self, inbox: str) -> str:
+        return RabbitmqBroker(self.url(), self.namespace, SystemClock()).queue_name(inbox)
 
 
 @contextmanager

@@ -1,4 +1,9 @@
-"""RabbitMQ as the broker: an inbox is a durable queue with priorities, a ticket a message that needs no disk.
+"""RabbitMQ as the broker: an inbox is a classic queue with priorities that is not durable, a ticket a message that needs no disk.
+
+Classic, whatever the virtual host makes by default: quorum queues have no levels before RabbitMQ 4, and two since. Not durable: when a
+cluster loses the node that has the queue, it is declared anew on another, while a durable one waits for its node to come back. Servers
+that do not permit such queues (`transient_nonexcl_queues`) say so once, and get durable ones. The name of a queue has a digest of how
+it is declared, so releases that declare queues in different ways do not meet in one.
 
 RabbitMQ knows levels, not ranks. A ticket's level is how urgent it is when it is published: one level for each 120
 seconds that its rank lies in the past, from 0 to 10. A rank is `run_at` minus 12 seconds for each point of priority, so
@@ -11,10 +16,12 @@ the worker takes it, and what was delivered to a worker that has no room any mor
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from hashlib import blake2b
 from typing import Any
 
 import aio_pika
@@ -34,6 +41,7 @@ for _package in ("aiormq", "aio_pika"):
 _SECONDS = 5.0
 _BATCH = 500
 _ARGUMENTS: dict[str, Any] = {
+    "x-queue-type": "classic",
     "x-max-priority": LEVELS,
     # Workers of a release that is no more leave nothing behind.
     "x-expires": 3_600_000,
@@ -43,7 +51,7 @@ _ARGUMENTS: dict[str, Any] = {
 
 
 class RabbitmqBroker:
-    """Durable priority queues under one prefix; one connection to publish, one to receive."""
+    """Priority queues under one prefix; one connection to publish, one to receive."""
 
     # Two, because the server stops reading from connections that publish when it runs out of memory.
 
@@ -52,20 +60,34 @@ class RabbitmqBroker:
 
     def __init__(self, url: str, namespace: str, clock: Clock) -> None:
         self._prefix = f"timeball.{namespace}."
+        self._is_durable = False
         self._clock = clock
         self._publishing = _Link(url)
         self._receiving = _Link(url)
         self._declared: set[str] = set()
         self._consumers: dict[str, Consumer] = {}
 
+    def queue_name(self, inbox: str) -> str:
+        """What the queue of an inbox is called."""
+        declared = json.dumps([self._is_durable, _ARGUMENTS], sort_keys=True)
+        return f"{self._prefix}{blake2b(declared.encode(), digest_size=4).hexdigest()}.{inbox}"
+
+    async def _declare(self, channel: AbstractChannel, name: str) -> AbstractQueue:
+        try:
+            return await channel.declare_queue(name, durable=self._is_durable, arguments=_ARGUMENTS, timeout=_SECONDS)
+        except exceptions.AMQPError as error:
+            # The connection is gone with it; the next one asks for a queue that the server permits.
+            self._is_durable = self._is_durable or "transient_nonexcl_queues" in str(error)
+            raise
+
     async def publish(self, inbox: str, tickets: Sequence[Ticket]) -> None:
         """Put tickets into an inbox; returns when the server has confirmed them."""
-        name = self._prefix + inbox
+        name = self.queue_name(inbox)
         async with self._publishing.channel() as (channel, is_new):
             if is_new:
                 self._declared.clear()
             if name not in self._declared:
-                await _declare(channel, name)
+                await self._declare(channel, name)
                 self._declared.add(name)
             now = self._clock.now()
             for first in range(0, len(tickets), _BATCH):
@@ -84,7 +106,7 @@ class RabbitmqBroker:
                 self._forget_consumers()
             consumer = self._consumers.get(inbox)
             if consumer is None:
-                queue = await _declare(channel, self._prefix + inbox)
+                queue = await self._declare(channel, self.queue_name(inbox))
                 consumer = self._consumers[inbox] = Consumer(channel, queue)
             return await consumer.take(limit, wait)
 
@@ -150,7 +172,3 @@ class _Link:
         except Exception:
             # It is being thrown away because it does not work; how it ends is nobody's concern.
             return
-
-
-async def _declare(channel: AbstractChannel, name: str) -> AbstractQueue:
-    return await channel.declare_queue(name, durable=True, arguments=_ARGUMENTS, timeout=_SECONDS)

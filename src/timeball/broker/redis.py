@@ -19,7 +19,7 @@ from redis.backoff import NoBackoff
 
 from timeball.broker.interface import Ticket, rank_number, rank_of
 from timeball.domain.ids import ExecutionId
-from timeball.errors import BrokerUnavailable
+from timeball.errors import BrokerUnavailable, SettingsError
 
 _CONNECT_SECONDS = 3.0
 # A server that says nothing for so long, beyond what it was asked to wait, is gone.
@@ -27,6 +27,8 @@ _PATIENCE_SECONDS = 5.0
 _KEEP_SECONDS = 3600
 _BATCH = 1_000
 _CONNECTIONS = 4
+# What a server in cluster mode answers; it names slots and addresses, and no reason.
+_OF_A_CLUSTER = (exceptions.AskError, exceptions.ClusterDownError, exceptions.MovedError, exceptions.TryAgainError)
 _FOR_NOBODY = Ticket(ExecutionId(UUID(int=0)), "", rank_of(0))
 
 
@@ -40,6 +42,10 @@ class RedisBroker:
         self._prefix = f"timeball:{namespace}:"
         self._url = url
         self._clients: dict[float, Any] = {}
+        try:
+            self._new_pool(0).make_connection()
+        except (ValueError, TypeError, exceptions.RedisError) as error:
+            raise SettingsError([f"TIMEBALL_BROKER_URL cannot be used: {error}"]) from error
 
     async def publish(self, inbox: str, tickets: Sequence[Ticket]) -> None:
         """Put tickets into an inbox; returns when the server has them."""
@@ -81,22 +87,33 @@ class RedisBroker:
             # Its name may lead to another server by now, and this one have become a replica.
             with suppress(exceptions.RedisError, OSError):
                 await client.connection_pool.disconnect()
-            raise BrokerUnavailable(f"Redis: {str(error) or type(error).__name__}") from error
+            raise BrokerUnavailable(f"Redis: {_reason(error)}") from error
 
     def _known_client(self, wait: float) -> Any:
         """Its own connections for each time to wait: one that blocks has no time for others."""
         if wait not in self._clients:
-            pool: Any = BlockingConnectionPool.from_url(
-                self._url,
-                max_connections=_CONNECTIONS,
-                socket_connect_timeout=_CONNECT_SECONDS,
-                socket_timeout=wait + _PATIENCE_SECONDS,
-                socket_keepalive=True,
-                # Whoever called tries again, and says so meanwhile.
-                retry=Retry(NoBackoff(), 0),
-            )
-            self._clients[wait] = Redis.from_pool(pool)
+            self._clients[wait] = Redis.from_pool(self._new_pool(wait))
         return self._clients[wait]
+
+    def _new_pool(self, wait: float) -> Any:
+        return BlockingConnectionPool.from_url(
+            self._url,
+            max_connections=_CONNECTIONS,
+            socket_connect_timeout=_CONNECT_SECONDS,
+            socket_timeout=wait + _PATIENCE_SECONDS,
+            socket_keepalive=True,
+            # Whoever called tries again, and says so meanwhile.
+            retry=Retry(NoBackoff(), 0),
+        )
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, _OF_A_CLUSTER):
+        return (
+            f"this server is part of a Redis Cluster ({type(error).__name__}: {error}), which Timeball does not support; "
+            "give the address of a Redis with cluster mode off"
+        )
+    return str(error) or type(error).__name__
 
 
 def _member(ticket: Ticket) -> bytes:

@@ -32,6 +32,43 @@ def database_problem(url: str) -> str | None:
     return _problem_of_hosts(hosts.split(",") if hosts else (), example)
 
 
+# What the clients of the brokers read behind the `?`; what is not here, Timeball sets by itself or they do not know.
+_REDIS = (
+    *("db", "username", "password", "client_name", "protocol"),
+    *("health_check_interval", "socket_connect_timeout", "socket_keepalive"),
+)
+_REDIS_TLS = (
+    *("ssl_ca_certs", "ssl_ca_path", "ssl_ca_data", "ssl_certfile", "ssl_keyfile", "ssl_password"),
+    *("ssl_cert_reqs", "ssl_check_hostname", "ssl_ciphers", "ssl_min_version"),
+)
+_RABBITMQ = ("name", "heartbeat", "auth")
+_RABBITMQ_TLS = ("cafile", "capath", "cadata", "certfile", "keyfile", "no_verify_ssl")
+# Those that name a file.
+BROKER_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "cafile", "certfile", "keyfile")
+
+
+def broker_parameter_problem(url: str) -> str | None:
+    """What is wrong with the parameters of a broker's URL: one that is unknown, or of TLS where there is none."""
+    parts = urlsplit(url)
+    is_redis = parts.scheme.startswith("redis")
+    plain, of_tls = (_REDIS, _REDIS_TLS) if is_redis else (_RABBITMQ, _RABBITMQ_TLS)
+    for name, _ in parse_qsl(parts.query, keep_blank_values=True):
+        if name in of_tls and not parts.scheme.endswith("s"):
+            return f"has {name}, which needs TLS, and begins with {parts.scheme}://, expected {parts.scheme}s://"
+        if name not in (*plain, *of_tls):
+            if not name.isidentifier() or ("@" in parts.query and "@" not in parts.netloc):
+                return f"has a parameter that is no name; {_ESCAPES}"
+            return f'has the parameter "{name}", which is unknown: {_meant(name, (*plain, *of_tls))}'
+    return None
+
+
+def _meant(name: str, known: Collection[str]) -> str:
+    import difflib  # for a mistyped one
+
+    alike = difflib.get_close_matches(name.lower(), known, 1, 0.6)
+    return f"did you mean {alike[0]}?" if alike else f"known are {', '.join(known)}"
+
+
 def _problem(url: str, schemes: Collection[str], example: str) -> str | None:
     scheme = _SCHEME.match(url)
     if scheme is None or scheme[0].lower() not in schemes:
