@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.queues import free_port
-from tests.system.cluster import LONG_LEASES, Cluster, eventually
+from tests.system.cluster import LONG_LEASES, Cluster, enqueue, eventually
+from timeball.commands import Commands
 
 pytestmark = pytest.mark.slow
 
@@ -135,4 +138,66 @@ async def test_an_output_that_takes_nothing_costs_its_lines_and_nothing_else(
 
     assert await up.exit_code(60) == 0
     assert cluster.value("SELECT count(*) FROM timeball.node") == 0
+    cluster.verify()
+
+
+def outcomes(cluster: Cluster) -> dict[tuple[str, str], int]:
+    """How many executions of each handler ended how."""
+    rows = cluster.sql("SELECT handler, state, count(*) FROM timeball.finished GROUP BY 1, 2")
+    return {(handler, state): number for handler, state, number in rows}
+
+
+@pytest.mark.parametrize("in_terminal", [True, False], ids=["in a terminal", "in a pipe"])
+async def test_handlers_that_misbehave_harm_nothing_but_themselves(
+    cluster: Cluster, commands: Commands, in_terminal: bool
+) -> None:
+    """MISBEHAVING_SECONDS=120 lets them do so for longer, and prints what came of it."""
+    cluster.environment |= LONG_LEASES | {
+        "TIMEBALL_WORKER__LEASE_SECONDS": "6",
+        "TIMEBALL_SCHEDULER__LEASE_SECONDS": "6",
+    }
+    (cluster.folder / "app.py").write_text(Path(__file__).with_name("misbehaving.py").read_text())
+    seconds = float(os.environ.get("MISBEHAVING_SECONDS", "15"))
+    address = f"http://127.0.0.1:{(port := free_port())}"
+    environment = {"TIMEBALL_LOG_FORMAT": "auto", "TIMEBALL_PORT": str(port)}
+
+    up = cluster.start("up", "app:tb", in_terminal=in_terminal, **environment)
+    await eventually(lambda: count(cluster, "neighbour") > 3 or not up.is_running, "it runs", 120)
+    killer = await enqueue(commands, "app:kill_the_worker", max_lost=1)
+    dead = await cluster.ends(killer, 120)
+    began = time.monotonic()
+    begun_at = cluster.value("SELECT now()")
+    await eventually(lambda: time.monotonic() - began >= seconds, "they had their time", seconds + 60)
+    before = count(cluster, "neighbour")
+    await eventually(lambda: count(cluster, "neighbour") > before + 3, "the neighbour runs on", 60)
+    said = {line["code"] for line in httpx.get(f"{address}/api/v1/doctor", timeout=60).json()["lines"]}
+    troubles = {node["trouble"] for node in httpx.get(f"{address}/api/v1/workers", timeout=60).json()["data"]}
+    page = httpx.get(f"{address}/", timeout=60)
+    if in_terminal:
+        up.press_ctrl_c()
+    else:
+        up.terminate()
+
+    assert await up.exit_code(90) == 0, up.tail()
+    ended = outcomes(cluster)
+    late = cluster.value(
+        "SELECT max(started_at - scheduled_for) FROM timeball.finished WHERE handler = 'app:neighbour' AND scheduled_for > %s",
+        begun_at,
+    )
+    skipped = cluster.sql(
+        "SELECT skip_range.* FROM timeball.skip_range JOIN timeball.job ON job.id = job_id WHERE job.name = 'neighbour'"
+    )
+    print(f"{seconds:g} s: {ended}; neighbour at most {late} late; {troubles}; {sorted(said)}")
+    assert {state for handler, state in ended if handler == "app:neighbour"} == {"succeeded"}
+    assert skipped == []
+    assert (dead["state"], dead["lost"]) == ("dead", 1)
+    assert ended["app:crash", "dead"] >= 3
+    assert "process.restarted" in up.text
+    assert "was ended by SIGKILL" in up.text
+    assert "loop.blocked" in up.text
+    assert "Traceback" not in up.text
+    assert "trouble" in said
+    assert any("its event loop stood still" in trouble for trouble in troubles)
+    assert page.status_code == 200
+    assert "its event loop stood still" in page.text
     cluster.verify()
