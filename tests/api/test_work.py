@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
 from typing import Any
 
 import httpx
@@ -15,8 +17,11 @@ from tests.api.test_conventions import check_problem
 from timeball import misfits
 from timeball.api.app import make_api
 from timeball.api.door import DEEPEST, _has_more_values, _is_too_deep
+from timeball.api.limits import Turns
+from timeball.api.problems import Refusal
 from timeball.dashboard.app import make_front
 from timeball.dashboard.pages import every_page
+from timeball.domain import marks
 from timeball.wiring import FrontParts
 
 MakeKey = Callable[[str], Awaitable[dict[str, str]]]
@@ -256,3 +261,88 @@ async def test_a_bulk_in_several_pieces_is_created_whole(client: httpx.AsyncClie
     response = await client.post("/jobs/bulk", json={"jobs": jobs})
 
     assert (response.status_code, response.json()["created"]) == (201, 250)
+
+
+# many queues
+
+
+async def test_many_queues_are_paged_and_their_numbers_bounded(client: httpx.AsyncClient, parts: FrontParts) -> None:
+    jobs = [{"handler": "h", "queue": f"q{number:03}"} for number in range(250)]
+    assert (await client.post("/jobs/bulk", json={"jobs": jobs})).json()["created"] == 250
+
+    names: list[str] = []
+    cursor: str | None = None
+    while True:
+        page = (await client.get("/queues", params={"limit": 100} | ({"cursor": cursor} if cursor else {}))).json()
+        names += [queue["name"] for queue in page["data"]]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+    metrics = (await client.get("/metrics")).json()
+    told = (await client.get("http://localhost:8080/metrics")).text
+    by_need = (await client.get("/queues?sort=need&limit=5")).json()
+
+    assert names == [f"q{number:03}" for number in range(250)]
+    assert (len(metrics["queues"]), metrics["queues_total"]) == (100, 250)
+    assert told.count("timeball_queue_depth{") == 101
+    assert 'timeball_queue_depth{queue="(other)"} 150.0' in told
+    assert "timeball_queues 250.0" in told
+    assert (len(by_need["data"]), by_need["total"], by_need["has_more"]) == (5, 250, True)
+    transport = httpx.ASGITransport(app=make_front(parts))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8080") as browser:
+        shown = (await browser.get("/queues")).text
+    assert shown.count('data-href="/queues/one') == 100
+    assert "150 more queues" in shown
+
+
+# requests that are much work
+
+
+async def test_requests_that_are_much_work_take_turns() -> None:
+    turns, order = Turns(), []
+    inside, go_on = asyncio.Event(), asyncio.Event()
+
+    async def work(name: str, number: int) -> None:
+        async with turns.of(name):
+            order.append((name, number))
+            inside.set()
+            await go_on.wait()
+
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(8):
+            tasks.create_task(work("a", number))
+        await inside.wait()
+        tasks.create_task(work("b", 0))
+        tasks.create_task(work("c", 0))
+        await asyncio.sleep(0)
+        with pytest.raises(Refusal, match="much work"):
+            await work("a", 8)
+        assert order == [("a", 0), ("b", 0)]
+        go_on.set()
+
+    assert len(order) == 10
+    assert [number for name, number in order if name == "a"] == list(range(8))
+
+
+async def test_a_wide_timeline_makes_no_more_marks_than_it_can_show(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [{"handler": "h", "name": f"job{number}", "interval_seconds": 60} for number in range(100)]
+    assert (await client.post("/jobs/bulk", json={"jobs": jobs})).json()["created"] == 100
+    made = 0
+    original = marks.fitted
+
+    def counted(rows: Any, *others: Any) -> Any:
+        nonlocal made
+        made = sum(len(row.marks) for row in rows)
+        return original(rows, *others)
+
+    monkeypatch.setattr("timeball.insights.timeline.fitted", counted)
+    now = (await client.get("/metrics")).json()["at"]
+    end = (datetime.fromisoformat(now) + timedelta(days=30)).isoformat()
+
+    drawn = await client.get("/timeline", params={"from": now, "to": end, "limit": 200, "width": 10_000})
+
+    assert drawn.status_code == 200
+    assert len(drawn.json()["rows"]) == 100
+    assert 0 < made <= 20_000

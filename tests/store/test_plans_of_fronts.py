@@ -247,8 +247,11 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "find_queue": ({"name": "limited 1"}, 1),
     "queue_limits": ({}, QUEUES),
     "waiting_in_queue": ({"queue": "q1", "limit": PAGE}, 5 * PAGE),
-    "queue_overview": ({"name": None, "most": PAGE}, RUNNING + 50 * PAGE),
-    "queue_overview, of one": ({"name": "q1", "most": PAGE}, RUNNING + 50 * PAGE),
+    "queue_overview": ({"name": None, "after": None, "rows": PAGE, "by_need": True, "most": PAGE}, RUNNING + 50 * PAGE),
+    "queue_overview, of one": (
+        {"name": "q1", "after": None, "rows": PAGE, "by_need": False, "most": PAGE},
+        RUNNING + 50 * PAGE,
+    ),
     "oldest_ready": ({"queues": ["q0", "q1", "q2"]}, QUEUES * 101),
     "uses_of_handlers": ({"most": PAGE}, RECURRING + PAGE),
     # Overviews.

@@ -16,7 +16,7 @@ from timeball.api.described import RouteNeeds
 from timeball.api.desk import ApiParts, Desk
 from timeball.api.docs_page import CONTENT_POLICY, render_docs
 from timeball.api.door import FrontDoor
-from timeball.api.limits import Limits
+from timeball.api.limits import Limits, Turns
 from timeball.api.openapi import openapi_document, served_below
 from timeball.api.problems import install_problems
 from timeball.api.routes import (
@@ -90,6 +90,7 @@ def make_api(parts: ApiParts, gate: Doorkeeper | None = None) -> FastAPI:
         catalogue=parts.catalogue,
         holder=parts.env.new_id(),
         longest_stream=parts.settings.api.longest_stream,
+        turns=Turns(),
     )
     install_problems(app)
     _add_pages(app)

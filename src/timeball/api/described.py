@@ -13,6 +13,7 @@ from fastapi.routing import iter_route_contexts
 from starlette.routing import BaseRoute
 
 from timeball.api.auth import Role, needs
+from timeball.api.desk import take_turn
 from timeball.api.parameters import known_parameters
 from timeball.api.problems import MEDIA_TYPE
 from timeball.api.schemas.common import Problem
@@ -34,8 +35,9 @@ def described(
     has_body: bool = False,
     fails: Sequence[int] = (),
     media_type: str = "application/json",
+    is_heavy: bool = False,
 ) -> dict[str, Any]:
-    """The arguments of a route that say who may use it, what it answers, and how it can fail."""
+    """The arguments of a route that say who may use it, what it answers, how it can fail, and whether it is much work."""
     codes = sorted({*_ALWAYS, *fails, *(_WITH_BODY if has_body else ())})
     responses: dict[int | str, Any] = {status: {} if status == 204 else {"content": {media_type: {"example": example}}}}
     responses |= {code: _problem_response(code) for code in codes}
@@ -47,7 +49,11 @@ def described(
     return {
         "status_code": status,
         "responses": responses,
-        "dependencies": [*([] if role is None else [Depends(needs(role))]), Depends(known_parameters)],
+        "dependencies": [
+            *([] if role is None else [Depends(needs(role))]),
+            Depends(known_parameters),
+            *([Depends(take_turn)] if is_heavy else []),
+        ],
         "openapi_extra": extra,
     }
 

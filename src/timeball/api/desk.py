@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any, Protocol
@@ -12,6 +12,7 @@ from fastapi import Depends, Request
 
 from timeball.api.auth import KeyRing
 from timeball.api.idempotency import Memory
+from timeball.api.limits import Turns
 from timeball.commands import Commands
 from timeball.domain.ids import ExecutionId
 from timeball.env import Env
@@ -89,6 +90,7 @@ class Desk:
     holder: UUID
     # After so long a stream of events ends, and its reader connects anew.
     longest_stream: timedelta
+    turns: Turns
 
 
 async def _desk(request: Request) -> Desk:
@@ -97,3 +99,11 @@ async def _desk(request: Request) -> Desk:
 
 
 TheDesk = Annotated[Desk, Depends(_desk)]
+
+
+async def take_turn(request: Request) -> AsyncIterator[None]:
+    """A dependency of routes that are much work: one request of a caller at a time."""
+    desk: Desk = request.app.state.desk
+    caller = request.state.caller
+    async with desk.turns.of("" if caller is None else caller.name):
+        yield

@@ -6,16 +6,22 @@ itself: two API processes let twice as much through, and no request waits for an
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections import OrderedDict
-from collections.abc import Callable
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 from timeball.api.problems import Refusal
 from timeball.settings import ApiSettings
 
 # Callers who have not been heard of for longest are forgotten first; their buckets would be full by now.
 _MOST_CALLERS = 10_000
+# They are mostly Python, of which a process runs one piece at a time: more together would only be slower.
+_HEAVY_AT_ONCE = 2
+_MOST_WAITING = 8
 
 
 @dataclass(slots=True)
@@ -99,6 +105,30 @@ class Limits:
                 self._callers.move_to_end(oldest)
                 return
             del self._callers[oldest]
+
+
+class Turns:
+    """Requests that are much work take turns: one of a caller at a time, and a few in all; the others wait, or are refused."""
+
+    def __init__(self) -> None:
+        self._room = asyncio.Semaphore(_HEAVY_AT_ONCE)
+        self._waiting: Counter[str] = Counter()
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    @asynccontextmanager
+    async def of(self, name: str) -> AsyncIterator[None]:
+        """The turn of a caller; Refusal (429) if too many of theirs wait for one."""
+        if self._waiting[name] >= _MOST_WAITING:
+            raise _too_many(f"{_MOST_WAITING} requests of this caller that are much work are under way already", 1)
+        lock = self._locks.setdefault(name, asyncio.Lock())
+        self._waiting[name] += 1
+        try:
+            async with lock, self._room:
+                yield
+        finally:
+            self._waiting[name] -= 1
+            if not self._waiting[name]:
+                del self._waiting[name]
 
 
 def _too_many(detail: str, wait: float) -> Refusal:

@@ -1,11 +1,13 @@
 """The numbers as Prometheus reads them.
 
 What the database counted is the same whichever process is asked, so ask one API; what a process counted itself is its own.
-No label names a job or an execution, and no more than a thousand pairs of queue and handler are told.
+No label names a job or an execution; no more than a thousand pairs of queue and handler, and no more than a hundred queues, are told
+one by one: those whose oldest execution waits longest.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import product
@@ -23,6 +25,8 @@ from timeball.telemetry.metrics import Counts
 
 _OPEN_METRICS = "application/openmetrics-text"
 _PAIR = ("queue", "handler")
+# Stands for all queues that are not told one by one.
+OTHER_QUEUES = "(other)"
 _OUTCOMES = ("succeeded", "cancelled", "dead", "skipped")
 _TRIES = ("failed", "timed_out", "lost")
 _LATENESS_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -31,12 +35,16 @@ _DURATION_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.
 
 async def exposition(meters: Meters, process: Counts, accept: str = "") -> tuple[bytes, str]:
     """Everything there is to tell, in the format that *accept* asks for, and the media type of that format."""
-    families = [
-        *_of_all_time(await meters.ever()),
-        *_of_this_moment(await meters.overview()),
-        *_of_the_database(await meters.database()),
-        *process.collect(),
-    ]
+    ever, overview, database = await meters.ever(), await meters.overview(), await meters.database()
+    own = list(process.collect())
+    # Aside: a thousand pairs are some ten thousand lines, and others wait for this loop.
+    return await asyncio.to_thread(_encoded, accept, ever, overview, database, own)
+
+
+def _encoded(
+    accept: str, ever: Sequence[Rollup], overview: Overview, database: dict[str, object], own: Sequence[Metric]
+) -> tuple[bytes, str]:
+    families = [*_of_all_time(ever), *_of_this_moment(overview), *_of_the_database(database), *own]
     registry = CollectorRegistry()
     registry.register(_Ready(families))
     # Only the name is asked for: the version in a header is the caller's own text, and would be repeated in the answer.
@@ -109,7 +117,13 @@ def _of_queues(overview: Overview) -> Iterator[Metric]:
         depth.add_metric(name, row["depth"])
         oldest.add_metric(name, _age(row["oldest_at"], overview.now.at))
         paused.add_metric(name, float(row["paused_at"] is not None))
+    total = overview.number_of_queues
+    if total > len(overview.queues):
+        # No queue of this name is told twice: parentheses around it would be odd for a real one.
+        told = sum(row["depth"] for row in overview.queues)
+        depth.add_metric((OTHER_QUEUES,), max(overview.now.queued - told, 0))
     yield from (depth, oldest, paused)
+    yield GaugeMetricFamily("timeball_queues", "Queues that are in use; at most 100 are told one by one.", total)
 
 
 def _of_nodes(overview: Overview) -> Iterator[Metric]:

@@ -12,8 +12,8 @@ from timeball.client.wishes import Moment
 
 
 def all_queues() -> Call[list[Queue]]:
-    """Every queue that has something ready or running, a pause or a limit."""
-    return get("/queues", many(Queue))
+    """Queues that have something ready or running, a pause or a limit, by name: the first 200."""
+    return get("/queues", many(Queue), limit=200)
 
 
 def queue(name: str) -> Call[Queue]:

@@ -27,6 +27,8 @@ _LONG_WAIT = timedelta(minutes=1)
 _LEAST_OVERRUN = timedelta(minutes=1)
 _OVERRUN = 3
 _MOST_OF_A_KIND = 10
+# Of more queues, those are looked at whose oldest execution waits longest.
+_MOST_QUEUES = 1_000
 # These are for whoever sets the house up, not for whoever is on duty.
 _NOT_URGENT = frozenset({"access", "clock", "versions", "tzdata", "embedded", "durability", "settings"})
 _GRAVITY = {Status.FAIL: 0, Status.WARN: 1, Status.OK: 2}
@@ -114,7 +116,7 @@ class Doctor:
         )
 
     async def _queues(self) -> list[QueueState]:
-        rows = await self._listing.queues()
+        rows = await self._listing.queues(limit=_MOST_QUEUES, by_need=True)
         return [
             QueueState(row["name"], row["depth"], row["paused_at"], row["oldest_at"], row["pause_reason"])
             for row in rows

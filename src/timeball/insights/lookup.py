@@ -307,8 +307,12 @@ class Insights:
     # machinery
 
     async def queues(self) -> list[dict[str, Any]]:
-        """Every queue that has something ready or running, a pause or a limit."""
-        return await self._listing.queues()
+        """Queues that have something ready or running, a pause or a limit: up to 200, whose oldest waits longest first."""
+        return await self._listing.queues(by_need=True)
+
+    async def queue_page(self, request: PageRequest) -> Page[dict[str, Any]]:
+        """All queues by name, a page at a time."""
+        return await self._listing.queue_page(request)
 
     async def queue(self, name: str) -> dict[str, Any]:
         """One queue; one that nobody has used is simply empty."""

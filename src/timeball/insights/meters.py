@@ -55,6 +55,11 @@ class Overview:
     nodes: Sequence[NodeStatus]
 
     @property
+    def number_of_queues(self) -> int:
+        """How many queues are in use; *queues* may be fewer."""
+        return self.queues[0]["total"] if self.queues else 0
+
+    @property
     def last_hour(self) -> Rollup:
         """The last hour as one."""
         return summed(self.hour.points, self.hour.since)
@@ -79,6 +84,10 @@ class Whose:
     handler: str | None = None
 
 
+# How many queues the numbers tell of one by one; how many there are is told beside them.
+MOST_TOLD_QUEUES = 100
+
+
 class Meters:
     """Reads the numbers."""
 
@@ -89,7 +98,7 @@ class Meters:
 
     async def overview(self) -> Overview:
         """This moment and the last hour."""
-        queues = await self._listing.queues()
+        queues = await self._listing.queues(limit=MOST_TOLD_QUEUES, by_need=True)
         found = await self._gauges.present()
         moment: datetime = found.pop("moment")
         waits = [

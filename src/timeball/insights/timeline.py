@@ -29,6 +29,7 @@ _MOST_PAST = 2_000
 _LEAST_PAST = 20
 _LONGEST_BAND = 200
 _PIXELS_A_STEP = 10
+_MOST_DRAWN = 20_000
 _LATER = RowName("not yet given to a worker", "", "worker")
 
 
@@ -100,7 +101,7 @@ class Timelines:
         return Timeline(
             now=now,
             wish=wish,
-            rows=fitted(rows, wish.end - wish.start, wish.width),
+            rows=await asyncio.to_thread(fitted, rows, wish.end - wish.start, wish.width),
             has_more=has_more,
             slots=slots,
             band=await self._band(wish, seen, dense, slots),
@@ -125,7 +126,8 @@ class Timelines:
 
     async def _look_ahead(self, wish: TimelineWish, start: datetime, seen: Seen) -> None:
         lines, has_more, seen.durations_at = await self._outlook.futures(wish.queue)
-        buckets = max(wish.width // PIXELS_A_MARK, 1)
+        # No more marks are made than a view could be made of: all rows together are fitted to far fewer.
+        buckets = max(min(wish.width // PIXELS_A_MARK, _MOST_DRAWN // wish.limit), 1)
         foresight = Foresight(even_edges(start, wish.end, buckets))
         # Aside: thousands of cron expressions are seconds of work, and others wait for this loop.
         seen.fires = await asyncio.to_thread(foresight.of, lines)
@@ -141,14 +143,14 @@ class Timelines:
             case RowsBy.QUEUES:
                 return await self._rows_of_queues(wish, seen, dense)
             case RowsBy.WORKERS:
-                return self._rows_of_workers(wish, seen, dense)
+                return await asyncio.to_thread(self._rows_of_workers, wish, seen, dense)
 
     async def _rows_of_queues(self, wish: TimelineWish, seen: Seen, dense: DensePast) -> tuple[list[Row], bool]:
         def name(queue: str) -> RowName:
             return RowName(queue, queue, "queue")
 
         parts = sorted_parts(seen, lambda run: name(run.queue), lambda fires: name(fires.line.queue))
-        rows = [drawn_row(one, seen, wish.start, wish.end, dense.now) for one in parts[: wish.limit]]
+        rows = await asyncio.to_thread(_drawn, parts[: wish.limit], seen, wish, dense.now)
         return await dense.complete(rows, _apart(wish), series_of_queue), len(parts) > wish.limit
 
     def _rows_of_workers(self, wish: TimelineWish, seen: Seen, dense: DensePast) -> tuple[list[Row], bool]:
@@ -161,8 +163,7 @@ class Timelines:
             return RowName(names.get(Incarnation(run.worker), shown), shown, "worker")
 
         parts = sorted_parts(seen, name, lambda _fires: _LATER)
-        rows = [drawn_row(one, seen, wish.start, wish.end, dense.now) for one in parts[: wish.limit]]
-        return rows, len(parts) > wish.limit
+        return _drawn(parts[: wish.limit], seen, wish, dense.now), len(parts) > wish.limit
 
     async def _rows_of_jobs(self, wish: TimelineWish, seen: Seen, dense: DensePast) -> tuple[list[Row], bool]:
         names = await self._names_of_jobs(seen)
@@ -177,7 +178,7 @@ class Timelines:
         ids = {name.key: job_id for job_id, name in names.items()}
         if seen.cut_before is not None:
             await self._read_on(wish, dense.now, {ids[one.name.key]: one for one in shown if one.name.key in ids})
-        rows = [drawn_row(one, seen, wish.start, wish.end, dense.now) for one in shown]
+        rows = await asyncio.to_thread(_drawn, shown, seen, wish, dense.now)
         own = [row for row in rows if row.key in ids]
         complete = {row.key: row for row in await dense.complete(own, _apart(wish), ids.__getitem__)}
         return [complete.get(row.key, row) for row in rows], len(parts) > wish.limit
@@ -225,6 +226,11 @@ class Timelines:
         if seen.cut_before is not None:
             await dense.load(load, edge, wish.queue)
         return load
+
+
+def _drawn(parts: Sequence[RowParts], seen: Seen, wish: TimelineWish, now: datetime) -> list[Row]:
+    """Rows with their marks; tens of thousands of them are some hundred milliseconds of work."""
+    return [drawn_row(one, seen, wish.start, wish.end, now) for one in parts]
 
 
 def _apart(wish: TimelineWish) -> timedelta:

@@ -33,6 +33,9 @@ from timeball.store.searching import ids_of_job
 from timeball.store.stretches import Walk
 
 _BY_ID = "id"
+_BY_QUEUE = "queue"
+# How many queues are shown where all of them are not asked for page by page.
+MOST_QUEUES = 200
 # In how many parts the time is cut in which the dead of a group died.
 _PARTS = 24
 
@@ -144,9 +147,26 @@ class Listing:
 
     # overviews
 
-    async def queues(self, name: str | None = None) -> list[dict[str, Any]]:
-        """Queues with depth, oldest instant, pause and limit; one of them, if it is named."""
-        return [dict(row) for row in await self._database.fetch("queue_overview", name=name, most=EXACT_UP_TO)]
+    async def queues(
+        self, name: str | None = None, *, after: str | None = None, limit: int = MOST_QUEUES, by_need: bool = False
+    ) -> list[dict[str, Any]]:
+        """Queues with depth, oldest instant, pause and limit; one of them, if it is named.
+
+        At most *limit*, by name from behind *after* on; or *by_need*, those first whose oldest execution waits longest.
+        Each says in `total` how many there are in all.
+        """
+        rows = await self._database.fetch(
+            "queue_overview", name=name, after=after, rows=limit, by_need=by_need, most=EXACT_UP_TO
+        )
+        return [dict(row) for row in rows]
+
+    async def queue_page(self, request: PageRequest) -> Page[dict[str, Any]]:
+        """Queues by name, a page at a time."""
+        after = None if request.cursor is None else read_cursor(request.cursor, _BY_QUEUE, 2)[0]
+        rows = await self.queues(after=after, limit=request.limit + 1)
+        shown = rows[: request.limit]
+        cursor = write_cursor(_BY_QUEUE, shown[-1]["name"], UUID(int=0)) if len(rows) > request.limit else None
+        return Page(shown, cursor)
 
     async def waiting_counts(self) -> dict[str, int]:
         """How much is scheduled, retrying, queued and running, each counted up to 10,001."""

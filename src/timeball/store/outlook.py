@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -78,7 +79,9 @@ class Outlook:
         rows = await self._database.fetch("futures", most=most + 1)
         wanted = [row for row in rows[:most] if row["due_kind"] == "occurrence" and queue in (None, row["queue"])]
         durations = await self.durations([JobId(row["id"]) for row in wanted])
-        return Futures([_line(row, durations) for row in wanted], len(rows) > most, durations.read_at)
+        # Aside: thousands of schedules are read here, and others wait for this loop.
+        lines = await asyncio.to_thread(lambda: [_line(row, durations) for row in wanted])
+        return Futures(lines, len(rows) > most, durations.read_at)
 
     async def future_of(self, job_id: JobId) -> Line | None:
         """The future of one job, whether it recurs or runs once; None if nothing of it is to come by itself."""

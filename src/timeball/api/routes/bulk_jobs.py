@@ -53,7 +53,7 @@ _SINGULAR = frozenset(
 )
 _ITEM = {"index": 0, "status": "created", "job_id": JOB_ID, "execution_id": EXECUTION_ID, "error": None}
 _CREATE: dict[str, Any] = described(
-    Role.EDITOR, {"created": 1, "failed": 0, "results": [_ITEM]}, status=201, has_body=True, fails=[409]
+    Role.EDITOR, {"created": 1, "failed": 0, "results": [_ITEM]}, status=201, has_body=True, fails=[409], is_heavy=True
 )
 _CREATE["openapi_extra"]["requestBody"] = {
     "required": True,

@@ -38,8 +38,8 @@ _EXAMPLE = "\r\n".join(
         "",
     ]
 )
-_ALL = described(Role.VIEWER, _EXAMPLE, media_type="text/calendar")
-_OF_A_JOB = described(Role.VIEWER, _EXAMPLE, media_type="text/calendar", fails=[404])
+_ALL = described(Role.VIEWER, _EXAMPLE, media_type="text/calendar", is_heavy=True)
+_OF_A_JOB = described(Role.VIEWER, _EXAMPLE, media_type="text/calendar", fails=[404], is_heavy=True)
 
 
 @router.get("/calendar.ics", response_class=Response, **_ALL)

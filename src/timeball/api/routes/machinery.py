@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Query
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.responses import Response
 
 from timeball.api.auth import Role, TheCaller
-from timeball.api.described import MOMENT, WORKER_ID, described
+from timeball.api.described import MOMENT, WORKER_ID, described, listed
 from timeball.api.desk import TheDesk
 from timeball.api.routes.jobs import IdempotencyKey
-from timeball.api.schemas.common import Many, Reason
+from timeball.api.schemas.common import ListOut, Many, Reason
 from timeball.api.schemas.machinery import NodeOut, PurgeIn, PurgeOut, QueueLimit, QueueOut
-from timeball.api.views import answer, node_document, queue_document
+from timeball.api.views import answer, node_document, page_document, queue_document
 from timeball.domain.ids import parse_id, show
 from timeball.domain.instants import shown
 from timeball.domain.node import NodeKind, NodeStatus
+from timeball.domain.search import PageRequest
 from timeball.domain.text import check_label
 from timeball.errors import InvalidInput, NotFound
 
@@ -75,11 +76,24 @@ _NODE_EXAMPLE = {
 
 
 @router.get(
-    "/queues", tags=["queues"], response_model=Many[QueueOut], **described(Role.VIEWER, {"data": [_QUEUE_EXAMPLE]})
+    "/queues", tags=["queues"], response_model=ListOut[QueueOut], **described(Role.VIEWER, listed(_QUEUE_EXAMPLE))
 )
-async def list_queues(desk: TheDesk) -> Response:
+async def list_queues(
+    desk: TheDesk,
+    limit: Annotated[int, Query(ge=1, le=200, description="How many.")] = 200,
+    cursor: Annotated[str | None, Query(max_length=1_000, description="`next_cursor` of the page before.")] = None,
+    sort: Annotated[
+        Literal["name", "need"], Query(description="`need`: whose oldest waits longest; one page.")
+    ] = "name",
+) -> Response:
     """Every queue that has something ready or running, a pause or a limit; with its depth and its oldest wait."""
-    return answer({"data": [queue_document(row) for row in await desk.insights.queues()]})
+    if sort == "need":
+        rows = (await desk.insights.queues())[:limit]
+        total = rows[0]["total"] if rows else 0
+        shown = [queue_document(row) for row in rows]
+        return answer({"data": shown, "next_cursor": None, "has_more": len(rows) < total, "total": total})
+    page = PageRequest(limit=limit, cursor=cursor)
+    return answer(page_document(await desk.insights.queue_page(page), page, queue_document))
 
 
 @router.get("/queues/{queue:words}", tags=["queues"], response_model=QueueOut, **described(Role.VIEWER, _QUEUE_EXAMPLE))

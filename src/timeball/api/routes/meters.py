@@ -58,6 +58,7 @@ _METRICS_EXAMPLE = {
     "now": _WAITING | {"late": 0, "overdue": 0, "dead": 17, "oldest_seconds": 0.0},
     "last_hour": _COUNTS | {"failure_share": 0.001},
     "queues": [{"name": "default", "depth": 0, "running": 3, "oldest_seconds": None, "is_paused": False}],
+    "queues_total": 1,
     "nodes": {"workers": 2, "schedulers": 1, "slots": 40, "busy": 3, "draining": 0},
 }
 
@@ -138,6 +139,7 @@ def metrics_document(found: Overview) -> Document:
         },
         "last_hour": counts_document(last_hour) | {"failure_share": last_hour.tally.failure_share},
         "queues": [_queue_document(one) for one in found.queues],
+        "queues_total": found.number_of_queues,
         "nodes": {
             "workers": len(workers),
             "schedulers": len(found.nodes) - len(workers),

@@ -110,7 +110,7 @@ Days = Annotated[int, Query(ge=1, le=31, description="For how many days, today i
 Zone = Annotated[str, Query(max_length=200, description="Whose days and hours: an IANA time zone.")]
 
 
-@router.get("/timeline", response_model=TimelineOut, **described(Role.VIEWER, _TIMELINE_EXAMPLE))
+@router.get("/timeline", response_model=TimelineOut, **described(Role.VIEWER, _TIMELINE_EXAMPLE, is_heavy=True))
 async def timeline(
     desk: TheDesk,
     start: From = None,
@@ -129,7 +129,7 @@ async def timeline(
     return answer(timeline_document(await desk.insights.timeline(wish)))
 
 
-@router.get("/forecast", response_model=ForecastOut, **described(Role.VIEWER, _FORECAST_EXAMPLE))
+@router.get("/forecast", response_model=ForecastOut, **described(Role.VIEWER, _FORECAST_EXAMPLE, is_heavy=True))
 async def forecast(
     desk: TheDesk,
     days: Days = 7,
@@ -148,7 +148,7 @@ async def forecast(
 @router.get(
     "/forecast/collisions",
     response_model=Many[CollisionOut],
-    **described(Role.VIEWER, {"data": [COLLISION_EXAMPLE]}),
+    **described(Role.VIEWER, {"data": [COLLISION_EXAMPLE]}, is_heavy=True),
 )
 async def collisions(desk: TheDesk, days: Days = 7, queue: Queue = None, timezone: Zone = "UTC") -> Response:
     """Which jobs want more slots than there are, when, for how long, and about how much delay that adds; the worst first."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 
 class Percentiles(BaseModel):
@@ -113,5 +113,6 @@ class MetricsOut(BaseModel):
     at: datetime
     now: NowOut
     last_hour: LastHourOut
-    queues: list[QueueNumbers]
+    queues: list[QueueNumbers] = Field(description="Up to 100: those whose oldest execution waits longest.")
+    queues_total: int
     nodes: NodeNumbers

@@ -15,14 +15,19 @@ from timeball.dashboard.visit import Undo, Visit
 from timeball.dashboard.wording import counted
 
 pages = Pages()
+_MOST_SHOWN = 100
 
 
 @pages.get("/queues")
 async def queues(visit: Visit) -> Response:
-    """All queues in use."""
+    """The queues in use: all of them by name, or those that need somebody most, if they are many."""
     workers = (await visit.api.get("workers"))["data"]
-    rows = [_row(queue, workers) for queue in (await visit.api.get("queues"))["data"]]
-    return visit.page("queues.html", part="partials/queues.html", rows=rows, workers=workers)
+    found = await visit.api.get("queues", sort="need", limit=_MOST_SHOWN)
+    rows = [_row(queue, workers) for queue in found["data"]]
+    left_out = found["total"] - len(rows)
+    if not left_out:
+        rows.sort(key=lambda row: row["name"])
+    return visit.page("queues.html", part="partials/queues.html", rows=rows, workers=workers, left_out=left_out)
 
 
 @pages.get("/queues/one")

@@ -34,7 +34,7 @@ async def nav(visit: Visit) -> Response:
     numbers = {
         "/jobs": 0 if named.total is None else named.total.count,
         "/dead": metrics["now"]["dead"],
-        "/queues": len(metrics["queues"]),
+        "/queues": metrics["queues_total"],
         "/workers": metrics["nodes"]["workers"],
     }
     visit.site.counts.update({path: short_number(value) for path, value in numbers.items()})

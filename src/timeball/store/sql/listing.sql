@@ -172,7 +172,8 @@ ON CONFLICT (execution_id) DO NOTHING
 RETURNING execution_id;
 
 -- name: queue_overview
--- Every queue that has something ready, running, a pause or a limit, or a living worker that names it. Depths are counted up to :most; the oldest is one probe a lane.
+-- Queues that have something ready, running, a pause or a limit, or a living worker that names them: :rows of them, by name from behind :after on, or by how long their oldest waits.
+-- Depths are counted up to :most, of the chosen ones only; the oldest is one probe a lane. `total` counts all of them.
 -- `whole` as in lanes.
 WITH RECURSIVE whole AS MATERIALIZED (
     SELECT 0::smallint AS lowest, 100::smallint AS highest, '-infinity'::timestamptz AS first, 'infinity'::timestamptz AS last
@@ -213,17 +214,30 @@ known AS (
     SELECT unnest(queues) FROM timeball.node WHERE kind = 'worker' AND lease_until > coalesce(:now, now())
     UNION
     SELECT :name::text WHERE :name::text IS NOT NULL
+),
+oldest AS (
+    SELECT queue, min(run_at) AS run_at
+    FROM lane
+    GROUP BY queue
+),
+chosen AS MATERIALIZED (
+    SELECT known.name, busy.running, oldest.run_at, count(*) OVER () AS total
+    FROM known
+    LEFT JOIN busy ON busy.queue = known.name
+    LEFT JOIN oldest ON oldest.queue = known.name
+    WHERE (:name::text IS NULL OR known.name = :name::text)
+      AND (:after::text IS NULL OR known.name > :after::text)
+    ORDER BY CASE WHEN :by_need THEN oldest.run_at END, known.name
+    LIMIT :rows
 )
-SELECT known.name, queue.paused_at, queue.pause_reason, queue.max_running, coalesce(busy.running, 0) AS running,
-       (SELECT count(*) FROM (SELECT 1 FROM timeball.ready WHERE ready.queue = known.name LIMIT :most + 1) AS few) AS depth,
-       (SELECT min(lane.run_at) FROM lane WHERE lane.queue = known.name) AS oldest_at,
-       coalesce(:now, now()) AS moment
-FROM known
-LEFT JOIN timeball.queue ON queue.name = known.name
-LEFT JOIN busy ON busy.queue = known.name
-WHERE :name::text IS NULL
-   OR known.name = :name::text
-ORDER BY known.name;
+SELECT chosen.name, queue.paused_at, queue.pause_reason, queue.max_running, coalesce(chosen.running, 0) AS running,
+       (SELECT count(*) FROM (SELECT 1 FROM timeball.ready WHERE ready.queue = chosen.name LIMIT :most + 1) AS few) AS depth,
+       chosen.run_at AS oldest_at,
+       coalesce(:now, now()) AS moment,
+       chosen.total
+FROM chosen
+LEFT JOIN timeball.queue ON queue.name = chosen.name
+ORDER BY CASE WHEN :by_need THEN chosen.run_at END, chosen.name;
 
 -- name: waiting_counts
 -- How much waits and runs, each counted up to :most.
