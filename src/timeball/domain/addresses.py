@@ -53,7 +53,7 @@ def broker_parameter_problem(url: str) -> str | None:
     is_redis = parts.scheme.startswith("redis")
     plain, of_tls = (_REDIS, _REDIS_TLS) if is_redis else (_RABBITMQ, _RABBITMQ_TLS)
     for name, _ in parse_qsl(parts.query, keep_blank_values=True):
-        if name in of_tls and not parts.scheme.endswith("s"):
+        if name in of_tls and parts.scheme not in ("rediss", "amqps"):
             return f"has {name}, which needs TLS, and begins with {parts.scheme}://, expected {parts.scheme}s://"
         if name not in (*plain, *of_tls):
             if not name.isidentifier() or ("@" in parts.query and "@" not in parts.netloc):
