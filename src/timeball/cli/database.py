@@ -94,11 +94,14 @@ def run_check(reference: str | None) -> int:
     from timeball.clock import SystemClock
     from timeball.handlers.box import Box
     from timeball.settings import unknown_variables
+    from timeball.store.database_url import DatabaseUrl
     from timeball.store.migrate import newest_known
     from timeball.wiring import opened
 
     program = load_program(reference)
     settings = settings_of(program)
+    if settings.database_url is not None:
+        DatabaseUrl.parse(settings.database_url)
     # What a worker would refuse of them, it would refuse only when the database is open.
     Box(settings, SystemClock(), settings.data_dir)
     typer.echo("settings    fine")
