@@ -60,13 +60,14 @@ class MountedFront:
     async def open(self) -> ASGIApp:
         """Open the database, unless that is done."""
         from timeball.dashboard.app import make_front
+        from timeball.telemetry.emitting import make_emit
         from timeball.wiring import front_parts, opened
 
         async with self._opening:
             if self._front is None:
                 settings = self._settings()
                 parts = await self._stack.enter_async_context(opened(settings, self._env()))
-                front = front_parts(settings, parts.store, parts.commands)
+                front = front_parts(settings, parts.store, parts.commands, emit=make_emit(settings))
                 self._front = make_front(front, host_gate(front.keys, self._auth))
         return self._front
 

@@ -15,7 +15,7 @@ from timeball.broker.interface import Broker
 from timeball.broker.opening import make_broker
 from timeball.broker.postgres import PostgresBroker
 from timeball.commands import Commands
-from timeball.domain.events import Emit
+from timeball.domain.events import Emit, ignore
 from timeball.domain.handler import Handler, RunStyle
 from timeball.domain.ids import Incarnation
 from timeball.domain.node import Node, NodeKind
@@ -145,6 +145,7 @@ class FrontParts:
     insights: Insights
     live: Live
     process: Counts
+    emit: Emit
     keys: Keys
     sessions: Sessions
     requests: Requests
@@ -152,7 +153,13 @@ class FrontParts:
     catalogue: Catalogue
 
 
-def front_parts(settings: Settings, store: Store, commands: Commands, process: Counts | None = None) -> FrontParts:
+def front_parts(
+    settings: Settings,
+    store: Store,
+    commands: Commands,
+    process: Counts | None = None,
+    emit: Emit = ignore,
+) -> FrontParts:
     """What a front needs, over an open store; *process* is what the nodes beside it count."""
     # A worker alone answers no questions, and has no memory for them.
     from timeball.insights import Insights
@@ -161,18 +168,21 @@ def front_parts(settings: Settings, store: Store, commands: Commands, process: C
     from timeball.store.keys import Keys
     from timeball.store.listing import Listing
     from timeball.store.sessions import Sessions
-    from timeball.telemetry.metrics import ProcessMetrics
+    from timeball.telemetry.emitting import Emitter
+    from timeball.telemetry.metrics import FrontMetrics, ProcessMetrics, Together
 
     listing = Listing(store.database, store.jobs)
+    counted = FrontMetrics()
     return FrontParts(
         settings=settings,
         env=store.env,
         commands=commands,
         insights=Insights(store, listing, settings),
         live=Live(store.env, store),
-        process=process or ProcessMetrics(),
+        process=Together(process or ProcessMetrics(), counted),
+        emit=Emitter(emit, counted.emit),
         keys=Keys(store.database, store.jobs),
-        sessions=Sessions(store.database),
+        sessions=Sessions(store.database, store.jobs),
         requests=Requests(store.database),
         dead_letters=listing,
         # Nothing of this box is opened: it only tells what there is.

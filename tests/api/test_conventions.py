@@ -7,6 +7,7 @@ import gzip
 from datetime import timedelta
 from hashlib import sha256
 from typing import Any
+from urllib.parse import quote
 from uuid import UUID
 
 import httpx
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from tests.factories import FAILURE, claim_all, enqueue, found, record, table
 from timeball.api.app import make_api
+from timeball.api.door import QUESTIONS
 from timeball.api.export import cell
 from timeball.api.openapi import served_below
 from timeball.commands import Commands
@@ -363,15 +365,22 @@ async def test_an_odd_key_is_refused(client: httpx.AsyncClient, key: str) -> Non
 
 
 async def test_security_12_exports_are_harmless_in_a_spreadsheet(client: httpx.AsyncClient) -> None:
-    for name in ("=1+1", "+1", "-1", "@SUM(A1)", "\tx", "\rx", "fine"):
+    names = ("=1+1", "+1", "-1", "@SUM(A1)", "＝1+1", "＋1", "－1", "＠SUM(A1)", "fine")
+    for name in names:
         response = await client.post("/jobs", json={"handler": "h", "name": name, "description": name})
+        assert response.status_code == 201
+    for number, text in enumerate(("\tx", "\rx", "\nx")):
+        response = await client.post("/jobs", json={"handler": "h", "name": f"b{number}", "description": text})
         assert response.status_code == 201
 
     text = (await client.get("/jobs/export")).text
     lines = (await client.get("/jobs/export", params={"format": "jsonl"})).text.splitlines()
 
-    for name in ("'=1+1", "'+1", "'-1", "'@SUM(A1)", "'\tx", '"\'\rx"', "fine"):
-        assert f",{name},{name}," in text
+    for name in names:
+        shown = name if name == "fine" else f"'{name}"
+        assert f",{shown},{shown}," in text
+    for shown in ("'\tx", '"\'\rx"', '"\'\nx"'):
+        assert f",{shown}," in text
     assert ",=1" not in text
     assert {orjson.loads(line)["name"] for line in lines} >= {"=1+1", "fine"}
 
@@ -547,3 +556,66 @@ async def test_any_bytes_are_answered(client: httpx.AsyncClient, body: bytes) ->
     response = await client.post("/jobs", content=body)
 
     assert response.status_code in (201, 400, 422)
+
+
+# labels
+
+
+@pytest.mark.parametrize("label", ["a\x1b[2Jb", "a\nb", "a\tb", "a\x7fb", "a\x9bb", "a\u202eb", "a\u2066b", "a\u2028b"])
+async def test_a_label_that_deceives_is_refused_at_every_door(client: httpx.AsyncClient, label: str) -> None:
+    await client.post("/jobs", json={"handler": "h", "name": "there"})
+    wishes: list[dict[str, Any]] = [
+        {"name": label},
+        {"handler": label},
+        {"queue": label},
+        {"tags": ["fine", label]},
+        {"limit_key": label, "max_running": 1},
+        {"unique_key": label},
+    ]
+    tries = [("POST", "/jobs", {"handler": "h"} | wish) for wish in wishes]
+    tries += [("POST", "/jobs/bulk", {"jobs": [{"handler": "h"} | wish]}) for wish in wishes]
+    tries += [("PATCH", "/jobs/there", wish) for wish in wishes[:4]]
+    tries += [
+        ("POST", "/jobs/sync", {"jobs": [{"handler": "h", "name": label}], "declared_by": "app"}),
+        ("POST", "/jobs/sync", {"jobs": [{"handler": "h", "name": "a"}], "declared_by": label}),
+        ("POST", "/jobs/there/duplicate", {"name": label}),
+        ("POST", "/templates", {"name": label, "job": {"handler": "h"}}),
+        ("POST", f"/queues/{quote(label, safe='')}/pause", {}),
+        ("PATCH", f"/queues/{quote(label, safe='')}", {"max_running": 3}),
+    ]
+
+    for method, path, body in tries:
+        refused = await client.request(method, path, json=body)
+        assert refused.status_code == 422, (method, path, body, refused.text)
+    assert [job["name"] for job in (await client.get("/jobs")).json()["data"]] == ["there"]
+
+
+# questions under an Idempotency-Key
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/schedules/preview", {"schedule": "0 3 * * *"}),
+        ("/schedules/suggest", {"queues": ["default"]}),
+        ("/jobs/sync", {"jobs": [{"handler": "h", "name": "a"}], "declared_by": "app", "dry_run": True}),
+        ("/executions/bulk", {"action": "cancel", "filter": {"queue": "q"}, "dry_run": True}),
+        ("/jobs/bulk/pause", {"filter": {"queue": "q"}, "dry_run": True}),
+    ],
+)
+async def test_what_changes_nothing_is_not_remembered(
+    client: httpx.AsyncClient, store: Store, path: str, body: dict[str, Any]
+) -> None:
+    for _ in range(2):
+        answered = await client.post(path, json=body, headers={"Idempotency-Key": "once"})
+        assert answered.status_code < 300, answered.text
+        assert "idempotent-replayed" not in answered.headers
+
+    assert await table(store, "idempotency_key") == []
+
+
+def test_every_question_of_a_viewer_is_known_as_one(parts: FrontParts) -> None:
+    paths = make_api(parts).openapi()["paths"]
+    asked = {path for path, verbs in paths.items() if verbs.get("post", {}).get("x-role") == "viewer"}
+
+    assert asked == QUESTIONS

@@ -437,7 +437,7 @@ async def test_queues_show_depth_and_oldest_wait(client: httpx.AsyncClient, stor
     assert (await client.get("/queues/nobody")).json()["depth"] == 0
 
 
-@pytest.mark.parametrize("name", ["mail", "mail/eu", "two\nlines", "mail\n"])
+@pytest.mark.parametrize("name", ["mail", "mail/eu", "two words", "夜/間"])
 async def test_a_queue_is_found_by_whatever_name_it_has(client: httpx.AsyncClient, name: str) -> None:
     path = f"/queues/{quote(name, safe='')}"
 
@@ -478,6 +478,11 @@ async def test_health_looks_at_the_database(client: httpx.AsyncClient, store: St
     assert {check["name"] for check in warned.json()["checks"]} >= {"database", "schema", "workers", "shards"}
     assert (ready.status_code, ready.json()["status"]) == (200, "ok")
     assert (broken.status_code, broken.json()["status"]) == (503, "fail")
+    for told in (ready.json(), broken.json()):
+        assert told.keys() == {"status", "checks"}
+        assert all(check.keys() == {"name", "status"} for check in told["checks"])
+    assert warned.json()["version"]
+    assert warned.json()["checks"][0]["detail"]
     assert live.status_code == 200
     assert (await client.get("/jobs")).json()["code"] == "store_unavailable"
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Cli
+from tests.cli.test_terminal import on_a_terminal
 from tests.cli.world import make_world
 from tests.conftest import FreshDatabase
-from tests.factories import FAILURE, claim_all, enqueue, found, record
+from tests.factories import FAILURE, claim_all, enqueue, found, make_job, make_node, record
 from timeball.cli.following import LAST_WORDS_SECONDS
 from timeball.cli.tail import event_words
+from timeball.commands import Actor, Commands
 from timeball.domain.execution import Failed
 from timeball.domain.ids import ExecutionId, parse_id
 from timeball.env import Env
@@ -77,6 +80,63 @@ def test_a_line_of_tail_says_what_when_and_how_late() -> None:
     ]
     assert event_words(died).split()[-2:] == ["exe_1", "ConnectError"]
     assert event_words(event).index("exe_1") == event_words(died).index("exe_1")
+
+
+HOSTILE = "x\x1b]0;owned\x07\x9b2J\u202e\n00:00:00.000 ✓ succeeded"
+
+
+def test_a_line_of_tail_stays_one_line_and_moves_no_cursor() -> None:
+    event = {
+        "type": "queue.pause",
+        "at": "2026-11-16T10:41:20.004Z",
+        "subject": f"queue:{HOSTILE}",
+        "queue": HOSTILE,
+        "handler": HOSTILE,
+        "data": {"reason": HOSTILE},
+    }
+
+    assert event_words(event).isprintable()
+
+
+def test_tail_top_and_why_are_harmless_in_a_pipe(cli: Cli, fresh_database: FreshDatabase) -> None:
+    """What is said of a pause, and how a worker is called, are the words of others."""
+
+    async def prepare() -> None:
+        store = Store(fresh_database.dsn, Env())
+        await store.open(migrates=False)
+        await make_node(store, name=HOSTILE)
+        job = await make_job(store, name="nightly", interval_seconds=3600)
+        commands = Commands(store, store.env)
+        await commands.pause(job.id, actor=Actor("ana", HOSTILE))
+        await store.close()
+
+    asyncio.run(prepare())
+
+    for words in (("top",), ("why", "nightly"), ("doctor",)):
+        done = cli(*words)
+        assert all(line.isprintable() for line in done.out.replace("\t", " ").splitlines()), done.out
+        assert "✓ succeeded" not in [line.strip() for line in done.out.splitlines()]
+    assert "owned" in cli("top").out
+    assert "owned" in cli("why", "nightly").out
+    # Programs get what there is.
+    assert cli("top", "--json").json["workers"][0]["name"] == HOSTILE
+
+
+def test_an_export_on_a_terminal_moves_no_cursor(cli: Cli, fresh_database: FreshDatabase, tmp_path: Path) -> None:
+    async def prepare() -> None:
+        store = Store(fresh_database.dsn, Env())
+        await store.open(migrates=False)
+        await make_job(store, name="nightly", interval_seconds=3600, description=HOSTILE)
+        await store.close()
+
+    asyncio.run(prepare())
+
+    _, seen = on_a_terminal("jobs", "export", folder=tmp_path)
+    piped = cli("jobs", "export").out
+
+    assert "owned" in seen
+    assert [part for part in ("\x1b]0;", "\x07", "\x9b", "\u202e") if part in seen] == []
+    assert HOSTILE in piped
 
 
 def test_top_prints_one_frame_for_a_pipe(cli: Cli) -> None:

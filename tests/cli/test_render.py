@@ -101,9 +101,10 @@ def test_documents_are_for_programs() -> None:
 
 def test_a_spreadsheet_runs_no_cell() -> None:
     out = io.StringIO()
-    Printer(Output.CSV, out=out).rows([{"a": "=1+1"}, {"a": "-5"}], [Column("a")])
+    cells = ("=1+1", "-5", "＝1", "＋1", "－x", "＠x", "\nx")
+    Printer(Output.CSV, out=out).rows([{"a": cell} for cell in cells], [Column("a")])
 
-    assert out.getvalue().splitlines() == ["a", "'=1+1", "-5"]
+    assert out.getvalue() == "a\n'=1+1\n-5\n'＝1\n'＋1\n'－x\n'＠x\n\"'\nx\"\n"
 
 
 def test_a_hostile_name_does_not_reach_the_terminal() -> None:
@@ -127,7 +128,11 @@ def test_a_hostile_text_does_not_move_the_cursor_anywhere_else_either() -> None:
     assert "[2J" in shown
     assert shown.count("lines") == 4
     assert [part for part in ("\x1b[2J", "\x1b]", "\x07", "\u202e") if part in shown] == []
-    # A pipe gets what there is.
+    # A pipe gets data as it is, and what is for people as harmless as on a terminal.
+    pipe = io.StringIO()
+    Printer(out=pipe).words(hostile)
+    Printer(out=pipe).styled(hostile, "none")
+    assert pipe.getvalue() == "�[2J�]0;owned�two lines�\n�[2J�]0;owned�two\nlines�\n"
     pipe = io.StringIO()
     Printer(out=pipe).line(hostile)
     assert pipe.getvalue() == hostile + "\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from typing import Any
 
 import orjson
@@ -37,10 +38,20 @@ def can_be_stored(text: str) -> bool:
     return "\0" not in text and not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
+def shows_as_it_is(text: str) -> bool:
+    """Neither control characters, nor separators of lines, nor what turns the direction around, by their Unicode names."""
+    is_turning = any(unicodedata.bidirectional(letter) in TURNING or letter in MARKS for letter in text)
+    return not is_turning and not any(unicodedata.category(letter) in ("Cc", "Zl", "Zp") for letter in text)
+
+
+TURNING = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+MARKS = "\u061c\u200e\u200f"
+
+
 @given(any_text)
 @settings(deadline=None)
 def test_a_label_is_kept_as_it_is_or_refused(text: str) -> None:
-    if text.strip() and len(text) <= MAX_LABEL and can_be_stored(text):
+    if text.strip() and len(text) <= MAX_LABEL and can_be_stored(text) and shows_as_it_is(text):
         assert check_label(text, "name") == text
     else:
         with pytest.raises(InvalidInput) as refusal:
@@ -55,6 +66,10 @@ def test_a_label_is_kept_as_it_is_or_refused(text: str) -> None:
         ("   ", "name has 3 characters, expected 1 to 200, not all blank"),
         ("x" * 201, "name has 201 characters, expected 1 to 200, not all blank"),
         ("a\0b", "name contains a NUL character, which cannot be stored"),
+        ("a\x1b[2J", "name contains the character U+001B, expected no control characters, line breaks or bidi marks"),
+        ("a\nb", "name contains the character U+000A, expected no control characters, line breaks or bidi marks"),
+        ("a\x9b2J", "name contains the character U+009B, expected no control characters, line breaks or bidi marks"),
+        ("a\u202eb", "name contains the character U+202E, expected no control characters, line breaks or bidi marks"),
         ("a\ud800", "name contains half of a surrogate pair, which is no character"),
         (7, "name is int, expected text"),
         (None, "name is NoneType, expected text"),
@@ -161,3 +176,21 @@ def test_the_largest_payload_fits() -> None:
     text = "x" * (MAX_PAYLOAD_BYTES - 2)
 
     assert len(to_json(text)) == MAX_PAYLOAD_BYTES
+
+
+def test_every_character_is_judged_by_what_unicode_says_of_it() -> None:
+    for code in range(1, 0x110000):
+        letter = chr(code)
+        if not can_be_stored(letter):
+            continue
+        try:
+            check_label(f"a{letter}b", "name")
+            is_accepted = True
+        except InvalidInput:
+            is_accepted = False
+        assert is_accepted == shows_as_it_is(letter), f"U+{code:04X}"
+
+
+def test_letters_of_any_script_and_joined_emoji_are_fine() -> None:
+    for label in ("nächtlich", "夜間", "ночной", "ליל", "a b", "👨‍👩‍👧", "e\u0301", "ﷺ"):
+        assert check_label(label, "name") == label

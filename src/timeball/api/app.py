@@ -16,7 +16,7 @@ from timeball.api.described import RouteNeeds
 from timeball.api.desk import ApiParts, Desk
 from timeball.api.docs_page import CONTENT_POLICY, render_docs
 from timeball.api.door import FrontDoor
-from timeball.api.limits import Limits, Turns
+from timeball.api.limits import KeyTries, Limits, Turns
 from timeball.api.openapi import openapi_document, served_below
 from timeball.api.problems import install_problems
 from timeball.api.routes import (
@@ -40,9 +40,9 @@ from timeball.api.routes import (
     time,
 )
 from timeball.api.views import answer
-from timeball.version import __version__
 
 PREFIX = "/api/v1"
+_API_VERSION = "1"
 _COMPRESS_FROM = 1_000
 # `bulk` and `sync` before the rest: a job could be called so. `system` last: looking for its routes builds all others.
 _ROUTERS = (
@@ -77,10 +77,17 @@ class _Api(FastAPI):
         return self.openapi_schema
 
 
-def make_api(parts: ApiParts, gate: Doorkeeper | None = None) -> FastAPI:
+def make_tries(parts: ApiParts) -> KeyTries:
+    """What API and dashboard of one process count together: requests by caller, and tries without a valid key."""
+    monotonic = parts.env.clock.monotonic
+    return KeyTries(Limits(parts.settings.api, monotonic), parts.keys, parts.emit, monotonic)
+
+
+def make_api(parts: ApiParts, gate: Doorkeeper | None = None, tries: KeyTries | None = None) -> FastAPI:
     """The whole API over the parts of an open process; keys open its gate, unless another one is given."""
     routes = list(all_routes())
-    app = _Api(title="Timeball", version=__version__, routes=routes, openapi_url=None, docs_url=None, redoc_url=None)
+    # The version of the API, not of the program: strangers may read this, and need not know what runs here.
+    app = _Api(title="Timeball", version=_API_VERSION, routes=routes, openapi_url=None, docs_url=None, redoc_url=None)
     app.state.desk = Desk(
         commands=parts.commands,
         insights=parts.insights,
@@ -100,7 +107,7 @@ def make_api(parts: ApiParts, gate: Doorkeeper | None = None) -> FastAPI:
         FrontDoor,
         gate=keeper,
         memory=parts.requests,
-        limits=Limits(settings, parts.env.clock.monotonic),
+        tries=tries or make_tries(parts),
         settings=settings,
         new_id=parts.env.new_id,
         needs=RouteNeeds(routes),

@@ -14,6 +14,7 @@ from timeball.api.auth import KeyRing
 from timeball.api.idempotency import Memory
 from timeball.api.limits import Turns
 from timeball.commands import Commands
+from timeball.domain.events import Emit
 from timeball.domain.ids import ExecutionId
 from timeball.env import Env
 from timeball.insights import Insights
@@ -66,6 +67,8 @@ class ApiParts(Protocol):
     def live(self) -> Live: ...
     @property
     def process(self) -> Counts: ...
+    @property
+    def emit(self) -> Emit: ...
     @property
     def keys(self) -> KeyRing: ...
     @property

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from timeball.api.auth import Caller, Doorkeeper, admit
 from timeball.api.described import RouteNeeds
 from timeball.api.idempotency import HEADER, Memory, answer_once
-from timeball.api.limits import Limits
+from timeball.api.limits import KeyTries
 from timeball.api.problems import Refusal, problem_for
 from timeball.domain.ids import show
 from timeball.errors import TimeballError
@@ -34,6 +34,8 @@ _MEGABYTE = 1024**2
 # The payload may be a hundred levels deep, and stands a few levels deep itself.
 DEEPEST = 110
 _BULK_PATH = "/api/v1/jobs/bulk"
+# Every POST that a viewer may send.
+QUESTIONS = frozenset({"/api/v1/schedules/preview", "/api/v1/schedules/suggest"})
 # Whether a process lives must not depend on whether its database does.
 _FOR_EVERYBODY = frozenset({"/api/v1/health/live", "/api/v1/health/ready", "/docs", "/openapi.json"})
 # Under this name a front of the same process, which has identified the caller itself, says who it is; no request can.
@@ -65,7 +67,7 @@ class FrontDoor:
         app: ASGIApp,
         gate: Doorkeeper,
         memory: Memory,
-        limits: Limits,
+        tries: KeyTries,
         settings: ApiSettings,
         new_id: Callable[[], UUID],
         needs: RouteNeeds,
@@ -73,7 +75,8 @@ class FrontDoor:
         self._app = app
         self._gate = gate
         self._memory = memory
-        self._limits = limits
+        self._tries = tries
+        self._limits = tries.limits
         self._settings = settings
         self._new_id = new_id
         self._needs = needs
@@ -115,7 +118,7 @@ class FrontDoor:
         if is_for_all:
             await self._answer(scope, headers, receive, send, None)
             return
-        name = _place(scope) if caller is None else caller.name
+        name = place_of(scope) if caller is None else caller.name
         self._limits.begin(name)
         try:
             await self._answer(scope, headers, receive, send, caller)
@@ -133,14 +136,13 @@ class FrontDoor:
         return known is not None and caller is not None and known.name == caller.name
 
     async def _identify(self, scope: Scope) -> Caller | None:
-        place = _place(scope)
+        place = place_of(scope)
         try:
             caller = await self._gate.identify(scope)
             return None if caller is None else replace(caller, place=caller.place or place)
         except Refusal:
-            # Whoever tries keys is counted by address, so that they cannot try for ever.
-            self._limits.begin(place)
-            self._limits.end(place)
+            await self._tries.refused(place, place)
+            self._tries.limit(place)
             raise
 
     async def _answer(
@@ -160,12 +162,12 @@ class FrontDoor:
         if _has_body(headers):
             _check_media_type(headers)
         body = await self._read_body(_own_path(scope), headers, receive)
-        self._limits.count_bytes(_place(scope) if caller is None else caller.name, len(body))
+        self._limits.count_bytes(place_of(scope) if caller is None else caller.name, len(body))
         # Whoever reads the body by hand finds it read already.
         scope["state"]["document"] = await self._parse(body, is_bulk=_own_path(scope) == _BULK_PATH) if body else None
         replayed = _Replayed(body, receive)
         key = headers.get(HEADER)
-        if method != "POST" or key is None or caller is None:
+        if method != "POST" or key is None or caller is None or _is_question(scope):
             await self._app(scope, replayed.receive, send)
             return
         await answer_once(self._memory, self._app, scope, replayed.receive, send, caller=caller, key=key, body=body)
@@ -182,7 +184,14 @@ class FrontDoor:
         return parse() if len(body) < _LARGE_BODY else await asyncio.to_thread(parse)
 
 
-def _place(scope: Scope) -> str:
+def _is_question(scope: Scope) -> bool:
+    """Whether a POST changes nothing: its answer need not be remembered, for asking again does no harm."""
+    document = scope["state"]["document"]
+    is_dry_run = isinstance(document, dict) and document.get("dry_run") is True
+    return is_dry_run or _own_path(scope) in QUESTIONS
+
+
+def place_of(scope: Scope) -> str:
     """From where a request came: the address of whoever opened the connection."""
     client = scope.get("client")
     return "http" if client is None else f"http {client[0]}"

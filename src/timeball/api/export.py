@@ -14,6 +14,7 @@ from starlette.responses import StreamingResponse
 
 from timeball.api.views import Document, to_bytes
 from timeball.domain.search import LARGEST_PAGE, Page, PageRequest
+from timeball.domain.wording import FORMULA_BEGINNINGS
 
 Format = Literal["csv", "jsonl", "json"]
 WithMark = Annotated[
@@ -26,10 +27,8 @@ _MEDIA_TYPES = {"csv": "text/csv", "jsonl": "application/jsonl", "json": "applic
 # Spreadsheets that do not guess UTF-8 do so behind this mark.
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _ITEMS_AT_A_TIME = 20
-# What a spreadsheet takes for the beginning of a formula.
-_DANGEROUS = ("=", "+", "-", "@", "\t", "\r")
 # An apostrophe in front of these is ours; one that was there before gets another, so that it can be told apart.
-_QUOTED = (*_DANGEROUS, "'")
+_QUOTED = (*FORMULA_BEGINNINGS, "'")
 
 
 async def exported(

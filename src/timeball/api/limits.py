@@ -10,11 +10,14 @@ import asyncio
 import math
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from typing import Protocol
 from weakref import WeakValueDictionary
 
 from timeball.api.problems import Refusal
+from timeball.domain.events import Emit, KeyRefused
+from timeball.errors import StoreError
 from timeball.settings import ApiSettings
 
 # Callers who have not been heard of for longest are forgotten first; their buckets would be full by now.
@@ -22,6 +25,8 @@ _MOST_CALLERS = 10_000
 # They are mostly Python, of which a process runs one piece at a time: more together would only be slower.
 _HEAVY_AT_ONCE = 2
 _MOST_WAITING = 8
+_LINES_A_MINUTE = 60
+_QUIET_SECONDS = 60.0
 
 
 @dataclass(slots=True)
@@ -129,6 +134,53 @@ class Turns:
             self._waiting[name] -= 1
             if not self._waiting[name]:
                 del self._waiting[name]
+
+
+class KeyNotes(Protocol):
+    """Where refused keys are written down."""
+
+    async def note_refused(self, place: str, count: int) -> None: ...
+
+
+class KeyTries:
+    """Requests and logins that bear no valid key: limited by address, counted, and told.
+
+    The log and the audit get one line a minute for each address, with the number of tries since the last, and sixty a minute in
+    all: an attacker must not fill them. The metric counts every try.
+    """
+
+    def __init__(self, limits: Limits, notes: KeyNotes, emit: Emit, monotonic: Callable[[], float]) -> None:
+        self.limits = limits
+        self._notes = notes
+        self._emit = emit
+        self._monotonic = monotonic
+        self._lines = Bucket(_LINES_A_MINUTE, _LINES_A_MINUTE / 60, _LINES_A_MINUTE, monotonic())
+        # When an address was told last, and how often it has tried since.
+        self._tries: OrderedDict[str, tuple[float, int]] = OrderedDict()
+
+    def limit(self, address: str) -> None:
+        """Count a try; Refusal (429) if there were too many from this address."""
+        self.limits.begin(address)
+        self.limits.end(address)
+
+    async def refused(self, address: str, place: str) -> None:
+        """Tell that a request or a login bore no valid key."""
+        count = self._count_to_tell(address)
+        self._emit(KeyRefused(place, count))
+        if count:
+            with suppress(StoreError):
+                await self._notes.note_refused(place, count)
+
+    def _count_to_tell(self, address: str) -> int:
+        """How many tries a line would tell of; 0 if none is to be written now."""
+        now = self._monotonic()
+        told_at, before = self._tries.pop(address, (-_QUIET_SECONDS, 0))
+        count = before + 1
+        is_due = now - told_at >= _QUIET_SECONDS and not self._lines.wait_for(1, now)
+        self._tries[address] = (now, 0) if is_due else (told_at, count)
+        if len(self._tries) > _MOST_CALLERS:
+            self._tries.popitem(last=False)
+        return count if is_due else 0
 
 
 def _too_many(detail: str, wait: float) -> Refusal:

@@ -39,7 +39,7 @@ async def _serve(settings: Settings, link: Link | None) -> None:
     else:
         tell_restart(link, emit)
     async with opened(settings) as parts:
-        front = front_parts(settings, parts.store, parts.commands, link)
+        front = front_parts(settings, parts.store, parts.commands, link, emit)
         server = ApiServer(front, make_front(front))
         await server.open()
         loop = asyncio.get_running_loop()

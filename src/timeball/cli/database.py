@@ -9,6 +9,7 @@ import typer
 from timeball.cli.render import Column, encodable_json
 from timeball.cli.session import Session, complete
 from timeball.cli.tree import DatabaseOf, command, noun, plain
+from timeball.cli.words import one_line
 
 database = noun("db", "The database: its schema.", ["timeball db status", "timeball db migrate"])
 
@@ -82,7 +83,7 @@ def run_verify(reference: str | None, *, as_json: bool) -> int:
             )
         else:
             for line in report.lines():
-                typer.echo(line)
+                typer.echo(one_line(line))
         return 0 if report.holds else 1
 
     return complete(work())

@@ -10,6 +10,7 @@ import typer
 from timeball.cli.render import Column, Kind, Printer, as_document
 from timeball.cli.session import Session
 from timeball.cli.tree import command, topic
+from timeball.cli.words import one_line
 from timeball.errors import SettingsError, StoreError, TimeballError
 
 _SIGNS = {"ok": "✓", "warn": "!", "fail": "✗"}
@@ -60,9 +61,10 @@ def _show_lines(lines: list[Mapping[str, Any]], printer: Printer) -> None:
     width = max((len(line["subject"]) for line in lines), default=0)
     for line in lines:
         printer.styled(
-            f"  {_SIGNS[line['status']]} {line['subject']:<{width}}  {line['found']}", _STYLES[line["status"]]
+            one_line(f"  {_SIGNS[line['status']]} {line['subject']:<{width}}  {line['found']}"),
+            _STYLES[line["status"]],
         )
         if line["advice"]:
-            printer.line(f"      {line['advice']}")
+            printer.words(f"      {line['advice']}")
     if not lines:
         printer.say("everything is in order")

@@ -70,7 +70,9 @@ async def _say_log(
 
 def log_words(session: Session, line: Any) -> str:
     """A line of a log, as people read it."""
-    return f"  {line.at:%H:%M:%S}.{line.at.microsecond // 1000:03d} {line.level:<7} {line.message}"
+    # Further lines stand to the right of it, so that none passes for a line of ours.
+    message = line.message.replace("\n", "\n" + " " * 23)
+    return f"  {line.at:%H:%M:%S}.{line.at.microsecond // 1000:03d} {line.level:<7} {message}"
 
 
 def show_end(session: Session, ended: Any) -> None:

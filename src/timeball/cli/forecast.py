@@ -79,7 +79,7 @@ def show_forecast(
         printer.rows(*((_suggestions(collisions), _SUGGESTION_COLUMNS) if spread else (_hours(forecast), _COLUMNS)))
     else:
         for line in drawn(forecast, collisions):
-            printer.line(line)
+            printer.words(line)
 
 
 def _hours(forecast: Document) -> Iterable[Document]:

@@ -23,6 +23,7 @@ from enum import StrEnum
 from typing import IO, TYPE_CHECKING, Any
 
 from timeball.cli.words import harmless, instant_words, one_line, plain_words, read_instant, span_words
+from timeball.domain.wording import FORMULA_BEGINNINGS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -185,15 +186,19 @@ class Printer:
         """A line of data: as it is for a pipe, harmless on a terminal."""
         self.screen((harmless(text) if self.is_terminal else text) + "\n")
 
+    def words(self, text: str) -> None:
+        """A line for people, in a pipe too: it stays one line and moves no cursor, whatever names and reasons it tells of."""
+        self.screen(one_line(text) + "\n")
+
     def screen(self, text: str) -> None:
         """Exactly this, with whatever commands to the terminal it holds."""
         self._out.write(text)
         self._out.flush()
 
     def styled(self, text: str, style: str) -> None:
-        """A line of data, coloured on a terminal that likes colours."""
+        """Something for people, coloured on a terminal that likes colours; harmless in a pipe too."""
         if not self.is_terminal:
-            self.line(text)
+            self.screen(harmless(text) + "\n")
             return
         self._console(self._out).print(harmless(text), style=style, markup=False, highlight=False, soft_wrap=True)
 
@@ -378,7 +383,7 @@ def _style(cell: str, column: Column) -> str:
 
 
 def _spreadsheet_safe(cell: str) -> str:
-    return f"'{cell}" if cell[:1] in ("=", "+", "-", "@", "\t", "\r") and not _is_number(cell) else cell
+    return f"'{cell}" if cell.startswith(FORMULA_BEGINNINGS) and not _is_number(cell) else cell
 
 
 def _is_number(cell: str) -> bool:

@@ -10,7 +10,7 @@ import typer
 from timeball.cli.render import STATE_STYLES, Output
 from timeball.cli.session import Session
 from timeball.cli.tree import command, topic
-from timeball.cli.words import span_words
+from timeball.cli.words import one_line, span_words
 from timeball.domain.spans import parse_span
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def event_words(event: dict[str, Any]) -> str:
     clock = event["at"][11:23].rstrip("Z").ljust(12, "0")
     what = event["handler"] or ""
     columns = f"{clock} {mark} {word:<10} {_measure(event):>10}  {event['queue'] or '':<12} {what:<28}"
-    return f"{columns} {event['subject']}{_reason(event)}"
+    return one_line(f"{columns} {event['subject']}{_reason(event)}")
 
 
 def _measure(event: dict[str, Any]) -> str:

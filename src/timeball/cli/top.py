@@ -10,7 +10,7 @@ import typer
 from timeball.cli.render import Output, as_document
 from timeball.cli.session import Session
 from timeball.cli.tree import command, topic
-from timeball.cli.words import harmless, read_instant, span_words
+from timeball.cli.words import one_line, read_instant, span_words
 from timeball.domain.wording import counted
 
 if TYPE_CHECKING:
@@ -61,11 +61,11 @@ def _show(session: Session, found: dict[str, Any], *, is_live: bool) -> None:
         return
     lines = list(frame(found))
     if is_live:
-        shown = "".join(f"{harmless(line)}{_CLEAR_LINE}\n" for line in lines)
+        shown = "".join(f"{one_line(line)}{_CLEAR_LINE}\n" for line in lines)
         session.printer.screen(_HOME + shown + _CLEAR_REST)
     else:
         for line in lines:
-            session.printer.line(line)
+            session.printer.words(line)
 
 
 def frame(found: dict[str, Any]) -> Iterator[str]:

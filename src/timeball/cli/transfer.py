@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from codecs import getincrementaldecoder
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -19,6 +20,7 @@ from timeball.cli.render import Column, Kind
 from timeball.cli.runs import RunSearchOptions, runs
 from timeball.cli.session import Session
 from timeball.cli.tree import DryRun, Reason, Yes, command
+from timeball.cli.words import harmless
 from timeball.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -68,7 +70,8 @@ def _download(session: Session, to: Path | None, ask: Callable[[AsyncClient], As
 @contextmanager
 def _opened(to: Path | None) -> Iterator[IO[bytes] | _TextSink]:
     if to is None:
-        yield getattr(sys.stdout, "buffer", None) or _TextSink(sys.stdout)
+        raw = None if sys.stdout.isatty() else getattr(sys.stdout, "buffer", None)
+        yield raw or _TextSink(sys.stdout)
         return
     try:
         file = to.open("wb")
@@ -83,13 +86,16 @@ def _opened(to: Path | None) -> Iterator[IO[bytes] | _TextSink]:
 
 
 class _TextSink:
-    """A text stream that takes bytes: stdout is one when something has taken its place."""
+    """A text stream that takes bytes: a terminal, which gets no control characters, or what has taken the place of stdout."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
+        # A chunk may end within a character.
+        self._decoder = getincrementaldecoder("utf-8")("replace")
 
     def write(self, chunk: bytes) -> None:
-        self._stream.write(chunk.decode())
+        text = self._decoder.decode(chunk)
+        self._stream.write(harmless(text) if self._stream.isatty() else text)
 
     def flush(self) -> None:
         self._stream.flush()

@@ -11,6 +11,7 @@ import typer
 from timeball.cli.render import Column, Output, Printer, as_document
 from timeball.cli.session import Session
 from timeball.cli.tree import command, topic
+from timeball.cli.words import one_line
 from timeball.errors import NotFound
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ def show_why(session: Session, reference: Reference) -> None:
     if printer.is_for_programs:
         printer.details(found, [])
         return
-    printer.styled(_title(found, printer), "bold")
-    printer.line(found["headline"])
+    printer.styled(one_line(_title(found, printer)), "bold")
+    printer.words(found["headline"])
     if not printer.is_terminal and printer.output is None:
         printer.rows(found["gates"], _COLUMNS)
         return
@@ -73,6 +74,6 @@ def _title(found: Document, printer: Printer) -> str:
 
 def _show_gate(gate: Document, printer: Printer) -> None:
     verdict = gate["verdict"]
-    printer.styled(f" {_SIGNS[verdict]} {gate['title']:<26} {gate['sentence']}", _STYLES[verdict])
+    printer.styled(one_line(f" {_SIGNS[verdict]} {gate['title']:<26} {gate['sentence']}"), _STYLES[verdict])
     if gate["advice"] and verdict == "stopped":
-        printer.line(f"     {gate['advice']}")
+        printer.words(f"     {gate['advice']}")

@@ -11,9 +11,10 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from timeball.api.app import make_api
+from timeball.api.app import make_api, make_tries
 from timeball.api.auth import Gate, KeyRing
 from timeball.api.desk import ApiParts
+from timeball.api.limits import KeyTries
 from timeball.api.problems import Refusal
 from timeball.dashboard.assets import Assets
 from timeball.dashboard.inner_api import ApiProblem
@@ -21,7 +22,7 @@ from timeball.dashboard.pages import every_page
 from timeball.dashboard.pages.problem import show_failure, show_missing, show_problem, show_refusal
 from timeball.dashboard.shared_reads import SharedReads
 from timeball.dashboard.site import KeyCupboard, Site, make_templates
-from timeball.dashboard.visitor import Reception, SessionRing
+from timeball.dashboard.visitor import Reception, SessionRing, Signer
 from timeball.errors import TimeballError
 
 CONTENT_POLICY = (
@@ -34,6 +35,7 @@ _HEADERS = {
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
 # What the API answers; everything else is a page.
@@ -55,15 +57,16 @@ class FrontParts(ApiParts, Protocol):
 
 def make_front(parts: FrontParts, gate: Gate | None = None) -> ASGIApp:
     """API and dashboard over the parts of an open process; keys open their gate, unless another one is given."""
-    api = make_api(parts, gate)
-    return _Front(api, make_dashboard(parts, api, gate), parts.settings.url_prefix)
+    tries = make_tries(parts)
+    api = make_api(parts, gate, tries)
+    return _Front(api, make_dashboard(parts, api, tries, gate), parts.settings.url_prefix)
 
 
-def make_dashboard(parts: FrontParts, api: ASGIApp, gate: Gate | None = None) -> Starlette:
+def make_dashboard(parts: FrontParts, api: ASGIApp, tries: KeyTries, gate: Gate | None = None) -> Starlette:
     """The pages, over an API of the same process."""
     assets = Assets()
     keeper = gate or Gate(parts.keys, parts.settings.host)
-    reception = Reception(keeper, parts.keys, parts.sessions, parts.settings.api.session_idle)
+    reception = Reception(keeper, parts.keys, parts.sessions, tries, parts.emit, idle=parts.settings.api.session_idle)
     routes = [Route("/static/{address:path}", assets.serve), *every_page()]
     handlers = {
         ApiProblem: show_problem,
@@ -83,6 +86,7 @@ def make_dashboard(parts: FrontParts, api: ASGIApp, gate: Gate | None = None) ->
         assets=assets,
         templates=make_templates(assets),
         reads=SharedReads(parts.env.clock.monotonic),
+        signer=Signer(parts.sessions.signing_secret),
     )
     app.add_middleware(_SafeHeaders)
     app.add_middleware(GZipMiddleware, minimum_size=1_000, compresslevel=4)

@@ -48,6 +48,7 @@ def _endpoint(page: Page, role: Role) -> Callable[[Request], Awaitable[Response]
         caller = await site.reception.identify(request)
         if caller is None:
             return _to_login(request)
+        await site.signer.prepare()
         visit = Visit(request, site, caller)
         request.state.visit = visit
         # Before the form is read: its size is not for callers to choose who may not send it.

@@ -15,7 +15,7 @@ from timeball.dashboard import charts
 from timeball.dashboard.assets import Assets
 from timeball.dashboard.pieces import when
 from timeball.dashboard.shared_reads import SharedReads
-from timeball.dashboard.visitor import Reception
+from timeball.dashboard.visitor import Reception, Signer
 from timeball.dashboard.wording import FILTERS, STATES
 from timeball.insights import Insights
 from timeball.live import Live
@@ -44,6 +44,7 @@ class Site:
     assets: Assets
     templates: Environment
     reads: SharedReads
+    signer: Signer
     # How many there are of what the side of every page names: as they were last counted, by the page each stands beside.
     counts: dict[str, str] = field(default_factory=dict)
     # How many streams the browsers of each caller hold open now.

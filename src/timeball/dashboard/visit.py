@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,9 +19,12 @@ from timeball.dashboard.pieces import Pieces, form_fields
 from timeball.dashboard.site import Site
 from timeball.dashboard.visitor import cookie_settings, form_token, keep_cookie, keep_visitor, visitor_of
 
+# Who has not logged in: may see the login and the pages that say no.
+STRANGER = Caller("stranger", Role.VIEWER)
 TOAST_COOKIE = "timeball_toast"
 _TOAST_SECONDS = 30
 _LARGEST_FORM = 1024 * 1024
+_MOST_FIELDS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ class Visit:
         self.api = InnerApi(site.api, caller, site.reads, may_share=self.is_partial)
         self.form: dict[str, str] = {}
         self.form_pairs: list[tuple[str, str]] = []
+        # Strangers are shown nothing that only visitors may see.
+        self.is_stranger = caller.name == STRANGER.name
         # A page that shows something only this once must not fetch itself anew, nor its parts.
         self.stands_still = False
         self._is_toast_told = False
@@ -68,7 +72,12 @@ class Visit:
                     raise Refusal(413, "body_too_large", f"the form has more than {_LARGEST_FORM} bytes")
         except ClientDisconnect:
             raise Refusal(400, "disconnected", "the request ended before its form did") from None
-        self.form_pairs = parse_qsl(body.decode(errors="replace"), keep_blank_values=True, max_num_fields=2_000)
+        try:
+            self.form_pairs = parse_qsl(
+                body.decode(errors="replace"), keep_blank_values=True, max_num_fields=_MOST_FIELDS
+            )
+        except ValueError:
+            raise Refusal(413, "too_many_fields", f"the form has more than {_MOST_FIELDS} fields") from None
         self.form = dict(self.form_pairs)
 
     def form_list(self, name: str) -> list[str]:
@@ -148,7 +157,8 @@ class Visit:
         if toast is not None:
             way_back = None if undo is None else {"path": undo.path, "fields": dict(undo.fields)}
             note = orjson.dumps({"text": toast[:500], "kind": kind, "undo": way_back})
-            keep_cookie(response, self.request, TOAST_COOKIE, urlsafe_b64encode(note).decode(), _TOAST_SECONDS)
+            signed = self.site.signer.sign(note, self._reader)
+            keep_cookie(response, self.request, TOAST_COOKIE, signed, _TOAST_SECONDS)
         return response
 
     def back(self, otherwise: str) -> str:
@@ -160,13 +170,21 @@ class Visit:
         return wanted if is_ours and "\\" not in wanted and wanted.isprintable() else self.site_url(otherwise)
 
     def tell_toast(self) -> Any:
-        """What was done just now, for the page that tells it: a part, fetched meanwhile by the page before, must not take it away."""
-        try:
-            note = orjson.loads(urlsafe_b64decode(self.request.cookies.get(TOAST_COOKIE, "")))
-        except ValueError:
+        """What was done just now, for the page that tells it: a part, fetched meanwhile by the page before, must not take it away.
+
+        None if nothing was done, or if the note about it was not written here for this visitor.
+        """
+        cookie = self.request.cookies.get(TOAST_COOKIE)
+        if cookie is None:
             return None
         self._is_toast_told = True
-        return note if isinstance(note, dict) and isinstance(note.get("text"), str) else None
+        note = self.site.signer.read(cookie, self._reader)
+        return None if note is None else orjson.loads(note)
+
+    @property
+    def _reader(self) -> str:
+        """For whom a note is signed: this visitor in this browser."""
+        return f"{self._visitor} {self.caller.name}"
 
     def _drop_cookie(self, response: Response, name: str) -> None:
         response.delete_cookie(name, **cookie_settings(self.request))

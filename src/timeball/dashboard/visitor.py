@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hmac
 import secrets
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import timedelta
 from hashlib import sha256
@@ -18,13 +20,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from timeball.api.auth import LOCAL, Caller, Gate, KeyRing, KnownKey, Role, is_loopback
+from timeball.api.door import place_of as address_of
+from timeball.api.limits import KeyTries
 from timeball.api.peers import peer_of
 from timeball.api.problems import Refusal
+from timeball.domain.events import Emit, LoggedIn
 
 SESSION_COOKIE = "timeball_session"
 # In the address that a server prints where the kernel does not tell which account a browser belongs to.
 LOCAL_KEY_PARAMETER = "token"
 VISITOR_COOKIE = "timeball_visitor"
+_IDENTIFIED = "timeball.identified"
 _SESSION_SECONDS = 7 * 24 * 3600
 _VISITOR_SECONDS = 365 * 24 * 3600
 
@@ -32,17 +38,22 @@ _VISITOR_SECONDS = 365 * 24 * 3600
 class SessionRing(Protocol):
     """The sessions, as the dashboard sees them."""
 
-    async def begin(self, key_id: str) -> str: ...
+    async def begin(self, key_id: str, audit: Any, ends: str | None = None) -> str: ...
     async def recognise(self, token: str, idle: timedelta, *, is_use: bool) -> KnownKey | None: ...
     async def end(self, token: str) -> None: ...
+    async def signing_secret(self) -> bytes: ...
 
 
 class Reception:
     """Knows visitors by their cookies."""
 
-    def __init__(self, gate: Gate, keys: KeyRing, sessions: SessionRing, idle: timedelta) -> None:
+    def __init__(
+        self, gate: Gate, keys: KeyRing, sessions: SessionRing, tries: KeyTries, emit: Emit, *, idle: timedelta
+    ) -> None:
         """Sessions end after *idle* without a request."""
         self._idle = idle
+        self._tries = tries
+        self._emit = emit
         self._gate = gate
         self._keys = keys
         self._sessions = sessions
@@ -53,7 +64,16 @@ class Reception:
 
     async def identify(self, request: Request) -> Caller | None:
         """The visitor; None if they have to log in."""
-        return await self._identify(request, is_use=True)
+        request.scope[_IDENTIFIED] = True
+        try:
+            caller = await self._identify(request, is_use=True)
+        except Refusal:
+            await self._tries.refused(address_of(request.scope), place_of(request))
+            self._tries.limit(address_of(request.scope))
+            raise
+        if caller is None and SESSION_COOKIE in request.cookies:
+            self._tries.limit(address_of(request.scope))
+        return caller
 
     async def _identify(self, request: Request, *, is_use: bool) -> Caller | None:
         token = request.cookies.get(SESSION_COOKIE)
@@ -61,7 +81,7 @@ class Reception:
         if token is not None:
             key = await self._sessions.recognise(token, self._idle, is_use=is_use)
             if key is not None:
-                return Caller(f"key:{key.id} {key.name}", Role(key.role), place)
+                return _caller(key, place)
             if await self._gate.knows_browser(request.scope, token):
                 return Caller(LOCAL, Role.ADMIN, place)
         caller = await self._gate.identify(request.scope)
@@ -81,10 +101,21 @@ class Reception:
         token = request.query_params.get(LOCAL_KEY_PARAMETER, "")
         return peer.local_session() if peer is not None and peer.has_local_key(token) else None
 
-    async def log_in(self, api_key: str) -> str | None:
-        """Begin a session with an API key; None if the key opens nothing."""
+    async def log_in(self, request: Request, api_key: str) -> str | None:
+        """Begin a session with an API key, and end the one that this browser had; None if the key opens nothing.
+
+        Refusal (429) if too many logins came from this address.
+        """
+        address, place = address_of(request.scope), place_of(request)
+        self._tries.limit(address)
         key = await self._keys.recognise(api_key.strip())
-        return None if key is None else await self._sessions.begin(key.id)
+        if key is None:
+            await self._tries.refused(address, place)
+            return None
+        caller = _caller(key, place)
+        token = await self._sessions.begin(key.id, caller.acting().entry, request.cookies.get(SESSION_COOKIE))
+        self._emit(LoggedIn(caller.name, place))
+        return token
 
     async def log_out(self, request: Request) -> None:
         """End the session of a request."""
@@ -93,9 +124,55 @@ class Reception:
             await self._sessions.end(token)
 
 
+def was_identified(request: Request) -> bool:
+    """Whether it was asked before who makes this request: asking again would count a failure twice."""
+    return _IDENTIFIED in request.scope
+
+
+def _caller(key: KnownKey, place: str) -> Caller:
+    return Caller(f"key:{key.id} {key.name}", Role(key.role), place)
+
+
 def place_of(request: Request) -> str:
     """From where a page was asked for, as the audit has it."""
     return "dashboard" if request.client is None else f"dashboard {request.client.host}"
+
+
+class Signer:
+    """Signs the short notes that a browser keeps for us, so that nobody else can write them: not another port of the same
+    host, and not a sibling domain, which both can set cookies here.
+
+    All processes share the secret, which is read from the database once.
+    """
+
+    def __init__(self, read_secret: Callable[[], Awaitable[bytes]]) -> None:
+        self._read_secret = read_secret
+        self._secret: bytes | None = None
+
+    async def prepare(self) -> None:
+        """Read the secret, unless that is done."""
+        if self._secret is None:
+            self._secret = await self._read_secret()
+
+    def sign(self, note: bytes, reader: str) -> str:
+        """A note for one reader, as a cookie."""
+        return f"{urlsafe_b64encode(note).decode()}.{self._signature(note, reader)}"
+
+    def read(self, cookie: str, reader: str) -> bytes | None:
+        """The note in a cookie; None if it was not signed here for this reader."""
+        text, _, signature = cookie.rpartition(".")
+        try:
+            note = urlsafe_b64decode(text)
+        except ValueError:
+            return None
+        is_ours = self._secret is not None and hmac.compare_digest(
+            signature.encode(), self._signature(note, reader).encode()
+        )
+        return note if is_ours else None
+
+    def _signature(self, note: bytes, reader: str) -> str:
+        assert self._secret is not None
+        return hmac.new(self._secret, reader.encode() + b"\0" + note, sha256).hexdigest()
 
 
 def visitor_of(request: Request) -> str:

@@ -291,6 +291,25 @@ class TicketsUsed:
     claimed: int
 
 
+@dataclass(frozen=True, slots=True)
+class LoggedIn:
+    """A browser began a session of the dashboard with a key."""
+
+    actor: str
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRefused:
+    """A request or a login bore no valid key.
+
+    *count* is how many did from this place since the last line that told of them; 0 if no line is to tell of this one.
+    """
+
+    place: str
+    count: int
+
+
 Event = (
     NodeStarted
     | NodeStopped
@@ -325,6 +344,8 @@ Event = (
     | BrokerWorks
     | TicketsPublished
     | TicketsUsed
+    | LoggedIn
+    | KeyRefused
 )
 
 Emit = Callable[[Event], None]

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from timeball.domain.ids import ClaimId, ExecutionId, Incarnation, JobId
+from timeball.domain.redaction import redacted
 from timeball.domain.text import MAX_LABEL, clean, shorten
 from timeball.errors import InvalidInput
 
@@ -97,6 +98,7 @@ class ErrorInfo:
     """What went wrong in an attempt, as people and the dead-letter list need it.
 
     Whatever it is made of, the database can hold it: characters are replaced and overlong texts shortened here, and nowhere else.
+    Passwords in addresses are hidden before anything is cut off, so that no half of one stays.
     """
 
     type: str
@@ -118,7 +120,8 @@ def _keep(value: object, name: str, text: str | None) -> None:
 
 
 def _storable(text: object, longest: int) -> str:
-    return shorten(clean(text), longest)
+    hidden: str = redacted(clean(text))
+    return shorten(hidden, longest)
 
 
 @dataclass(frozen=True, slots=True)

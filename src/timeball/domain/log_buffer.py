@@ -7,6 +7,7 @@ from datetime import datetime
 from threading import Lock
 from typing import NamedTuple
 
+from timeball.domain.redaction import redacted
 from timeball.domain.text import shorten
 
 MAX_LOG_BYTES = 1024 * 1024
@@ -42,8 +43,8 @@ class LogBuffer:
         self._lock = Lock()
 
     def add(self, at: datetime, level: str, message: str) -> None:
-        """Add a line; an overlong one loses its middle."""
-        line = LogLine(at, level, shorten(message, MAX_LINE_CHARACTERS))
+        """Add a line; an overlong one loses its middle, and passwords in addresses are hidden."""
+        line = LogLine(at, level, shorten(redacted(message), MAX_LINE_CHARACTERS))
         size = len(line.message.encode("utf-8", "replace")) + _LINE_OVERHEAD
         with self._lock:
             self._is_head_full = self._is_head_full or size > self._head_left

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any, cast
 
 import orjson
@@ -13,15 +14,24 @@ MAX_LABEL = 200
 MAX_DESCRIPTION = 10_000
 MAX_PAYLOAD_BYTES = 256 * 1024
 MAX_DEPTH = 100
+# They move a cursor, break a line, or turn the direction of a text around: a name that holds one can be shown as another.
+_DECEIVING = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def check_label(value: object, field: str, *, longest: int = MAX_LABEL) -> str:
-    """A name, queue, key or tag: 1 to *longest* characters that the database can hold."""
+    """A name, queue, key or tag: 1 to *longest* characters that the database can hold and that show as what they are."""
     if not isinstance(value, str):
         raise InvalidInput(f"{field} is {type(value).__name__}, expected text", field=field)
     if not value.strip() or len(value) > longest:
         raise InvalidInput(f"{field} has {len(value)} characters, expected 1 to {longest}, not all blank", field=field)
-    return _check_characters(value, field)
+    _check_characters(value, field)
+    if not value.isprintable() and (found := _DECEIVING.search(value)):
+        raise InvalidInput(
+            f"{field} contains the character U+{ord(found[0]):04X}, expected no control characters, line breaks or bidi marks",
+            field=field,
+            hint="remove it",
+        )
+    return value
 
 
 def check_description(value: object, field: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
+# What a spreadsheet takes for the beginning of a formula; the last four are full-width forms.
+FORMULA_BEGINNINGS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 

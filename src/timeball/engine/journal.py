@@ -15,6 +15,7 @@ from timeball.domain.events import Emit
 from timeball.domain.execution import Claimed
 from timeball.domain.ids import ExecutionId
 from timeball.domain.log_buffer import LogBuffer
+from timeball.domain.redaction import redacted
 from timeball.domain.text import clean
 from timeball.engine.service import AT_ONCE, LONGEST_REST, Service
 from timeball.env import Env
@@ -57,7 +58,7 @@ class Journal(Service):
 
     def add_progress(self, claimed: Claimed, fraction: float, note: str | None) -> None:
         """Keep the last report of an attempt; may be called from any thread."""
-        self._progress[claimed.id] = (claimed, fraction, note)
+        self._progress[claimed.id] = (claimed, fraction, redacted(note))
 
     async def tick(self) -> timedelta:
         for sink in list(self._open.values()):

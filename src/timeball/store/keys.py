@@ -100,6 +100,17 @@ class Keys:
         found: ApiKey = await self._database.once(work, note)
         return found
 
+    async def note_refused(self, place: str, count: int) -> None:
+        """Write down that requests or logins from a place bore no valid key."""
+        note = self._database.env.new_id()
+        entry = AuditEntry("unknown", place=place)
+
+        async def work(connection: Any) -> None:
+            subject = f"address:{place.rpartition(' ')[2]}"
+            await self._jobs.audit(connection, note, entry, "key.refused", subject, None, {"count": count})
+
+        await self._database.once(work, note)
+
     async def any_made(self) -> bool:
         """Whether a key was ever made here."""
         return bool(await self._database.fetch_value("has_api_keys"))

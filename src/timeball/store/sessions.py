@@ -9,9 +9,12 @@ from __future__ import annotations
 import secrets
 from datetime import timedelta
 from hashlib import sha256
+from typing import Any
 
 from timeball.store.database import Database
+from timeball.store.jobs import Jobs
 from timeball.store.keys import ApiKey, key_from
+from timeball.store.placing import AuditEntry
 
 LASTS = timedelta(days=7)
 
@@ -19,14 +22,26 @@ LASTS = timedelta(days=7)
 class Sessions:
     """The sessions of this database."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, jobs: Jobs) -> None:
         self._database = database
+        self._jobs = jobs
 
-    async def begin(self, key_id: str) -> str:
-        """Begin a session of a key; returns the value of its cookie, which can never be shown again."""
+    async def begin(self, key_id: str, audit: AuditEntry, ends: str | None = None) -> str:
+        """Begin a session of a key, and end the one that the browser had; returns the value of its cookie.
+
+        It can never be shown again.
+        """
         token = secrets.token_urlsafe(32)
         await self._database.fetch("forget_old_sessions")
-        await self._database.fetch("add_session", token_hash=_hash(token), key_id=key_id, lasts=LASTS)
+        note = self._database.env.new_id()
+
+        async def work(connection: Any) -> None:
+            if ends is not None:
+                await self._database.fetch("end_session", connection, token_hash=_hash(ends))
+            await self._database.fetch("add_session", connection, token_hash=_hash(token), key_id=key_id, lasts=LASTS)
+            await self._jobs.audit(connection, note, audit, "session.begin", f"key:{key_id}", None, None)
+
+        await self._database.once(work, note)
         return token
 
     async def recognise(self, token: str, idle: timedelta, *, is_use: bool) -> ApiKey | None:
@@ -39,6 +54,11 @@ class Sessions:
     async def end(self, token: str) -> None:
         """Let a session open nothing from now on."""
         await self._database.fetch("end_session", token_hash=_hash(token))
+
+    async def signing_secret(self) -> bytes:
+        """What signs notes in cookies; the same for all processes on this database."""
+        secret: bytes = await self._database.fetch_value("read_dashboard_secret")
+        return secret
 
 
 def _hash(token: str) -> bytes:

@@ -21,7 +21,9 @@ from timeball.domain.events import (
     Event,
     HistoryTrimmed,
     Hoisted,
+    KeyRefused,
     ListenerChanged,
+    LoggedIn,
     LoopBlocked,
     NodeBuried,
     NodeLost,
@@ -84,6 +86,8 @@ _LEVELS: dict[type[Event], tuple[int, str]] = {
     BrokerWorks: (logging.INFO, "broker.works"),
     TicketsPublished: (logging.DEBUG, "tickets.published"),
     TicketsUsed: (logging.DEBUG, "tickets.used"),
+    LoggedIn: (logging.INFO, "session.begun"),
+    KeyRefused: (logging.WARNING, "key.refused"),
 }
 # Fields of many lines.
 _TRACES = ("stack", "traceback")
@@ -111,6 +115,8 @@ def logging_emit(log_format: str = "auto", level: str = "info", stream: TextIO |
 
 def _is_repetition(event: Event) -> bool:
     """Of failures in a row the first is told, the second, the fourth, the eighth...: a night without a database is a page, not a book."""
+    if isinstance(event, KeyRefused):
+        return not event.count
     return isinstance(event, ServiceFailed | TelemetryFailed) and event.failures.bit_count() > 1
 
 

@@ -15,7 +15,9 @@ from timeball.domain.events import (
     ClockStepped,
     Event,
     Hoisted,
+    KeyRefused,
     ListenerChanged,
+    LoggedIn,
     LoopBlocked,
     NodeLost,
     OccurrencesRecorded,
@@ -141,6 +143,42 @@ class ProcessMetrics:
     def text(self) -> str:
         """The same as text, for another process."""
         return generate_latest(self.registry).decode()
+
+
+class FrontMetrics:
+    """The counters of API and dashboard; hand `emit` every event of theirs."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._logins = Counter("timeball_logins", "Sessions of the dashboard that were begun.", registry=self._registry)
+        self._keys_refused = Counter(
+            "timeball_keys_refused", "Requests and logins without a valid key.", registry=self._registry
+        )
+
+    def emit(self, event: Event) -> None:
+        """Count an event."""
+        match event:
+            case LoggedIn():
+                self._logins.inc()
+            case KeyRefused():
+                self._keys_refused.inc()
+            case _:
+                return
+
+    def collect(self) -> Iterable[Metric]:
+        """What was counted."""
+        return self._registry.collect()
+
+
+class Together:
+    """What several have counted, none of them the same."""
+
+    def __init__(self, *counts: Counts) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterable[Metric]:
+        """All of it."""
+        return [metric for each in self._counts for metric in each.collect()]
 
 
 def serve(metrics: ProcessMetrics, port: int, host: str) -> Callable[[], Any]:

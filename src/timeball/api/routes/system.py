@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
+from pydantic import BaseModel
 from starlette.responses import Response
 
 from timeball.api.auth import Role
@@ -13,7 +14,7 @@ from timeball.api.described import JOB_ID, MOMENT, described, described_probe
 from timeball.api.desk import Desk, TheDesk
 from timeball.api.routes.jobs import IdempotencyKey, ThePage
 from timeball.api.schemas.common import ListOut, Words
-from timeball.api.schemas.system import AuditOut, HealthOut, LiveOut, NextOut, PreviewIn
+from timeball.api.schemas.system import AuditOut, HealthOut, LiveOut, NextOut, PreviewIn, ReadyOut
 from timeball.api.views import (
     Document,
     answer,
@@ -31,7 +32,8 @@ from timeball.version import __version__
 router = APIRouter()
 
 _CHECK_EXAMPLE = {"name": "database", "status": "ok", "detail": "it answers"}
-_HEALTH_EXAMPLE = {"status": "ok", "version": __version__, "checks": [_CHECK_EXAMPLE]}
+_HEALTH_EXAMPLE = {"status": "ok", "version": "1.2.3", "checks": [_CHECK_EXAMPLE]}
+_READY_EXAMPLE = {"status": "ok", "checks": [{"name": "database", "status": "ok"}]}
 _PREVIEW_EXAMPLE = {
     "description": "At 02:30 (Europe/Berlin)",
     "next": [
@@ -103,24 +105,32 @@ async def live() -> Response:
     return answer({"status": "ok"})
 
 
-_READY = described(None, _HEALTH_EXAMPLE)
-_READY["responses"][503] = {
-    "description": "The database or its schema is not as it must be",
-    "model": HealthOut,
-    "content": {"application/json": {"example": _HEALTH_EXAMPLE | {"status": "fail"}}},
-}
+def _failing(described: dict[str, Any], model: type[BaseModel], example: dict[str, Any]) -> dict[str, Any]:
+    described["responses"][503] = {
+        "description": "The database or its schema is not as it must be",
+        "model": model,
+        "content": {"application/json": {"example": example | {"status": "fail"}}},
+    }
+    return described
+
+
+_READY = _failing(described(None, _READY_EXAMPLE), ReadyOut, _READY_EXAMPLE)
 
 
 @router.head("/health/ready", **described_probe(_READY))
-@router.get("/health/ready", tags=["system"], response_model=HealthOut, **_READY)
+@router.get("/health/ready", tags=["system"], response_model=ReadyOut, **_READY)
 async def ready(desk: TheDesk) -> Response:
-    """Whether this process can do its work: it asks the database, and looks at its schema. Needs no key."""
+    """Whether this process can do its work: it asks the database, and looks at its schema. Needs no key.
+
+    It says which of the two fails, and nothing more: `GET /health` tells the details to those with a key.
+    """
     checks = [check for check in await desk.insights.health() if check.name in ("database", "schema")]
-    return _health(checks)
+    status = _worst(checks)
+    shown = [{"name": check.name, "status": check.status} for check in checks]
+    return answer({"status": status, "checks": shown}, 503 if status == "fail" else 200)
 
 
-_HEALTH = described(Role.VIEWER, _HEALTH_EXAMPLE)
-_HEALTH["responses"][503] = _READY["responses"][503]
+_HEALTH = _failing(described(Role.VIEWER, _HEALTH_EXAMPLE), HealthOut, _HEALTH_EXAMPLE)
 
 
 @router.head("/health", **described_probe(_HEALTH))
@@ -130,9 +140,13 @@ async def health(desk: TheDesk) -> Response:
     return _health(await desk.insights.health())
 
 
-def _health(checks: Sequence[Check]) -> Response:
+def _worst(checks: Sequence[Check]) -> str:
     words = [check.status for check in checks]
-    status = "fail" if "fail" in words else "warn" if "warn" in words else "ok"
+    return "fail" if "fail" in words else "warn" if "warn" in words else "ok"
+
+
+def _health(checks: Sequence[Check]) -> Response:
+    status = _worst(checks)
     shown = [{"name": check.name, "status": check.status, "detail": check.detail} for check in checks]
     return answer({"status": status, "version": __version__, "checks": shown}, 503 if status == "fail" else 200)
 

@@ -77,6 +77,20 @@ class HealthOut(BaseModel):
     checks: list[CheckOut]
 
 
+class ReadyCheckOut(BaseModel):
+    """One thing that was looked at, without its details."""
+
+    name: str
+    status: Literal["ok", "warn", "fail"]
+
+
+class ReadyOut(BaseModel):
+    """Whether this process can do its work."""
+
+    status: Literal["ok", "warn", "fail"]
+    checks: list[ReadyCheckOut]
+
+
 class LiveOut(BaseModel):
     """The process answers."""
 

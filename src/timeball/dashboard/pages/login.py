@@ -6,30 +6,28 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from timeball.api.auth import Caller, Role
 from timeball.dashboard.site import Site
-from timeball.dashboard.visit import Visit
+from timeball.dashboard.visit import STRANGER, Visit
 from timeball.dashboard.visitor import SESSION_COOKIE, cookie_settings, keep_session, refuse_foreign
 
-_STRANGER = Caller("stranger", Role.VIEWER)
 
-
-def _visit(request: Request) -> Visit:
+async def _visit(request: Request) -> Visit:
     site: Site = request.app.state.site
-    return Visit(request, site, _STRANGER)
+    await site.signer.prepare()
+    return Visit(request, site, STRANGER)
 
 
 async def ask(request: Request) -> Response:
     """The page that asks for a key."""
-    return _form(_visit(request))
+    return _form(await _visit(request))
 
 
 async def enter(request: Request) -> Response:
     """Begin a session, and go where the visitor wanted to go."""
-    visit = _visit(request)
+    visit = await _visit(request)
     await visit.read_form()
     refuse_foreign(request, visit.form.get("token", ""))
-    token = await visit.site.reception.log_in(visit.form.get("key", ""))
+    token = await visit.site.reception.log_in(request, visit.form.get("key", ""))
     if token is None:
         return _form(visit, "This key is unknown, expired or revoked.", 401)
     response = visit.go(visit.url("/login/done", next=visit.form.get("next", "")))
@@ -39,7 +37,7 @@ async def enter(request: Request) -> Response:
 
 async def done(request: Request) -> Response:
     """A browser that keeps no cookies would be asked for its key again and again; better to say so."""
-    visit = _visit(request)
+    visit = await _visit(request)
     if SESSION_COOKIE not in request.cookies:
         why = "Your browser did not keep the session: it needs cookies, and HTTPS unless this is localhost."
         return _form(visit, why, 400)
@@ -49,7 +47,7 @@ async def done(request: Request) -> Response:
 
 async def leave(request: Request) -> Response:
     """End the session."""
-    visit = _visit(request)
+    visit = await _visit(request)
     await visit.read_form()
     refuse_foreign(request, visit.form.get("token", ""))
     await visit.site.reception.log_out(request)

@@ -40,3 +40,7 @@ WHERE token_hash IN (
     ) AS first
     WHERE expires_at <= coalesce(:now, now())
 );
+
+-- name: read_dashboard_secret
+SELECT secret
+FROM timeball.dashboard_secret;
