@@ -44,8 +44,8 @@ openapi: dev-packages ## the OpenAPI document, by the linters people use
 	@sh scripts/install-test-services nodejs
 	@sh scripts/lint-openapi
 
-audit: dev-packages ## known vulnerabilities in the locked packages
-	@$(BIN)/pip-audit --progress-spinner off --disable-pip --require-hashes -r requirements/run.lock
+audit: dev-packages ## known vulnerabilities in the locked packages, where the advisory database can be reached
+	@sh scripts/audit-packages requirements/run.lock
 
 # Nor are the nodes that are measured: whoever has installed us has us compiled.
 bench bench-peers: export PYTHONDONTWRITEBYTECODE =

@@ -19,13 +19,13 @@ def send_receipt(order_id: int, to: str) -> str:
     return f"receipt {order_id} -> {to}"
 
 
-def role_of(headers: Mapping[str, str]) -> str | None:
-    """Who may look at the dashboard: ask your own session or proxy here."""
-    return "admin" if headers.get("x-staff") == "yes" else None
+def who(headers: Mapping[str, str]) -> tuple[str, str] | None:
+    """Who may look at the dashboard, with their name and role: ask your own session or proxy here."""
+    return (headers["x-staff"], "admin") if headers.get("x-staff") else None
 
 
 app = FastAPI(lifespan=tb.lifespan(worker=True, scheduler=True))
-app.mount("/timeball", tb.dashboard(auth=role_of))
+app.mount("/timeball", tb.dashboard(auth=who))
 
 
 @app.post("/orders/{order_id}")

@@ -6,9 +6,17 @@ A point without a test, or a test that was renamed or deleted, fails here. What 
 from __future__ import annotations
 
 import ast
+import json
+import os
 import re
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -258,10 +266,68 @@ def test_security_15_every_package_is_locked_by_its_hash(lock: str) -> None:
 
 def test_security_15_the_locks_are_checked_for_known_vulnerabilities() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    script = (ROOT / "scripts" / "audit-packages").read_text(encoding="utf-8")
 
     assert re.search(r"(?m)^check:.*\baudit\b", makefile)
-    assert "pip-audit" in makefile
-    assert "--require-hashes" in makefile
+    assert "scripts/audit-packages requirements/run.lock" in makefile
+    assert re.search(r"for step in .*\baudit\b", (ROOT / ".ci" / "run").read_text(encoding="utf-8"))
+    assert "pip-audit" in script
+    assert "--require-hashes" in script
+
+
+class _Advisories(BaseHTTPRequestHandler):
+    """An advisory database, or a mirror that knows of none."""
+
+    known: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        body = json.dumps({"vulnerabilities": self.known}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def advisories(known: list[str]) -> Iterator[str]:
+    handler = type("_Answering", (_Advisories,), {"known": known})
+    with HTTPServer(("127.0.0.1", 0), handler) as server:
+        answering = threading.Thread(target=server.serve_forever)
+        answering.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        answering.join()
+
+
+def audit(address: str, auditor: str = "false") -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"TIMEBALL_ADVISORIES": address, "TIMEBALL_AUDITOR": auditor}
+    command = ["sh", "scripts/audit-packages", "requirements/run.lock"]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+
+
+needs_venv = pytest.mark.skipif(not (ROOT / ".venv/bin/python").exists(), reason="`make audit` makes .venv first")
+
+
+@needs_venv
+def test_an_audit_that_finds_something_fails() -> None:
+    with advisories(["PYSEC-2019-217"]) as address:
+        assert audit(address, "false").returncode != 0
+        assert audit(address, "true").returncode == 0
+
+
+@needs_venv
+def test_an_audit_without_advisories_says_so_in_one_line_and_does_not_fail() -> None:
+    with advisories([]) as mirror:
+        tried = [audit(mirror), audit("http://127.0.0.1:1")]
+
+    for done in tried:
+        assert done.returncode == 0
+        assert done.stdout.startswith("audit: not done, the advisory database")
+        assert len(done.stdout.splitlines()) == 1
+        assert done.stderr == ""
 
 
 def test_security_15_a_new_installation_has_no_jobs_of_its_own() -> None:

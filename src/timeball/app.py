@@ -317,8 +317,9 @@ class Timeball:
     def dashboard(self, auth: Auth | None = None) -> MountedFront:
         """API and dashboard, for `app.mount("/timeball", tb.dashboard(auth=...))`.
 
-        *auth* is given the headers of a request and names the role of its sender: viewer, operator, editor, admin, or None.
-        Without it, and for None, an API key is needed; nothing is ever open here.
+        *auth* is given the headers of a request and says who sent it: a name and a role (viewer, operator, editor, admin), such as
+        `("ada@example.com", "editor")`, or a role alone, or None. The name stands in the audit, and has limits of its own; all
+        who are given only a role are one caller, `host`. Without *auth*, and for None, an API key is needed; nothing is open here.
         """
         from timeball.hosting import MountedFront
 

@@ -1,7 +1,7 @@
 """Timeball inside another web application: its nodes in that application's lifespan, its API and dashboard under a prefix.
 
     app = FastAPI(lifespan=tb.lifespan(worker=True, scheduler=True))
-    app.mount("/timeball", tb.dashboard(auth=role_of))
+    app.mount("/timeball", tb.dashboard(auth=who))
 
 Whoever mounts it answers for the address it is reached at, so nothing is open here that is open on loopback: a request needs
 an API key, or *auth* has to name its role.

@@ -19,6 +19,7 @@ from timeball.commands import Commands
 from timeball.domain.execution import Failed
 from timeball.domain.operation import OperationAction
 from timeball.errors import InvalidInput, NotFound
+from timeball.hosting import Known, host_gate
 from timeball.settings import Settings
 from timeball.store.placing import AuditEntry
 from timeball.store.postgres import Store
@@ -294,3 +295,23 @@ def test_loopback_names() -> None:
 
 def test_the_default_address_is_loopback() -> None:
     assert is_loopback(Settings().host)
+
+
+# host applications
+
+
+@pytest.mark.parametrize(
+    ("known", "name"),
+    [("editor", "host"), (("ada", "editor"), "host:ada"), (None, None), (("key:1 x", "viewer"), "host:key:1 x")],
+)
+async def test_what_auth_returns_becomes_the_caller(known: Known, name: str | None) -> None:
+    gate = host_gate(_NoKeys(), lambda _headers: known)
+
+    caller = await gate.identify({"type": "http", "method": "GET", "headers": []})
+
+    assert (None if caller is None else caller.name) == name
+
+
+class _NoKeys:
+    async def any_made(self) -> bool:
+        return False

@@ -188,7 +188,7 @@ def test_a_connection_of_another_network_namespace_is_not_found() -> None:
     ):
         program = (
             "from timeball.api.peers import can_ask_kernel, user_of_peer\n"
-            f"print(user_of_peer({near.getsockname()!r}, {far.getsockname()!r}), can_ask_kernel())"
+            f"print(user_of_peer({near.getsockname()!r}, {far.getsockname()!r}), can_ask_kernel({near.getsockname()!r}))"
         )
         elsewhere = subprocess.run(
             ["unshare", "--net", sys.executable, "-c", program], capture_output=True, text=True, timeout=60
@@ -223,7 +223,7 @@ def keyed_api(
     fresh_database: FreshDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[str, ApiThread]]:
     """A server on a system that does not tell the owner of a connection."""
-    monkeypatch.setattr("timeball.api.server.can_ask_kernel", lambda: False)
+    monkeypatch.setattr("timeball.api.server.can_ask_kernel", lambda _listening: False)
     monkeypatch.setenv("TIMEBALL_DATA_DIR", str(tmp_path))
     api = ApiThread(fresh_database.dsn, Settings(port=0, data_dir=tmp_path))
     yield api.start(), api

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from tests.app.conftest import ON_ONE_SERVER
 from timeball import Settings
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-STAFF = {"x-staff": "yes"}
+STAFF = {"x-staff": "ada@example.com"}
 
 pytestmark = ON_ONE_SERVER
 
@@ -49,3 +50,25 @@ def test_nothing_is_open_in_an_application_whose_address_we_do_not_know(web: Tes
     assert web.get("/timeball/api/v1/jobs").status_code == 401
     assert web.get("/timeball/api/v1/jobs", headers={"Authorization": "Bearer tb_wrong"}).status_code == 401
     assert "daily" not in web.get("/timeball/jobs", follow_redirects=False).text
+
+
+def test_people_of_the_host_application_have_names_of_their_own(web: TestClient) -> None:
+    grace = {"x-staff": "grace@example.com"}
+    made = {"handler": "test.echo", "name": "named", "interval_seconds": 3600}
+    once = {"Idempotency-Key": "the same word"}
+
+    first = web.post("/timeball/api/v1/jobs", json=made, headers=STAFF | once)
+    # Another person may use the same key for something else.
+    second = web.post("/timeball/api/v1/jobs", json=made | {"name": "other"}, headers=grace | once)
+    token = re.search(r'name="form-token" content="([0-9a-f]+)"', web.get("/timeball/jobs", headers=grace).text)
+    assert token is not None
+    paused = web.post("/timeball/jobs/named/pause", data={"token": token[1]}, headers=grace, follow_redirects=False)
+
+    assert (first.status_code, second.status_code, paused.status_code) == (201, 201, 303)
+    rows = web.get("/timeball/api/v1/audit", headers=STAFF).json()["data"]
+    told = {(row["action"], row["actor"], row["place"].partition(" ")[0]) for row in rows}
+    assert told >= {
+        ("job.create", "host:ada@example.com", "http"),
+        ("job.create", "host:grace@example.com", "http"),
+        ("job.pause", "host:grace@example.com", "dashboard"),
+    }

@@ -160,15 +160,10 @@ def _is_unmapped(user: int) -> bool:
         return False
 
 
-def can_ask_kernel() -> bool:
-    """Whether the kernel knows the owner of a connection: tried with one that this process makes itself."""
-    with (
-        suppress(OSError),
-        socket.create_server(("127.0.0.1", 0)) as listening,
-        socket.create_connection(listening.getsockname()) as far,
-        listening.accept()[0] as near,
-    ):
-        return user_of_peer(near.getsockname(), far.getsockname()) == os.geteuid()
+def can_ask_kernel(listening: Address) -> bool:
+    """Whether the kernel knows the owner of a connection: tried with one of our own, to a socket of ours that listens."""
+    with suppress(OSError), socket.create_connection(listening, _ANSWER_SECONDS) as far:
+        return user_of_peer(listening, far.getsockname()[:2]) == os.geteuid()
     return False
 
 

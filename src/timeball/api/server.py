@@ -58,7 +58,7 @@ class ApiServer:
         settings = self._parts.settings
         await self._gate.refuse_to_start_open(settings.host)
         self._socket = _bind(settings.host, settings.port)
-        if await self._gate.is_open() and not can_ask_kernel():
+        if await self._gate.is_open() and not can_ask_kernel(self._socket.getsockname()[:2]):
             self._access = Access(write_local_key(settings.data_dir, self._port))
         await _ask_once(self._app)
 

@@ -154,10 +154,10 @@ def short_type(name: str | None) -> str:
 
 
 def actor_name(text: str | None) -> str:
-    """Who, without the id of their key; long ago nobody may have been written down."""
+    """Who, without the id of their key, or without the word that says who named them; it may not have been written down."""
     if text is None:
         return "somebody"
-    return text.partition(" ")[2] or text if text.startswith("key:") else text
+    return text.partition(" ")[2] or text if text.startswith("key:") else text.removeprefix("host:")
 
 
 def before(text: str, end: str | None) -> str:
