@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -113,9 +114,17 @@ def _found(path: tuple[str, ...], value: Any) -> str:
         case str() as text if len(text) > 60:
             return f"has {len(text)} characters"
         case None | bool() | int() | float() | str() as plain:
-            return f"is {shown(orjson.dumps(plain, default=str).decode())}"
+            return f"is {shown(_json(plain))}"
         case other:
             return f"is {shown(repr(other))}"
+
+
+def _json(value: Any) -> str:
+    try:
+        return orjson.dumps(value, default=str).decode()
+    except TypeError:
+        # A number of more than 64 bits, or half of a surrogate pair.
+        return json.dumps(value, default=str)
 
 
 def _expected(problem: Problem) -> str | None:
