@@ -20,6 +20,8 @@ from typing import ClassVar
 
 import pytest
 
+from timeball.api.auth import Role
+
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "timeball"
 TESTS = ROOT / "tests"
@@ -33,6 +35,14 @@ POINTS: dict[int, dict[str, list[str]]] = {
             "test_security_1_no_other_address_without_keys",
             "test_security_1_the_first_key_closes_the_door_for_good",
         ],
+        "api/test_open_mode.py": [
+            "test_security_1_the_first_curl_of_the_own_account_needs_nothing",
+            "test_security_1_another_account_of_the_machine_is_not_served_without_a_key",
+            "test_security_1_what_a_proxy_passes_on_is_not_served_without_a_key",
+            "test_a_socket_that_its_process_has_closed_has_no_owner",
+            "test_a_server_that_says_nothing_of_its_connections_is_not_trusted",
+            "test_a_server_that_cannot_ask_the_kernel_wants_its_local_key",
+        ],
         "api/test_up.py": ["test_security_1_another_address_refuses_to_start_without_keys"],
     },
     2: {
@@ -42,10 +52,20 @@ POINTS: dict[int, dict[str, list[str]]] = {
             "test_security_2_a_foreign_host_is_refused_in_open_mode",
             "test_security_2_another_site_cannot_use_the_open_mode",
         ],
+        "api/test_events.py": [
+            "test_a_revoked_key_ends_its_open_streams_though_events_flow",
+            "test_an_expired_key_ends_its_open_stream",
+        ],
+        "dashboard/test_stream.py": ["test_a_revoked_key_ends_its_streams"],
+        "dashboard/test_login.py": ["test_pages_of_other_sites_get_nothing_in_open_mode"],
     },
     3: {
         "api/test_conventions.py": ["test_security_3_unknown_fields_are_refused"],
         "api/test_access.py": ["test_security_3_another_payload_is_for_editors"],
+        "api/test_work.py": [
+            "test_security_3_no_byte_of_a_body_is_read_before_the_role_is_known",
+            "test_security_3_no_form_is_read_before_the_role_is_known",
+        ],
         "api/test_handlers.py": [
             "test_security_3_commands_are_written_by_administrators_only",
             "test_security_3_retrying_a_command_with_another_payload_needs_an_administrator",
@@ -136,8 +156,23 @@ POINTS: dict[int, dict[str, list[str]]] = {
             "test_a_change_from_another_site_is_refused",
             "test_a_form_without_its_token_is_refused",
         ],
+        "dashboard/test_login.py": [
+            "test_a_toast_that_we_did_not_sign_is_ignored",
+            "test_a_session_that_is_not_used_ends",
+            "test_a_second_login_ends_the_first_session_of_the_browser",
+            "test_a_logout_ends_the_session_for_good",
+        ],
     },
-    12: {"api/test_conventions.py": ["test_security_12_exports_are_harmless_in_a_spreadsheet"]},
+    12: {
+        "api/test_conventions.py": [
+            "test_security_12_exports_are_harmless_in_a_spreadsheet",
+            "test_a_label_that_deceives_is_refused_at_every_door",
+        ],
+        "cli/test_live.py": [
+            "test_tail_top_and_why_are_harmless_in_a_pipe",
+            "test_an_export_on_a_terminal_moves_no_cursor",
+        ],
+    },
     13: {
         "api/test_limits.py": [
             "test_security_13_too_many_requests_are_told_when_to_come_again",
@@ -145,12 +180,22 @@ POINTS: dict[int, dict[str, list[str]]] = {
             "test_security_13_trying_keys_is_limited_by_address",
             "test_security_13_the_largest_body_is_a_setting",
         ],
+        "dashboard/test_login.py": [
+            "test_security_13_logins_are_limited_by_address",
+            "test_trying_keys_and_sessions_on_pages_is_limited_too",
+        ],
+        "dashboard/test_stream.py": ["test_one_key_does_not_take_the_streams_of_all"],
     },
     14: {
         "test_security_defaults.py": ["test_security_14_the_audit_is_only_ever_added_to"],
         "api/test_authors.py": ["test_security_14_a_one_off_of_an_administrators_handler_is_audited"],
         "api/test_handlers.py": ["test_security_14_creating_and_draining_is_audited_with_who_and_where"],
         "api/test_operations.py": ["test_security_14_few_are_done_at_once_and_noted_in_one_row"],
+        "dashboard/test_login.py": [
+            "test_security_14_logins_are_audited_counted_and_logged_with_their_place",
+            "test_security_14_what_is_done_in_the_dashboard_is_audited_with_its_place",
+            "test_tries_of_one_address_are_told_once_a_minute_with_their_number",
+        ],
     },
     15: {
         "test_security_defaults.py": [
@@ -187,6 +232,37 @@ def test_security_md_has_every_point() -> None:
     text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
 
     assert [int(number) for number in re.findall(r"(?m)^(\d+)\. ", text)] == list(POINTS)
+
+
+def test_every_attack_of_security_md_has_its_numbers_and_names_tests_that_exist() -> None:
+    text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in text.partition("## What was attacked")[2].splitlines()
+        if line.startswith("| ") and not line.startswith("| attack")
+    ]
+
+    assert len(rows) == 20
+    for attack, tried, holes, repeated in rows:
+        assert int(tried) > 0, attack
+        assert holes == "0", attack
+        named = re.findall(r"`([^`]+)::([^`]+)`", repeated)
+        assert named or repeated == "by hand", attack
+        for path, name in named:
+            assert name in names_in(path), f"{path}::{name}"
+
+
+def test_security_md_says_what_each_kind_of_person_reaches() -> None:
+    text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    told = re.findall(r"(?m)^\| \*\*([^*]+)\*\* \|", text)
+
+    assert told == [
+        "stranger",
+        *("administrator" if role == "admin" else role for role in Role),
+        "account on the machine",
+        "author of handlers",
+        "owner of the database",
+    ]
 
 
 # what can be seen without running

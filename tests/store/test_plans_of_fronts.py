@@ -313,7 +313,8 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "leave_request_open": (_REQUEST, 1),
     "forget_old_requests": ({"keep": timedelta(minutes=SOME - PAGE)}, 4 * PAGE),
     "forget_old_requests, but none is old": ({"keep": timedelta(days=99)}, 0),
-    "find_session": ({"token_hash": sha256(b"2000").digest()}, 1 + NODES),
+    "find_session": ({"token_hash": sha256(b"2000").digest(), "idle": timedelta(days=99)}, 1 + NODES),
+    "note_session_use": ({"token_hash": sha256(b"2000").digest()}, 1),
     "end_session": ({"token_hash": sha256(b"2000").digest()}, 1),
     "forget_old_sessions": ({}, 2 * 100),
     # Templates.
@@ -383,6 +384,7 @@ READS_ALL = {
     "lock_out_claims": "a lock, which has no plan",
     "days_outside": "the default partitions, which are empty unless days were not made in time",
     "summarize_anew": "makes summaries of a whole day, once, when it is over",
+    "read_dashboard_secret": "a table of one row",
     "forget_numbers": "asked once, when a database was restored elsewhere",
     "forget_operations": "operations are few: people ask for them",
     "trim_settled": _ONCE_A_DAY,
