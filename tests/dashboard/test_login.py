@@ -18,7 +18,8 @@ from timeball.domain.events import Event, KeyRefused, LoggedIn
 from timeball.domain.happening import Interest
 from timeball.settings import ApiSettings, Settings
 from timeball.store.postgres import Store
-from timeball.telemetry.metrics import ProcessMetrics, both
+from timeball.telemetry.emitting import Emitter
+from timeball.telemetry.metrics import ProcessMetrics
 from timeball.testing import VirtualClock
 from timeball.wiring import FrontParts, front_parts
 
@@ -33,7 +34,7 @@ def heard_parts(parts: FrontParts, store: Store, **limits: Any) -> tuple[FrontPa
     heard: list[Event] = []
     metrics = ProcessMetrics()
     settings = Settings(api=ApiSettings(**limits))
-    return front_parts(settings, store, parts.commands, metrics, both(heard.append, metrics.emit)), heard
+    return front_parts(settings, store, parts.commands, metrics, Emitter(heard.append, metrics.emit)), heard
 
 
 async def audit_of(store: Store, action: str) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from timeball.api.desk import ApiParts, Desk
 from timeball.api.docs_page import CONTENT_POLICY, render_docs
 from timeball.api.door import FrontDoor
 from timeball.api.limits import KeyTries, Limits, Turns
-from timeball.api.openapi import openapi_document, served_below
+from timeball.api.openapi import API_VERSION, openapi_document, served_below
 from timeball.api.problems import install_problems
 from timeball.api.routes import (
     bulk_jobs,
@@ -42,7 +42,6 @@ from timeball.api.routes import (
 from timeball.api.views import answer
 
 PREFIX = "/api/v1"
-_API_VERSION = "1"
 _COMPRESS_FROM = 1_000
 # `bulk` and `sync` before the rest: a job could be called so. `system` last: looking for its routes builds all others.
 _ROUTERS = (
@@ -86,8 +85,7 @@ def make_tries(parts: ApiParts) -> KeyTries:
 def make_api(parts: ApiParts, gate: Doorkeeper | None = None, tries: KeyTries | None = None) -> FastAPI:
     """The whole API over the parts of an open process; keys open its gate, unless another one is given."""
     routes = list(all_routes())
-    # The version of the API, not of the program: strangers may read this, and need not know what runs here.
-    app = _Api(title="Timeball", version=_API_VERSION, routes=routes, openapi_url=None, docs_url=None, redoc_url=None)
+    app = _Api(title="Timeball", version=API_VERSION, routes=routes, openapi_url=None, docs_url=None, redoc_url=None)
     app.state.desk = Desk(
         commands=parts.commands,
         insights=parts.insights,
