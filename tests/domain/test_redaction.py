@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
+from timeball.domain.execution import MAX_MESSAGE, ErrorInfo
+from timeball.domain.log_buffer import LogBuffer
 from timeball.domain.redaction import REDACTED, redacted, refuse_redacted
 from timeball.errors import PayloadError
 
@@ -59,3 +63,31 @@ def test_what_stands_under_such_a_key_in_an_address_is_hidden() -> None:
 def test_what_was_hidden_is_not_stored(value: object) -> None:
     with pytest.raises(PayloadError, match="hidden value"):
         refuse_redacted(value)
+
+
+URL = "postgresql://bob:pass@word@db.internal/app?sslmode=require&token=t0ken"
+
+
+def test_passwords_in_addresses_are_kept_out_of_errors_before_anything_is_cut() -> None:
+    long = "x" * (MAX_MESSAGE // 2 - 30)
+    error = ErrorInfo(
+        type="OperationalError",
+        message=f"{long} {URL} {long}",
+        traceback=f"  File a.py, line 1\n    connect('{URL}')\n",
+        top_frame=f"a.py:1 in connect {URL}",
+    )
+
+    for text in (error.message, error.traceback or "", error.top_frame or ""):
+        assert not any(part in text for part in ("pass@", "@word", "word@", "t0ken"))
+    assert "postgresql://bob:" in (error.traceback or "")
+
+
+def test_passwords_in_addresses_are_kept_out_of_logs() -> None:
+    buffer = LogBuffer()
+    buffer.add(datetime(2026, 1, 1, tzinfo=UTC), "info", f"connecting to {URL}")
+
+    (line,) = buffer.close()
+
+    assert line.message.startswith("connecting to postgresql://bob:")
+    assert "word" not in line.message
+    assert "t0ken" not in line.message
