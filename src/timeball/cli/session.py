@@ -66,10 +66,15 @@ def _local_key(url: str) -> str | None:
     """The local key of a server on this machine, unless the environment names another key."""
     if os.environ.get("TIMEBALL_API_KEY"):
         return None
+    from timeball.errors import SettingsError
     from timeball.local_key import find_local_key
     from timeball.settings import load_settings
 
-    return find_local_key(url, load_settings().data_dir)
+    try:
+        return find_local_key(url, load_settings().data_dir)
+    except SettingsError:
+        # They are the server's: a command that only talks to one may do without.
+        return None
 
 
 @asynccontextmanager
