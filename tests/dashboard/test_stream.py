@@ -66,7 +66,7 @@ class Listening:
 
 
 async def test_a_drop_is_told_and_what_it_changed(parts: FrontParts, store: Store) -> None:
-    job = await make_job(store, name="sync")
+    job = await make_job(store, name="nightly")
     listening = Listening(make_front(parts))
     # By then it is known where the stream is; what happened before is no news.
     await listening.until(b"retry:")
