@@ -140,7 +140,11 @@ POINTS: dict[int, dict[str, list[str]]] = {
         ],
     },
     10: {
-        f"{BUILTIN}/test_worker.py": ["test_a_worker_runs_what_comes_in_the_box_and_keeps_no_secret"],
+        f"{BUILTIN}/test_worker.py": [
+            "test_a_worker_runs_what_comes_in_the_box_and_keeps_no_secret",
+            "test_an_editors_webhook_gets_no_secret_that_is_not_bound_to_its_host",
+        ],
+        "api/test_secret_rights.py": ["test_security_10_the_first_use_of_a_secret_is_audited"],
         f"{BUILTIN}/test_http_webhook.py": ["test_redaction_runs_before_truncation"],
         f"{BUILTIN}/test_shell_command.py": ["test_secrets_reach_the_command_and_not_its_log"],
         "domain/test_redaction.py": [

@@ -229,7 +229,9 @@ class HandlerSettings(BaseModel):
     """What the handlers in the box may do and reach; the fields stand among the others: `TIMEBALL_SHELL_ENABLED`."""
 
     secrets_dir: Path | None = Field(
-        default=None, description="A folder with one file per secret, besides TIMEBALL_SECRET_... in the environment."
+        default=None,
+        description="A folder with one file per secret, besides TIMEBALL_SECRET_... in the environment; "
+        "..._HOSTS, ..._QUEUES and ..._HANDLERS beside a secret say where it may go.",
     )
     webhook_allow: Texts = Field(
         default=(), description="Private targets of webhooks: CIDR or host name, each with or without :port."

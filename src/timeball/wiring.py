@@ -99,7 +99,7 @@ async def opened(settings: Settings, env: Env | None = None) -> AsyncIterator[Pa
         )
         await store.open(migrates=settings.migrate, shards=settings.shards)
         stack.push_async_callback(store.close)
-        box = Box(settings, env.clock, settings.data_dir, store.history, server_uid(url))
+        box = Box(settings, env.clock, settings.data_dir, store.history, server_uid(url), store.history)
         stack.push_async_callback(box.close)
         broker = await _make_broker(settings, store)
         stack.push_async_callback(broker.close)

@@ -175,6 +175,10 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "read_back_claim": ({"incarnation": holder(1), "claim_id": id_(RUNS + 1)}, RUNNING + 1),
     "stakes": ({"incarnation": holder(1)}, RUNNING),
     "record_transitions": ({"transitions": json(_TRANSITIONS)}, 4 * PAGE),
+    "use_secrets": (
+        {"id": id_(RUNS + 1), "claim_id": id_(RUNS + 1), "names": ["A"], "notes": [id_(1)], "is_bound": False},
+        5,
+    ),
     "report_progress": ({"progress": 0.5, "note": None, "id": id_(RUNS + 1), "fence": 1, "claim_id": id_(RUNS + 1)}, 1),
     "reap_orphans": ({"limit": PAGE}, RUNNING + NODES * 2 + RUNNING),
     # One execution, and what stands beside it.

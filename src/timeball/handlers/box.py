@@ -16,7 +16,7 @@ from timeball.handlers.files import FilePayload, FileWrite, FolderCreate, Folder
 from timeball.handlers.http_webhook import Webhook, WebhookPayload, host_of
 from timeball.handlers.registry import Registry
 from timeball.handlers.rooted import Root
-from timeball.handlers.secrets import Secrets, is_secret_name
+from timeball.handlers.secrets import Secrets, SecretUses, is_secret_name
 from timeball.handlers.testing import testing_handlers
 from timeball.handlers.typed import typed_handler
 from timeball.settings import HandlerSettings
@@ -44,11 +44,14 @@ class Box:
         data_dir: Path,
         history: OldHistory | None = None,
         database_uid: int | None = None,
+        uses: SecretUses | None = None,
     ) -> None:
         self._settings = settings
         self._database_uid = database_uid
         self._clock = clock
-        self._secrets = Secrets(settings.secrets_dir)
+        self._secrets = Secrets(settings.secrets_dir, uses=uses)
+        if problems := self._secrets.problems():
+            raise SettingsError(problems)
         self._root = Root(settings.files_root or data_dir / "files")
         self._webhook = Webhook(egress_of(settings), self._secrets, clock, signing_secrets=signing_secrets_of(settings))
         self._publish: Publish | None = None

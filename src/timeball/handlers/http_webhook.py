@@ -166,7 +166,8 @@ class Webhook:
         self._client: WebClient | None = None
 
     async def __call__(self, payload: WebhookPayload) -> dict[str, Any]:
-        disclosure = Disclosure(self._secrets)
+        disclosure = await self._secrets.disclose(payload)
+        disclosure.for_host(urlsplit(payload.url).hostname)
         body = _body_of(payload, disclosure)
         headers = self._headers(payload, body or b"", disclosure)
         answer = await self._send(payload, headers, body, disclosure)

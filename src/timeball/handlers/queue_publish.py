@@ -141,8 +141,9 @@ class Publish:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def __call__(self, payload: PublishPayload) -> dict[str, Any]:
-        disclosure = Disclosure(self._secrets)
+        disclosure = await self._secrets.disclose(payload)
         place = self._place(payload, disclosure)
+        disclosure.for_host(place.host)
         body = _encoded(disclosure.reveal_within(payload.body))
         publish = self._to_redis if place.is_redis else self._to_rabbitmq
         try:

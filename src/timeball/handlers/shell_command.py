@@ -180,7 +180,8 @@ class Shell:
     async def __call__(self, payload: ShellPayload) -> dict[str, Any]:
         program = self._rules.program(payload.command)
         self._rules.check_variables(payload.env)
-        disclosure = Disclosure(self._secrets)
+        disclosure = await self._secrets.disclose(payload)
+        disclosure.for_host(None)
         arguments = [payload.command, *(disclosure.reveal(value) for value in payload.args)]
         variables = {name: disclosure.reveal(value) for name, value in payload.env.items()}
         async with self._folder(payload.cwd) as (folder, path):

@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from timeball.domain.execution import Attempt, Execution, ExecutionState
+from timeball.domain.execution import Attempt, Claimed, Execution, ExecutionState
 from timeball.domain.ids import ExecutionId, JobId
 from timeball.store.database import Database, refusing_content
 from timeball.store.retention import Retention
@@ -58,6 +58,22 @@ class History:
         """The payload an execution runs with, as JSON text: its own, or its job's by the version it cites; None if the job is gone."""
         row = await self._database.fetch_row("execution_extras", id=execution_id)
         return None if row is None else row["payload_text"]
+
+    async def use_secrets(self, claimed: Claimed, names: Sequence[str], *, is_bound: bool) -> bool:
+        """Whether an execution that runs may use these secrets; if so, the first use of each by its job is noted.
+
+        A payload that was written by someone who is no administrator may use only secrets that are bound.
+        """
+        row = await self._database.fetch_row(
+            "use_secrets",
+            id=claimed.id,
+            claim_id=claimed.claim_id,
+            names=list(names),
+            notes=[self._database.env.new_id() for _ in names],
+            is_bound=is_bound,
+        )
+        # Without a row the claim has been lost: then nothing may be used any more.
+        return row is not None and bool(row["is_allowed"])
 
     async def of_job(self, job_id: JobId, limit: int = 100, before: ExecutionId | None = None) -> list[Execution]:
         """The executions of a job, newest first."""

@@ -756,6 +756,14 @@ CREATE TABLE timeball.operation_item (
 -- next_items: what is left of an operation, in order.
 CREATE INDEX operation_item_left ON timeball.operation_item (operation_id, number) WHERE status IS NULL;
 
+-- Which job, or which author's one-offs, have used which secret of a worker: the first use is audited.
+CREATE TABLE timeball.secret_use (
+    used_by       text NOT NULL,
+    secret        text NOT NULL,
+    first_used_at timestamptz NOT NULL,
+    CONSTRAINT secret_use_pkey PRIMARY KEY (used_by, secret)
+);
+
 -- One row. It signs short notes in cookies, so that every API process knows what another one has written.
 CREATE TABLE timeball.dashboard_secret (
     is_only boolean NOT NULL DEFAULT true,

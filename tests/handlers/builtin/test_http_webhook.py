@@ -540,3 +540,39 @@ async def test_the_query_of_a_url_is_not_told_in_errors(webhook, server):
     said = await die(webhook, {"url": server.on("/x", answer("404 Not Found")) + "?token=canary"})
 
     assert "canary" not in said
+
+
+# secrets and hosts
+
+
+async def test_a_secret_does_not_go_to_a_host_that_it_is_not_bound_to(make, server):
+    """However it is named: by a header, within the body, or to sign with."""
+    handler = make(f"127.0.0.1:{server.port}", secrets={"CANARY": "S3cret", "CANARY_HOSTS": "api.example.com"})
+    url = server.on("/x", lambda _request, _writer: None)
+    secret = {"$secret": "CANARY"}
+
+    for named in ({"headers": {"A": secret}}, {"json": {"a": [secret]}}, {"body": secret}, {"signing_secret": secret}):
+        error = await die(handler, {"url": url} | named)
+        assert "the secret CANARY is not for the host 127.0.0.1, it is bound to the hosts api.example.com" in error
+
+    assert server.requests == []
+
+
+async def test_a_secret_goes_to_a_host_that_it_is_bound_to(make, server):
+    async def take(_request, writer):
+        writer.write(answer("200 OK"))
+
+    handler = make(f"127.0.0.1:{server.port}", secrets={"CANARY": "S3cret", "CANARY_HOSTS": "a.example,127.0.0.1"})
+
+    await succeed(handler, {"url": server.on("/x", take), "headers": {"A": {"$secret": "CANARY"}}})
+
+    assert server.requests[0].headers["a"] == "S3cret"
+
+
+async def test_a_secret_is_not_for_a_queue_that_it_is_not_bound_to(make, server):
+    handler = make(f"127.0.0.1:{server.port}", secrets={"CANARY": "S3cret", "CANARY_QUEUES": "billing"})
+
+    error = await die(handler, {"url": server.on("/x", lambda *_: None), "headers": {"A": {"$secret": "CANARY"}}})
+
+    assert "the secret CANARY is not for the queue mail" in error
+    assert server.requests == []

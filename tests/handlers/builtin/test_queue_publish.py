@@ -253,3 +253,16 @@ def test_a_worker_without_a_list_claims_no_messages(tmp_path):
     assert "queue.publish" in Registry(with_one.handlers)
     with pytest.raises(SettingsError, match="TIMEBALL_QUEUE_ALLOW"):
         Box(HandlerSettings(queue_allow=("queue.internal",)), SystemClock(), tmp_path)
+
+
+async def test_a_secret_does_not_go_to_a_server_that_it_is_not_bound_to(make):
+    handler = make(
+        "queue.internal:6379", CANARY="S3cret", CANARY_HOSTS="other.internal", URL="redis://queue.internal/0"
+    )
+    goal = {"stream": "x"}
+
+    body = await die(handler, {"url": "redis://queue.internal:6379/0", "body": {"a": {"$secret": "CANARY"}}} | goal)
+    by_reference = await die(handler, {"url": {"$secret": "URL"}, "body": {"a": {"$secret": "CANARY"}}} | goal)
+
+    assert "the secret CANARY is not for the host queue.internal" in body
+    assert "the secret CANARY is not for the host queue.internal" in by_reference

@@ -19,12 +19,14 @@ from tests.handlers.builtin.support import RudeServer, answer, rude_server
 from tests.runners.support import patience
 from timeball.api.app import make_api
 from timeball.client.in_process import InProcessTransport
+from timeball.commands import Actor
+from timeball.commands.actor import LOCAL
 from timeball.domain.execution import Execution
 from timeball.domain.job import JobSpec
 from timeball.settings import load_settings
 from timeball.wiring import Parts, front_parts, opened
 
-CANARY = "S3cret-canary-4711"
+CANARY, BOUND = "S3cret-canary-4711", "S3cret-bound-4712"
 pytestmark = pytest.mark.parametrize("fresh_database", ["pg18"], indirect=True)
 
 
@@ -50,7 +52,10 @@ async def worker_log(fresh_database, server: RudeServer, tmp_path: Path) -> Asyn
         TIMEBALL_FILES_ROOT=str(tmp_path / "files"),
         TIMEBALL_SHELL_ENABLED="true",
         TIMEBALL_SHELL_PROGRAMS="/bin/sh",
+        TIMEBALL_SHELL_ENV="TOKEN",
         TIMEBALL_SECRET_CANARY=CANARY,
+        TIMEBALL_SECRET_BOUND=BOUND,
+        TIMEBALL_SECRET_BOUND_HOSTS="127.0.0.1",
         TIMEBALL_LOG_LEVEL="debug",
     )
     log = tmp_path / "log"
@@ -66,8 +71,8 @@ async def worker_log(fresh_database, server: RudeServer, tmp_path: Path) -> Asyn
         assert "Unclosed" not in log.read_text()
 
 
-async def finished(parts: Parts, handler: str, payload: dict[str, Any]) -> Execution:
-    created = await parts.commands.create(JobSpec(handler=handler, payload=payload, max_retries=0))
+async def finished(parts: Parts, handler: str, payload: dict[str, Any], actor: Actor = LOCAL) -> Execution:
+    created = await parts.commands.create(JobSpec(handler=handler, payload=payload, max_retries=0), actor=actor)
     assert created.execution_id is not None
     async with patience(f"{handler} ends"):
         while True:
@@ -126,6 +131,7 @@ async def test_a_worker_runs_what_comes_in_the_box_and_keeps_no_secret(parts, se
 
     states = [execution.state.value for execution in (sent, dead, failed, written, refused)]
     assert states == ["succeeded", "dead", "dead", "succeeded", "dead"]
+    assert "exit code 3" in (failed.error or "")
     assert sent.result["body"] == "[secret]"
     assert "which is not public" in (refused.error or "")
     assert (tmp_path / "files/a/b.txt").read_text() == "hello"
@@ -138,3 +144,29 @@ async def test_a_worker_runs_what_comes_in_the_box_and_keeps_no_secret(parts, se
     assert '"$secret":"CANARY"' in told
     assert CANARY not in told
     assert isinstance(sent.id, UUID)
+
+
+async def test_an_editors_webhook_gets_no_secret_that_is_not_bound_to_its_host(parts, server, worker_log):
+    async def take(_request, writer):
+        writer.write(answer("200 OK"))
+
+    editor = Actor("editor", is_administrator=False, author="editor")
+    url = server.on("/x", take)
+
+    def naming(name: str) -> dict[str, Any]:
+        return {"url": url, "headers": {"X-Leak": {"$secret": name}}}
+
+    refused = await finished(parts, "http.webhook", naming("CANARY"), editor)
+    bound = await finished(parts, "http.webhook", naming("BOUND"), editor)
+    own = await finished(parts, "http.webhook", naming("CANARY"))
+
+    assert [each.state.value for each in (refused, bound, own)] == ["dead", "succeeded", "succeeded"]
+    assert "the secret CANARY is bound to no hosts" in (refused.error or "")
+    assert "set TIMEBALL_SECRET_CANARY_HOSTS on the worker" in (refused.error or "")
+    assert [request.headers["x-leak"] for request in server.requests] == [BOUND, CANARY]
+    async with parts.store.database.connection() as connection:
+        notes = await connection.fetch(
+            "SELECT after ->> 'name' AS name FROM timeball.audit WHERE action = 'secret.use' ORDER BY id"
+        )
+    assert [note["name"] for note in notes] == ["BOUND", "CANARY"]
+    assert CANARY not in await all_rows(parts) + worker_log.read_text()

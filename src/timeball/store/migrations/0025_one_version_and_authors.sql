@@ -89,3 +89,11 @@ BEGIN
     RETURN NULL;
 END
 $$;
+
+-- Which job, or which author's one-offs, have used which secret of a worker: the first use is audited.
+CREATE TABLE timeball.secret_use (
+    used_by       text NOT NULL,
+    secret        text NOT NULL,
+    first_used_at timestamptz NOT NULL,
+    PRIMARY KEY (used_by, secret)
+);

@@ -15,6 +15,46 @@ FROM timeball.execution
 WHERE id = :id
 LIMIT 1;
 
+-- name: use_secrets
+-- Whether what runs may use some secrets: all that are bound, others only by a payload that an administrator has written, as the version says that the
+-- row cites. If so, the first use of each is noted: by a job, or by the one-offs of an author through one handler.
+WITH found AS MATERIALIZED (
+    SELECT running.job_id, running.handler, coalesce(running.created_by, job.created_by) AS created_by,
+           :is_bound::boolean
+             OR NOT CASE WHEN running.payload IS NOT NULL THEN coalesce(running.bound_secrets_only, false)
+                         WHEN job.version = running.version THEN job.bound_secrets_only
+                         ELSE coalesce((SELECT (kept.definition ->> 'bound_secrets_only')::boolean
+                                        FROM timeball.job_version AS kept
+                                        WHERE kept.job_id = running.job_id AND kept.version = running.version), true)
+                    END AS is_allowed,
+           CASE WHEN job.name IS NULL AND job.kind = 'once' THEN 'one-offs of ' || coalesce(running.created_by, job.created_by, 'unknown') || ' by ' || running.handler
+                ELSE 'job:' || running.job_id
+           END AS used_by
+    FROM timeball.running
+    JOIN timeball.job ON job.id = running.job_id
+    WHERE running.id = :id
+      AND running.claim_id = :claim_id
+),
+first AS (
+    INSERT INTO timeball.secret_use (used_by, secret, first_used_at)
+    SELECT found.used_by, name, coalesce(:now, now())
+    FROM found
+    CROSS JOIN unnest(:names::text[]) AS name
+    WHERE found.is_allowed
+    ON CONFLICT DO NOTHING
+    RETURNING secret
+),
+noted AS (
+    INSERT INTO timeball.audit (id, at, actor, action, subject, after)
+    SELECT note.id, coalesce(:now, now()), 'worker', 'secret.use', 'job:' || found.job_id,
+           jsonb_build_object('name', note.name, 'handler', found.handler, 'execution', :id::text, 'created_by', found.created_by, 'used_by', found.used_by)
+    FROM found
+    CROSS JOIN unnest(:names::text[], :notes::uuid[]) AS note (name, id)
+    JOIN first ON first.secret = note.name
+)
+SELECT is_allowed
+FROM found;
+
 -- name: executions_of_job
 -- Newest first. An enqueued execution bears its job's id; all others are found by the indexes on job_id, which leave those out.
 -- The history in the order of its index, by comparing rows: see standing_of_jobs. The rooms by the bytes of ids: a plan for all jobs would read all

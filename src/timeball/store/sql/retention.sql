@@ -121,6 +121,11 @@ unskipped AS (
     USING gone
     WHERE skip_range.job_id = gone.id
 ),
+unused AS (
+    DELETE FROM timeball.secret_use
+    USING gone
+    WHERE secret_use.used_by = 'job:' || gone.id
+),
 unlimited AS (
     DELETE FROM timeball.running_limit
     USING gone

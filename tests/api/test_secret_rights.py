@@ -1,0 +1,166 @@
+"""Whose payload may name which secrets: those that are bound to hosts, or all of them if an administrator has written it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.factories import claim_all, found
+from timeball.commands import Commands
+from timeball.domain.execution import Claimed
+from timeball.domain.job import JobSpec
+from timeball.store.postgres import Store
+
+MakeKey = Callable[[str], Awaitable[dict[str, str]]]
+NAMED = {"url": "https://example.com", "headers": {"Authorization": {"$secret": "TOKEN"}}}
+WEBHOOK: dict[str, Any] = {"handler": "http.webhook", "payload": NAMED}
+
+
+class House:
+    """A client with the keys of two roles, and a worker that has claimed what there is."""
+
+    def __init__(self, client: httpx.AsyncClient, store: Store, admin: dict[str, str], editor: dict[str, str]) -> None:
+        self.client, self.store, self.admin, self.editor = client, store, admin, editor
+
+    async def ask(self, method: str, path: str, key: dict[str, str], body: Any = None) -> Any:
+        response = await self.client.request(method, path, json=body, headers=key)
+        assert response.is_success, response.text
+        return response.json() if response.content else None
+
+    async def claim(self) -> Claimed:
+        (claimed,) = await claim_all(self.store, handlers=["http.webhook"])
+        return claimed
+
+    async def may_use(self, *, is_bound: bool = False) -> bool:
+        """Whether what is ready may use its secret, which is bound to hosts or not."""
+        return await self.store.history.use_secrets(await self.claim(), ["TOKEN"], is_bound=is_bound)
+
+
+@pytest.fixture
+async def house(client: httpx.AsyncClient, store: Store, make_key: MakeKey) -> House:
+    return House(client, store, await make_key("admin"), await make_key("editor"))
+
+
+@pytest.mark.parametrize(
+    ("role", "is_bound", "expected"),
+    [("editor", False, False), ("editor", True, True), ("admin", False, True), ("admin", True, True)],
+)
+async def test_an_unbound_secret_is_for_payloads_of_administrators(
+    house: House, role: str, is_bound: bool, expected: bool
+) -> None:
+    await house.ask("POST", "/jobs", getattr(house, role), WEBHOOK)
+
+    assert await house.may_use(is_bound=is_bound) is expected
+
+
+async def test_a_program_that_holds_the_password_of_the_database_is_an_administrator(house: House) -> None:
+    commands = Commands(house.store, house.store.env)
+    pattern = commands.pattern(JobSpec(handler="http.webhook"))
+    assert pattern is not None
+    await commands.enqueue(pattern, ['{"url": "https://example.com", "body": {"$secret": "TOKEN"}}'])
+
+    assert await house.may_use()
+
+
+@pytest.mark.parametrize("way", ["bulk", "bulk later", "one of each", "named", "template", "copy", "sync"])
+async def test_however_an_editor_makes_a_job(house: House, way: str, clock: Any) -> None:
+    editor = house.editor
+    match way:
+        case "bulk":
+            await house.ask("POST", "/jobs/bulk", editor, {"jobs": [WEBHOOK]})
+        case "bulk later":
+            at = clock.now().isoformat()
+            await house.ask("POST", "/jobs/bulk", editor, {"jobs": [WEBHOOK | {"scheduled_at": at}]})
+        case "one of each":
+            await house.ask("POST", "/jobs/bulk", editor, {"jobs": [WEBHOOK], "mode": "per_item"})
+        case "named":
+            await house.ask("POST", "/jobs", editor, WEBHOOK | {"name": "a"})
+        case "template":
+            await house.ask("POST", "/templates", house.admin, {"name": "t", "job": WEBHOOK})
+            await house.ask("POST", "/templates/t/use", editor, {"name": "a"})
+        case "copy":
+            await house.ask("POST", "/jobs", house.admin, WEBHOOK | {"name": "b"})
+            await house.ask("POST", "/jobs/b/duplicate", editor, {"name": "a"})
+        case "sync":
+            await house.ask("POST", "/jobs/sync", editor, {"jobs": [WEBHOOK | {"name": "a"}]})
+    if way in ("named", "template", "copy", "sync"):
+        await house.ask("POST", "/jobs/a/trigger", house.admin)
+
+    assert not await house.may_use()
+
+
+async def test_the_last_who_wrote_handler_or_payload_counts(house: House) -> None:
+    await house.ask("POST", "/jobs", house.admin, WEBHOOK | {"name": "a"})
+    await house.ask("PATCH", "/jobs/a", house.editor, {"priority": 9})
+    await house.ask("POST", "/jobs/a/trigger", house.editor)
+    assert await house.may_use()
+
+    await house.ask("PATCH", "/jobs/a", house.editor, {"payload": NAMED | {"url": "https://elsewhere.example"}})
+    await house.ask("POST", "/jobs/a/trigger", house.admin)
+    assert not await house.may_use()
+
+    await house.ask("PATCH", "/jobs/a", house.admin, {"payload": NAMED})
+    await house.ask("POST", "/jobs/a/trigger", house.editor)
+    assert await house.may_use()
+
+
+async def test_the_right_is_that_of_the_version_that_runs(house: House) -> None:
+    await house.ask("POST", "/jobs", house.editor, WEBHOOK | {"name": "a"})
+    await house.ask("POST", "/jobs/a/trigger", house.editor)
+    await house.ask("PATCH", "/jobs/a", house.admin, {"payload": NAMED})
+    assert not await house.may_use()
+
+    await house.ask("POST", "/jobs/a/trigger", house.admin)
+    await house.ask("PATCH", "/jobs/a", house.editor, {"payload": NAMED})
+    assert await house.may_use()
+
+
+async def test_a_payload_of_its_own_has_the_right_of_who_gave_it_and_keeps_it(house: House) -> None:
+    await house.ask("POST", "/jobs", house.admin, WEBHOOK | {"name": "a"})
+    run = await house.ask("POST", "/jobs/a/trigger", house.editor, {"payload": NAMED | {"url": "https://e.example"}})
+    claimed = await house.claim()
+    assert not await house.store.history.use_secrets(claimed, ["TOKEN"], is_bound=False)
+    await house.store.rooms.finish_succeeded([found(claimed)])
+
+    await house.ask("POST", f"/executions/{run['id']}/retry", house.admin)
+    assert not await house.may_use()
+
+    await house.ask("POST", f"/executions/{run['id']}/retry", house.admin, {"payload": NAMED})
+    assert await house.may_use()
+
+
+async def test_who_has_lost_the_claim_may_use_nothing(house: House) -> None:
+    await house.ask("POST", "/jobs", house.admin, WEBHOOK)
+    claimed = await house.claim()
+    await house.store.rooms.finish_succeeded([found(claimed)])
+
+    assert not await house.store.history.use_secrets(claimed, ["TOKEN"], is_bound=True)
+
+
+async def test_security_10_the_first_use_of_a_secret_is_audited(house: House) -> None:
+    """Of each secret by each job; of one-offs by each author, or every webhook would fill the audit."""
+    await house.ask("POST", "/jobs", house.admin, WEBHOOK | {"name": "a"})
+    for _ in range(2):
+        await house.ask("POST", "/jobs/a/trigger", house.admin)
+        assert await house.store.history.use_secrets(await house.claim(), ["OTHER", "TOKEN"], is_bound=False)
+    for _ in range(2):
+        one_off = await house.ask("POST", "/jobs", house.editor, WEBHOOK)
+        claimed = await house.claim()
+        assert await house.store.history.use_secrets(claimed, ["TOKEN"], is_bound=True)
+    await house.ask("POST", "/jobs", house.editor, WEBHOOK)
+    assert not await house.store.history.use_secrets(await house.claim(), ["MINE"], is_bound=False)
+
+    rows = (await house.ask("GET", "/audit", house.admin))["data"]
+    uses = [row for row in rows if row["action"] == "secret.use"]
+
+    named = await house.store.jobs.find_by_name("a")
+    assert named is not None
+    of_job = sorted(row["after"]["name"] for row in uses if row["subject"] == f"job:{named.id}")
+    (of_editor,) = [row["after"] for row in uses if row["subject"] != f"job:{named.id}"]
+    assert of_job == ["OTHER", "TOKEN"]
+    assert of_editor["name"] == "TOKEN"
+    assert of_editor["created_by"] == one_off["created_by"]
+    assert of_editor["used_by"] == f"one-offs of {one_off['created_by']} by http.webhook"
