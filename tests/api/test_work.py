@@ -22,6 +22,7 @@ from timeball.api.problems import Refusal
 from timeball.dashboard.app import make_front
 from timeball.dashboard.pages import every_page
 from timeball.domain import marks
+from timeball.store.placing import AuditEntry
 from timeball.wiring import FrontParts
 
 MakeKey = Callable[[str], Awaitable[dict[str, str]]]
@@ -104,7 +105,7 @@ async def test_no_byte_is_read_of_a_body_that_no_route_takes(
 async def test_security_3_no_form_is_read_before_the_role_is_known(parts: FrontParts, make_key: MakeKey) -> None:
     await make_key("admin")
     viewer = (await make_key("viewer"))["Authorization"].removeprefix("Bearer ")
-    session = await parts.sessions.begin(viewer.split("_")[1])
+    session = await parts.sessions.begin(viewer.split("_")[1], AuditEntry("test"))
     app = make_front(parts)
     # These two are how strangers come in and go.
     posts = [route for route in every_page() if "POST" in (route.methods or ()) and route.path[:4] != "/log"]

@@ -1,4 +1,4 @@
--- The schema after migration 0030, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
+-- The schema after migration 0027, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
 
 CREATE TABLE timeball.migration (
     number     integer NOT NULL,
