@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
 from tests.app.conftest import ON_ONE_SERVER
-from timeball import Settings
+from timeball import Settings, hosting
+from timeball.domain.events import Event, ServiceFailed
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 STAFF = {"x-staff": "ada@example.com"}
@@ -72,3 +76,45 @@ def test_people_of_the_host_application_have_names_of_their_own(web: TestClient)
         ("job.create", "host:grace@example.com", "http"),
         ("job.pause", "host:grace@example.com", "dashboard"),
     }
+
+
+class Nodes:
+    """Nodes that break, are cancelled, or stay."""
+
+    def __init__(self, ends: list[Exception | None]) -> None:
+        self._ends = ends
+        self.running = asyncio.Event()
+        self._stopped = asyncio.Event()
+
+    def make(self) -> Any:
+        return self
+
+    async def run(self) -> None:
+        if self._ends and (error := self._ends.pop(0)) is not None:
+            raise error
+        self.running.set()
+        await self._stopped.wait()
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+
+@pytest.mark.usefixtures("settings")
+async def test_nodes_that_break_or_are_cancelled_in_an_application_begin_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosting, "_PAUSE", timedelta(0))
+    heard: list[Event] = []
+    nodes = Nodes([ZeroDivisionError("a bug"), None])
+    hosted = hosting._HostedNodes(nodes.make, heard.append)
+
+    hosted.begin()
+    async with asyncio.timeout(30):
+        await nodes.running.wait()
+        nodes.running.clear()
+        # As a handler does that cancels every task it can find.
+        assert hosted._task is not None
+        hosted._task.cancel()
+        await nodes.running.wait()
+        await hosted.stop()
+
+    told = [(event.service, event.error, event.failures) for event in heard if isinstance(event, ServiceFailed)]
+    assert told == [("nodes", "ZeroDivisionError: a bug", 1), ("nodes", "CancelledError: the task was cancelled", 2)]
