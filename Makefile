@@ -6,7 +6,7 @@ WORKERS ?= $(shell expr $$(nproc) + 2)
 BIN     := .venv/bin
 
 # Programs the tests start by themselves.
-SERVICES := postgresql pgbouncer redis rabbitmq chromium curl
+SERVICES := postgresql pgbouncer redis rabbitmq chromium curl iproute2
 
 .DEFAULT_GOAL := help
 .PHONY: screenshots reference help up test test-clock check lint types openapi audit bench bench-peers performance-page peers-page swarm soak mutants schema reference lock clean run-packages dev-packages services

@@ -313,6 +313,24 @@ class Settings(HandlerSettings, BaseSettings):
     behind_pgbouncer: bool = Field(
         default=False, description="Whether the database is reached through PgBouncer in transaction mode."
     )
+    database_silence_seconds: int = Field(
+        default=8,
+        ge=0,
+        le=3_600,
+        description=(
+            "How long the other end of a connection to PostgreSQL may give no sign of life before it is given up, by TCP keepalive and "
+            "TCP_USER_TIMEOUT; 0 leaves that to the operating system, and what the URL says of it goes before."
+        ),
+    )
+    database_answer_seconds: float = Field(
+        default=10,
+        gt=0,
+        le=60,
+        description=(
+            "How long a node waits for a statement that should answer at once, before it tries on another connection; "
+            "twice as long after each time in a row, up to a minute."
+        ),
+    )
     migrate: bool = Field(default=True, description="Whether a starting process brings the schema up to date.")
     shards: int = Field(default=64, ge=1, le=1024, description="Into how many slices a new database cuts the schedule.")
     metrics_port: int | None = Field(

@@ -26,8 +26,8 @@ _FEW = 10
 _LONG_SECONDS = 1.0
 # Where no line can be had, so many are sent before it is tried again.
 _MANY = 1_000
-# For a statement, as on any other connection of ours.
-_PATIENCE_SECONDS = 60.0
+# For a statement that should answer at once, as on any other connection of ours.
+_PATIENCE_SECONDS = 10.0
 _IDLE_SECONDS = 60.0
 _LOOK_SECONDS = 5.0
 

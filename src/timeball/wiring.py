@@ -28,6 +28,7 @@ from timeball.handlers.catalogue import Catalogue
 from timeball.handlers.installed import installed_handlers
 from timeball.handlers.registry import Registry
 from timeball.settings import Settings
+from timeball.store.database import Patience
 from timeball.store.postgres import Store
 from timeball.version import __version__
 
@@ -95,6 +96,9 @@ async def opened(settings: Settings, env: Env | None = None) -> AsyncIterator[Pa
             env,
             pool_size=settings.database_pool,
             behind_pgbouncer=settings.behind_pgbouncer,
+            patience=Patience(
+                swift_seconds=settings.database_answer_seconds, silence_seconds=settings.database_silence_seconds
+            ),
             hoist_window=settings.scheduler.hoist_window,
         )
         await store.open(migrates=settings.migrate, shards=settings.shards)

@@ -14,7 +14,13 @@ pytestmark = pytest.mark.parametrize("fresh_database", ["pg15", "pg18"], indirec
 
 
 def route_to(dsn: str, *, behind_pgbouncer: bool = False) -> Route:
-    return Route(DatabaseUrl.parse(dsn), {"application_name": "timeball", "jit": "off"}, 10, behind_pgbouncer)
+    return Route(
+        url=DatabaseUrl.parse(dsn),
+        session={"application_name": "timeball", "jit": "off"},
+        patience_seconds=10,
+        silence_seconds=8,
+        behind_pgbouncer=behind_pgbouncer,
+    )
 
 
 @pytest.mark.parametrize("behind_pgbouncer", [False, True])

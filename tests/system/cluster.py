@@ -241,6 +241,8 @@ class Cluster:
         self.folder = folder
         self.dsn = dsn
         self.processes: list[Process] = []
+        # What stands before each command, such as the way into another network.
+        self.inside: tuple[str, ...] = ()
         self._gates = folder / "gates"
         self._gates.mkdir()
         self.ledger = Ledger(folder / "ledger")
@@ -272,7 +274,7 @@ class Cluster:
         """
         log = self.folder / f"{arguments[0]}-{len(self.processes) + 1}.log"
         program = ["-c", f"{patch}\nfrom timeball.cli.main import main\nmain()"] if patch else ["-m", "timeball"]
-        command = [sys.executable, *program, *arguments]
+        command = [*self.inside, sys.executable, *program, *arguments]
         environment = self.environment | environment
         process = Process(command, self.folder, environment, log, in_terminal=in_terminal, output=output)
         self.processes.append(process)

@@ -16,7 +16,8 @@ import pytest
 from tests.pace import patience
 from tests.servers import PgBouncer
 from tests.system.cluster import LONG_LEASES, SHORT_LEASES, Cluster, DurableServer, enqueue, eventually
-from tests.system.proxy import Proxy, proxy_to
+from tests.system.network import Network, NoNetwork, network_to
+from tests.system.proxy import SOCKET, Proxy, proxy_to
 from timeball import Timeball
 from timeball.commands import Commands
 from timeball.domain.job import JobSpec
@@ -329,9 +330,9 @@ async def test_a_worker_cut_off_lets_go_before_others_take_over(
 
 
 # A statement is waited for, and a silent transaction borne, for longer than a test would like to.
+ANSWER = {"TIMEBALL_DATABASE_ANSWER_SECONDS": "3"}
 IMPATIENT = """
 from timeball.store import database
-database._PATIENCE["command_timeout"] = 3
 database._SESSION["idle_in_transaction_session_timeout"] = "3s"
 """
 
@@ -339,7 +340,7 @@ database._SESSION["idle_in_transaction_session_timeout"] = "3s"
 async def test_connections_that_died_in_silence_do_not_stop_a_worker_for_good(
     cluster: Cluster, commands: Commands, proxy: Proxy
 ) -> None:
-    (worker,) = await cluster.nodes(0, 1, patch=IMPATIENT, **through(proxy, cluster))
+    (worker,) = await cluster.nodes(0, 1, patch=IMPATIENT, **through(proxy, cluster), **ANSWER)
     before = await enqueue(commands, "work", {"label": "before"})
     await cluster.ends(before)
 
@@ -352,10 +353,56 @@ async def test_connections_that_died_in_silence_do_not_stop_a_worker_for_good(
     cluster.check_books()
 
 
+@pytest.fixture
+def network(servers: Any) -> Iterator[Network]:
+    """A real network in front of the cluster's server."""
+    try:
+        with network_to(f"{servers.postgres('pg15').host}/{SOCKET}") as made:
+            yield made
+    except NoNetwork as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.mark.parametrize("leases", [{}, SHORT_LEASES], ids=["usual leases", "short leases"])
+async def test_packets_of_all_connections_vanish_and_work_goes_on_by_new_ones(
+    cluster: Cluster, commands: Commands, network: Network, leases: dict[str, str]
+) -> None:
+    """Fault 41. Again and again, with the usual settings: nothing comes through any more, neither data nor an end."""
+    assert cluster.dsn is not None
+    name = cluster.dsn.split("?")[0].rsplit("/", 1)[1]
+    cluster.inside = network.inside
+    cluster.environment = {key: value for key, value in cluster.environment.items() if key not in SHORT_LEASES} | leases
+    nodes = await cluster.nodes(1, 1, TIMEBALL_DATABASE_URL=network.dsn(name))
+    each = await commands.create(JobSpec(name="each", handler="work", interval_seconds=1, payload={"label": "each"}))
+    await cluster.begins("each", 2)
+
+    for number in range(3):
+        held = await enqueue(commands, "wait", {"gate": f"gate-{number}"})
+        await cluster.begins(f"gate-{number}")
+        # Under way: claims, renewals, hoists, and the outcome of what ends just now.
+        cluster.open_gate(f"gate-{number}")
+        assert network.forget_connections(nodes[0].pid) > 0
+        begun = len(cluster.ledger.runs("each"))
+        after = await enqueue(commands, "work", {"label": f"after-{number}"})
+
+        # Two minutes it once took: a minute for each of two statements.
+        assert (await cluster.ends(after, 60))["state"] == "succeeded"
+        assert (await cluster.ends(held, 60))["state"] == "succeeded"
+        await cluster.begins("each", begun + 2, 60)
+
+    if not leases:
+        assert [len(node.events("node.lost")) for node in nodes] == [0, 0], (
+            "a lease was renewed by a new connection in time"
+        )
+    await commands.pause(each.job_id)
+    await cluster.drained()
+    cluster.check_books()
+
+
 async def test_what_a_claim_brings_in_long_after_it_was_given_up_is_run_all_the_same(
     cluster: Cluster, commands: Commands, proxy: Proxy
 ) -> None:
-    (worker,) = await cluster.nodes(0, 1, patch=IMPATIENT, **through(proxy, cluster))
+    (worker,) = await cluster.nodes(0, 1, patch=IMPATIENT, **through(proxy, cluster), **ANSWER)
     proxy.hold_back(text_of("claim"))
     # Two at a time: one alone would be claimed by its name.
     for first in await commands.enqueue_many(JobSpec(handler="work"), ['{"label": "first"}'] * 2):
@@ -414,7 +461,7 @@ async def test_a_worker_that_falls_silent_while_it_counts_a_limit_does_not_stop_
 ) -> None:
     await cluster.nodes(1, 1, **LONG_LEASES)
     await commands.limit_queue("narrow", 1)
-    await cluster.nodes(0, 1, patch=IMPATIENT, **through(proxy, cluster))
+    await cluster.nodes(0, 1, patch=IMPATIENT, **through(proxy, cluster), **ANSWER)
     proxy.fall_silent_at(text_of("lock_queue"))
 
     async def enqueue_some() -> None:

@@ -23,6 +23,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from hashlib import blake2b
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import aio_pika
 from aio_pika import exceptions
@@ -39,6 +40,8 @@ for _package in ("aiormq", "aio_pika"):
     logging.getLogger(_package).addHandler(logging.NullHandler())
 
 _SECONDS = 5.0
+# Three times as long, and a little, without a sign of life is the end of a connection.
+_HEARTBEAT_SECONDS = 5
 _BATCH = 500
 _ARGUMENTS: dict[str, Any] = {
     "x-queue-type": "classic",
@@ -133,7 +136,7 @@ class _Link:
     """A connection with one channel, made when needed and thrown away when anything is wrong with it."""
 
     def __init__(self, url: str) -> None:
-        self._url = url
+        self._url = _with_heartbeat(url)
         self._connection: AbstractConnection | None = None
         self._channel: AbstractChannel | None = None
         self._lock = asyncio.Lock()
@@ -172,3 +175,11 @@ class _Link:
         except Exception:
             # It is being thrown away because it does not work; how it ends is nobody's concern.
             return
+
+
+def _with_heartbeat(url: str) -> str:
+    """The URL with our heartbeat, unless it names its own: by default a server is taken for alive that was silent for three minutes."""
+    query = urlsplit(url).query
+    if "heartbeat" in parse_qs(query):
+        return url
+    return f"{url}{'&' if query else '?'}heartbeat={_HEARTBEAT_SECONDS}"

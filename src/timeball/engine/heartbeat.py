@@ -34,6 +34,8 @@ from timeball.store.interface import Renewal, Store
 
 _MARGIN = timedelta(seconds=1)
 _RETRY_SECONDS = 0.5
+# The part of a lease that the first try to renew it may take.
+_TRY_SHARE = 0.2
 # The longest rest; a shorter one ends just when something is to be done.
 _LOOK_SECONDS = 1.0
 _GATHER_SECONDS = 0.25
@@ -68,6 +70,7 @@ class Heartbeat:
         self._is_in_haste = False
         # What went wrong since the last renewal.
         self._trouble: str | None = None
+        self._misses = 0
         self.is_draining = False
         self.is_lost = False
         self.on_drain: Callable[[], object] = lambda: None
@@ -181,7 +184,7 @@ class Heartbeat:
     async def _renew(self, connection: Any) -> Any:
         """One renewal; returns the connection to keep, or None when it is broken."""
         sent = self._env.clock.monotonic()
-        limit = max(self._deadline - sent, 0.1)
+        limit = max(min(self._deadline - sent, self._patience()), 0.1)
         try:
             async with asyncio.timeout(limit):
                 is_new = connection is None
@@ -197,9 +200,15 @@ class Heartbeat:
             if connection is not None:
                 # Not closed in good order: where nobody answers, that would wait on beyond the deadline.
                 connection.terminate()
+            self._misses += 1
             return None
+        self._misses = 0
         self._accept(renewal, sent)
         return connection
+
+    def _patience(self) -> float:
+        """How long one renewal may take: the connection may have died in silence, and another one be in time. Longer after each miss."""
+        return self._node.lease.span.total_seconds() * _TRY_SHARE * float(2**self._misses)
 
     async def _ask_for_renewal(self, connection: Any) -> Renewal | None:
         trouble = self._trouble

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
@@ -28,15 +29,16 @@ from timeball.store.connections import (
 )
 from timeball.store.database_url import DatabaseUrl
 from timeball.store.lost_replies import write_again
-from timeball.store.statements import numbered
+from timeball.store.statements import numbered, swift_statements
 
 if TYPE_CHECKING:
-    from timeball.store.lines import LoopLine, ThreadLine
+    from timeball.store.lines import LoopLine, Route, ThreadLine
 
 Record = Any
 Result = TypeVar("Result")
 
 _DEADLOCK_TRIES = 5
+_TOGETHER_SECONDS = 2.0
 # Plans are cached, and the rooms are tiny one minute and large the next: a plan that reads a whole room must never be kept.
 # The other settings guard the hot path against a server that is tuned for reports.
 _SESSION = {
@@ -46,10 +48,23 @@ _SESSION = {
     "timezone": "UTC",
     # Who is frozen or cut off in the middle of a transaction holds its locks; nobody is to wait for them for long.
     "idle_in_transaction_session_timeout": "10s",
+    # A session whose node is gone without a word is given up by the server, too.
+    "tcp_keepalives_idle": "30",
+    "tcp_keepalives_interval": "10",
+    "tcp_keepalives_count": "3",
 }
 
-# Seconds to wait for a statement: a network that swallows packets answers none.
-_STATEMENT_SECONDS = 60
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long is waited for a database that does not answer."""
+
+    # For a statement that should answer at once; and for any other.
+    swift_seconds: float = 10
+    statement_seconds: float = 60
+    # For a sign of life from the other end of a TCP connection; 0 leaves that to the operating system.
+    silence_seconds: int = 8
+
 
 _UNREACHABLE = (
     OSError,
@@ -77,12 +92,25 @@ async def _keep_session(_connection: Connection) -> None:
 class Database:
     """A pool of connections to one database, and the statements run on them."""
 
-    def __init__(self, dsn: str, env: Env, *, pool_size: int = 8, behind_pgbouncer: bool = False) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        env: Env,
+        *,
+        pool_size: int = 8,
+        behind_pgbouncer: bool = False,
+        patience: Patience | None = None,
+    ) -> None:
         self.dsn = dsn
         self.url = DatabaseUrl.parse(dsn)
         self.env = env
         self.behind_pgbouncer = behind_pgbouncer
         self._pool_size = pool_size
+        self._patience = patience or Patience()
+        self._swift = swift_statements()
+        # How often in a row, with new connections each time, swift statements were late; and when they were last.
+        self._late = 0
+        self._late_at = float("-inf")
         self._connections: Connections | None = None
 
     async def open(self) -> None:
@@ -109,18 +137,22 @@ class Database:
     def _options(self) -> dict[str, Any]:
         if self.behind_pgbouncer:
             # In transaction mode a session belongs to nobody: no settings, no prepared statements.
-            return {"server_settings": {}, "statement_cache_size": 0, "command_timeout": _STATEMENT_SECONDS}
+            return {
+                "server_settings": {},
+                "statement_cache_size": 0,
+                "command_timeout": self._patience.statement_seconds,
+            }
         return {
             "server_settings": _SESSION,
             "max_cached_statement_lifetime": 0,
-            "command_timeout": _STATEMENT_SECONDS,
+            "command_timeout": self._patience.statement_seconds,
         }
 
     async def _connect(self, _dsn: str | None = None, /, **options: Any) -> Connection:
         hosts = self.url.hosts()
         if self.url.balances_load:
             self.env.random.shuffle(hosts)
-        return await connect(self.url, hosts, **options)
+        return await connect(self.url, hosts, silence_seconds=self._patience.silence_seconds, **options)
 
     async def connect(self, *, is_patient: bool = False) -> Connection:
         """A connection outside the pool, for a listener or a heartbeat; the caller closes it.
@@ -142,15 +174,26 @@ class Database:
     def thread_line(self) -> ThreadLine:
         """A connection for a thread that waits by itself; the caller closes it."""
         # Here and not above: only programs that enqueue in a row need this driver.
-        from timeball.store.lines import Route, ThreadLine
+        from timeball.store.lines import ThreadLine
 
-        return ThreadLine.connect(Route(self.url, _SESSION, CONNECT_SECONDS, self.behind_pgbouncer))
+        return ThreadLine.connect(self._route())
 
     def loop_line(self) -> LoopLine:
         """A connection for coroutines of any event loop, made in a thread that has none; the caller closes it."""
-        from timeball.store.lines import LoopLine, Route
+        from timeball.store.lines import LoopLine
 
-        return LoopLine.connect(Route(self.url, _SESSION, CONNECT_SECONDS, self.behind_pgbouncer))
+        return LoopLine.connect(self._route())
+
+    def _route(self) -> Route:
+        from timeball.store.lines import Route
+
+        return Route(
+            url=self.url,
+            session=_SESSION,
+            patience_seconds=CONNECT_SECONDS,
+            silence_seconds=self._patience.silence_seconds,
+            behind_pgbouncer=self.behind_pgbouncer,
+        )
 
     def connection(self) -> AbstractAsyncContextManager[Connection]:
         """A connection of the pool, for a few statements; behind PgBouncer they are one transaction."""
@@ -174,8 +217,19 @@ class Database:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
         """A connection inside a transaction: committed at the end, rolled back on an error."""
-        async with self._lent() as connection, connection.transaction():
-            yield connection
+        async with self._lent() as connection:
+            transaction = connection.transaction()
+            await transaction.start()
+            try:
+                yield connection
+            except (TimeoutError, GeneratorExit):
+                # The connection is thrown away, and the transaction with it: who did not answer would not answer a ROLLBACK.
+                raise
+            except BaseException:
+                await transaction.rollback()
+                raise
+            async with asyncio.timeout(self._swift_seconds()):
+                await transaction.commit()
 
     async def fetch(self, name: str, connection: Connection | None = None, /, **given: Any) -> list[Record]:
         """Run a statement and return its rows; on *connection*, inside its transaction, if one is given."""
@@ -210,8 +264,30 @@ class Database:
             given[parameter] if parameter != "now" or "now" in given else self.env.clock.statement_now()
             for parameter in parameters
         ]
-        rows: list[Record] = await connection.fetch(text, *values)
+        rows: list[Record]
+        if name not in self._swift:
+            rows = await connection.fetch(text, *values)
+            return rows
+        try:
+            rows = await connection.fetch(text, *values, timeout=self._swift_seconds())
+        except TimeoutError:
+            self._note_late()
+            raise
+        self._late = 0
         return rows
+
+    def _swift_seconds(self) -> float:
+        """How long a swift statement may take: twice as long after each time in a row, for a database that is slow and not dead."""
+        if not self._late:
+            return self._patience.swift_seconds
+        return min(self._patience.swift_seconds * float(2**self._late), self._patience.statement_seconds)
+
+    def _note_late(self) -> None:
+        # Those that were under way together are late together: that is once.
+        now = self.env.clock.monotonic()
+        if now - self._late_at > _TOGETHER_SECONDS:
+            self._late += 1
+        self._late_at = now
 
     async def run_in_turn(self, connection: Connection, each: Iterable[tuple[str, dict[str, Any]]]) -> None:
         """Run statements one after the other inside *connection*'s transaction; the next is made while the last is at work."""
@@ -322,7 +398,10 @@ class _Taken(AbstractAsyncContextManager[Connection, None]):
 
     async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         try:
-            await self._connections.give_back(self._connection, is_sound=error is None)
+            if isinstance(error, TimeoutError):
+                await self._connections.abandon(self._connection)
+            else:
+                await self._connections.give_back(self._connection, is_sound=error is None)
         except BaseException as another:
             _translate(another)
             raise
@@ -365,6 +444,7 @@ def _translate(error: BaseException) -> None:
     if isinstance(error, _UNWRITABLE) or (isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError)):
         raise Unwritable(f"PostgreSQL cannot hold what it was given: {error}") from error
     if isinstance(error, _UNREACHABLE):
-        raise StoreUnavailable(f"PostgreSQL cannot be reached: {str(error) or type(error).__name__}") from error
+        said = str(error) or ("no answer in time" if isinstance(error, TimeoutError) else type(error).__name__)
+        raise StoreUnavailable(f"PostgreSQL cannot be reached: {said}") from error
     if isinstance(error, asyncpg.PostgresError):
         raise StoreError(f"PostgreSQL refused a statement: {error}") from error

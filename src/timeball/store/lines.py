@@ -18,24 +18,26 @@ from typing import Any
 import psycopg
 
 from timeball.errors import SettingsError, StoreError, StoreUnavailable
-from timeball.store.connections import pgbouncer_problem
+from timeball.store.connections import pgbouncer_problem, tcp_parameters
 from timeball.store.database_url import DatabaseUrl
 from timeball.store.statements import numbered
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """Where the database is, and how it is spoken to: the settings of a session, and the seconds to wait for a connection."""
+    """Where the database is, and how it is spoken to: the settings of a session, and how long to wait for a connection and in silence."""
 
     url: DatabaseUrl
     session: Mapping[str, str]
     patience_seconds: int
+    silence_seconds: int
     behind_pgbouncer: bool
 
     def options(self) -> dict[str, Any]:
         """What the driver is told."""
         options = self.url.for_psycopg()
         options |= {"connect_timeout": self.url.connect_timeout_seconds or self.patience_seconds, "autocommit": True}
+        options |= tcp_parameters(self.url.tcp, self.silence_seconds)
         if not self.behind_pgbouncer:
             settings = (f"-c {name}={value}" for name, value in self.session.items())
             options["options"] = " ".join([options.get("options", ""), *settings])

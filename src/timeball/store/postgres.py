@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from timeball.clock import SystemClock
 from timeball.env import Env
-from timeball.store.database import Database
+from timeball.store.database import Database, Patience
 from timeball.store.hinter import Hinter
 from timeball.store.history import History
 from timeball.store.jobs import Jobs
@@ -51,10 +51,11 @@ class Store:
         *,
         pool_size: int = 8,
         behind_pgbouncer: bool = False,
+        patience: Patience | None = None,
         hoist_window: timedelta = DEFAULT_HOIST_WINDOW,
     ) -> None:
         self.env = env
-        self.database = Database(dsn, env, pool_size=pool_size, behind_pgbouncer=behind_pgbouncer)
+        self.database = Database(dsn, env, pool_size=pool_size, behind_pgbouncer=behind_pgbouncer, patience=patience)
         self.hoist_window = hoist_window
 
     async def open(self, *, migrates: bool = True, shards: int = DEFAULT_SHARDS) -> None:

@@ -14,6 +14,21 @@ from importlib.resources import files
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 # A colon that is not part of a cast (`::`) and is followed by a name.
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)\b")
+# Whoever waits for these holds up work: they touch a few rows by an index, and answer at once while the database is well.
+_SWIFT_FILES = frozenset({"claiming", "finishing", "hoisting", "keys", "moves", "nodes", "sessions", "tickets"})
+_SWIFT_ELSEWHERE = frozenset(
+    {"enqueue_one", "find_jobs", "find_job_by_name", "find_execution", "live_keys", "log_lines_of", "write_log_lines"}
+)
+# Those beside them that may have a whole queue, or all of the schedule, to go through.
+_UNHURRIED = frozenset(
+    {
+        "mark_queue_limited",
+        "occurrences_of_other_tzdata",
+        "request_stop_of_jobs",
+        "forget_old_requests",
+        "forget_old_sessions",
+    }
+)
 _COMMENT = re.compile(r"^\s*--.*\n?", re.MULTILINE)
 
 
@@ -57,6 +72,14 @@ def all_statements() -> dict[str, Statement]:
                 raise ValueError(f"statement {name} is written in two files")
             found[name] = statement
     return found
+
+
+@cache
+def swift_statements() -> frozenset[str]:
+    """The names of the statements that answer at once, or something is wrong."""
+    sources = [files("timeball.store") / "sql" / f"{name}.sql" for name in sorted(_SWIFT_FILES)]
+    names = {name for source in sources for name in _NAME.findall(source.read_text(encoding="utf-8"))}
+    return frozenset((names | _SWIFT_ELSEWHERE) - _UNHURRIED)
 
 
 @cache
