@@ -288,7 +288,7 @@ class World:
 def _pending(pending: NextOccurrence | None) -> Pending | None:
     if pending is None:
         return None
-    return Pending(scheduled_for=pending.scheduled_for, tzdata=pending.tzdata)
+    return Pending(scheduled_for=pending.scheduled_for, tzdata=pending.tzdata, watermark=pending.watermark)
 
 
 def _single(at: datetime, reason: SkipReason) -> SkippedRange:

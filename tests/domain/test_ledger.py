@@ -52,7 +52,9 @@ def histories(draw: st.DrawFn) -> tuple[list[Span], list[Run], Outlook]:
         after = until
     spans[-1] = replace(spans[-1], until=None)
     following = spans[-1].rule.next_after(after)
-    pending = None if following is None else Pending(scheduled_for=following, tzdata=OURS)
+    pending = (
+        None if following is None else Pending(scheduled_for=following, tzdata=OURS, watermark=following - MICROSECOND)
+    )
     return spans, runs, Outlook(pending=pending, tzdata=OURS)
 
 
@@ -174,7 +176,9 @@ MINUTELY = Every(interval_seconds=60, anchor=START + 60 * SECOND)
 
 def test_a_hole_is_named_by_its_edges_and_number() -> None:
     runs = [every_minute(3), Run(START + 600 * SECOND, START + 600 * SECOND, 1, 1, OURS, is_range=False, used=1)]
-    outlook = Outlook(pending=Pending(scheduled_for=START + 660 * SECOND, tzdata=OURS), tzdata=OURS)
+    outlook = Outlook(
+        pending=Pending(scheduled_for=START + 660 * SECOND, tzdata=OURS, watermark=START + 659 * SECOND), tzdata=OURS
+    )
 
     (flaw,) = flaws_of([Span(version=1, rule=MINUTELY, after=START, until=None)], runs, outlook)
 
@@ -184,7 +188,9 @@ def test_a_hole_is_named_by_its_edges_and_number() -> None:
 
 def test_a_run_that_leaves_the_line_is_judged_one_by_one() -> None:
     halves = Run(START + 60 * SECOND, START + 180 * SECOND, 5, 1, OURS, is_range=False, used=5)
-    outlook = Outlook(pending=Pending(scheduled_for=START + 240 * SECOND, tzdata=OURS), tzdata=OURS)
+    outlook = Outlook(
+        pending=Pending(scheduled_for=START + 240 * SECOND, tzdata=OURS, watermark=START + 239 * SECOND), tzdata=OURS
+    )
 
     found = flaws_of([Span(version=1, rule=MINUTELY, after=START, until=None)], [halves], outlook)
 
@@ -223,7 +229,7 @@ def test_what_is_older_than_the_history_is_not_missed() -> None:
     span = Span(version=1, rule=MINUTELY, after=START - 400 * DAY, until=None)
     late = Run(START + 300 * SECOND, START + 300 * SECOND, 1, 1, OURS, is_range=False, used=1)
     kept = Outlook(
-        pending=Pending(scheduled_for=START + 360 * SECOND, tzdata=OURS),
+        pending=Pending(scheduled_for=START + 360 * SECOND, tzdata=OURS, watermark=START + 359 * SECOND),
         history_from=START + 200 * SECOND,
         tzdata=OURS,
     )
@@ -236,7 +242,7 @@ def test_what_is_older_than_the_history_is_not_missed() -> None:
 def test_other_time_zone_data_are_not_judged_but_their_agreement_counts() -> None:
     first, second, third = (o.at for o in islice(NIGHTLY.occurrences(START), 3))
     span = Span(version=1, rule=NIGHTLY, after=START, until=None)
-    outlook = Outlook(pending=Pending(scheduled_for=third, tzdata=OURS), tzdata=OURS)
+    outlook = Outlook(pending=Pending(scheduled_for=third, tzdata=OURS, watermark=third - MICROSECOND), tzdata=OURS)
     agreeing, moved = (Run(at, at, 1, 1, "1999a", is_range=False, used=1) for at in (first, second + 3600 * SECOND))
     found: list[Flaw] = []
     ledger = JobLedger([span], outlook, found.append)
@@ -265,7 +271,7 @@ def test_where_a_version_left_off_is_judged_by_the_data_by_which_it_did() -> Non
     first, second, third = (o.at for o in islice(NIGHTLY.occurrences(START), 3))
     closed = Span(version=1, rule=NIGHTLY, after=START, until=second, tzdata=OURS)
     spans = [closed, Span(version=2, rule=NIGHTLY, after=second, until=None)]
-    outlook = Outlook(pending=Pending(scheduled_for=third, tzdata=OURS), tzdata=OURS)
+    outlook = Outlook(pending=Pending(scheduled_for=third, tzdata=OURS, watermark=third - MICROSECOND), tzdata=OURS)
     ours, theirs = (Run(first, first, 1, 1, tzdata, is_range=False, used=1) for tzdata in (OURS, "1999a"))
 
     assert promises(flaws_of(spans, [], outlook)) == ["S1"]

@@ -340,7 +340,7 @@ async def test_an_execution_that_cites_a_wrong_version_is_a_phantom(history: His
 async def test_a_pending_occurrence_that_is_none_is_a_phantom(history: History) -> None:
     await history.sql(
         """
-        UPDATE timeball.due SET scheduled_for = scheduled_for - interval '1 s', tzdata = $2
+        UPDATE timeball.due SET scheduled_for = scheduled_for - interval '1 s', run_at = run_at - interval '1 s', tzdata = $2
         WHERE job_id = $1 AND kind = 'occurrence'
         """,
         history.nightly.id,
@@ -358,7 +358,7 @@ async def test_what_other_time_zone_data_named_is_not_judged(history: History) -
     """Fault 23."""
     await history.sql(
         """
-        UPDATE timeball.due SET scheduled_for = scheduled_for + interval '1 h', tzdata = '1999z'
+        UPDATE timeball.due SET scheduled_for = scheduled_for + interval '1 h', run_at = run_at + interval '1 h', tzdata = '1999z'
         WHERE job_id = $1 AND kind = 'occurrence'
         """,
         history.nightly.id,
@@ -373,11 +373,12 @@ async def test_what_other_time_zone_data_named_is_not_judged(history: History) -
 async def test_a_watermark_that_moved_back_is_named(history: History) -> None:
     await history.sql(
         """
-        UPDATE timeball.due SET scheduled_for = $2, watermark = $2::timestamptz - interval '1 s'
+        UPDATE timeball.due SET scheduled_for = $2, run_at = $3, watermark = $2::timestamptz - interval '1 s'
         WHERE job_id = $1 AND kind = 'occurrence'
         """,
         history.ticker.id,
         history.start + 2 * MINUTE,
+        history.clock.now(),
     )
 
     broken = await history.broken()
@@ -418,6 +419,161 @@ async def test_records_beyond_the_watermark_of_a_pause_are_named(history: Histor
     broken = await history.broken()
     assert list(broken) == ["S3"]
     assert "beyond the watermark of the pause" in broken["S3"][0]
+
+
+# rows that were edited by hand
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("watermark = watermark - interval '1 h'", "though all up to this instant is recorded: it has moved back"),
+        ("watermark = watermark - interval '1 microsecond'", "it has moved back"),
+        ("watermark = NULL", "the pending occurrence has no watermark"),
+    ],
+)
+@pytest.mark.parametrize("job", ["ticker", "nightly"])
+async def test_a_watermark_that_was_edited_is_named(history: History, job: str, change: str, why: str) -> None:
+    """One job has records, the other has none yet and one version."""
+    id_ = getattr(history, job).id
+    await history.sql(f"UPDATE timeball.due SET {change} WHERE job_id = $1 AND kind = 'occurrence'", id_)
+
+    broken = await history.broken()
+    assert list(broken) == ["S3"]
+    assert why in broken["S3"][0]
+    assert f"job {job}" in broken["S3"][0]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("state = 'dead'", "an execution is dead without a reason"),
+        ("state = 'dead', reason = 'failed 1 times, max_retries is 0'", "an execution is dead, but has no error"),
+        (
+            "state = 'dead', reason = 'failed 1 times, max_retries is 0', error_type = 'ValueError'",
+            "the attempts of an execution are not those it counts",
+        ),
+        ("state = 'skipped'", "an execution was skipped, but had started"),
+        ("state = 'skipped', reason = 'overlap'", "an execution was skipped, but had started"),
+        ("state = 'skipped', started_at = NULL", "an execution is skipped without a reason"),
+        ("started_at = NULL", "an execution succeeded, but never started"),
+        ("attempts = 0", "an execution succeeded without an attempt"),
+        ("attempts = 2, fence = 2", "the attempts of an execution are not those it counts"),
+        ("error_type = 'ValueError'", "an execution succeeded, but has an error or a reason"),
+        ("started_at = finished_at + interval '1 s'", "an execution ended before it started"),
+    ],
+)
+async def test_a_success_that_was_edited_is_named(history: History, change: str, why: str) -> None:
+    await history.sql(f"UPDATE timeball.finished SET {change} WHERE id = $1", history.tick(2))
+
+    broken = await history.broken()
+    assert list(broken) == ["ends"]
+    assert broken["ends"][0].startswith(f"{why}: execution_id {show_execution(history.tick(2))}")
+    assert "job ticker" in broken["ends"][0]
+
+
+async def test_the_attempts_of_a_dead_execution_that_were_removed_are_missed(history: History) -> None:
+    await history.sql("DELETE FROM timeball.attempt WHERE execution_id = $1", history.dead)
+
+    broken = await history.broken()
+    assert list(broken) == ["ends"]
+    assert broken["ends"][0].startswith(
+        f"the attempts of an execution are not those it counts: execution_id {show_execution(history.dead)}"
+    )
+    assert "attempts 1, attempts_kept 0" in broken["ends"][0]
+
+
+async def test_an_attempt_that_ended_before_it_started_is_named(history: History) -> None:
+    await history.sql(
+        "UPDATE timeball.attempt SET started_at = finished_at + interval '1 s' WHERE execution_id = $1", history.dead
+    )
+
+    broken = await history.broken()
+    assert list(broken) == ["ends"]
+    assert broken["ends"][0].startswith("an attempt ended before it started")
+
+
+@pytest.mark.parametrize(("first", "last"), [(1, 5), (2, 2), (0, 6)])
+async def test_a_skip_range_laid_over_runs_that_happened_is_named(history: History, first: int, last: int) -> None:
+    await history.sql(
+        """
+        INSERT INTO timeball.skip_range (id, job_id, version, first_at, last_at, occurrences, reason, recorded_at)
+        VALUES (gen_random_uuid(), $1, 1, $2, $3, $4, 'misfire', $3)
+        """,
+        history.ticker.id,
+        history.start + first * MINUTE,
+        history.start + last * MINUTE,
+        last - first + 1,
+    )
+
+    broken = await history.broken()
+    assert "S1" in broken
+    assert "recorded twice" in " ".join(broken["S1"])
+
+
+@pytest.mark.parametrize(
+    ("row", "change", "why"),
+    [
+        ("waiting", "run_at = '2100-01-01Z'", "an execution waits for longer than until its instant"),
+        ("waiting", "run_at = run_at - interval '1 h'", "an execution is to run before its instant"),
+        ("ticker", "run_at = '2100-01-01Z'", "an execution waits for longer than until its instant"),
+        ("ticker", "run_at = run_at - interval '1 h'", "an execution is to run before its instant"),
+        ("nightly", "shard = 999", "what waits is in a shard that does not exist, where no scheduler looks"),
+        ("waiting", "shard = 999", "what waits is in a shard that does not exist, where no scheduler looks"),
+    ],
+)
+async def test_a_waiting_row_that_was_edited_is_named(history: History, row: str, change: str, why: str) -> None:
+    found = getattr(history, row)
+    where = "id = $1" if row == "waiting" else "job_id = $1 AND kind = 'occurrence'"
+    await history.sql(f"UPDATE timeball.due SET {change} WHERE {where}", getattr(found, "id", found))
+
+    broken = await history.broken()
+    assert list(broken) == ["waiting"] or (list(broken) == ["waiting", "stuck"] and "- interval" in change)
+    assert broken["waiting"][0].startswith(f"{why}: execution_id ")
+
+
+async def test_an_occurrence_may_wait_for_its_share_of_the_jitter(store: Store, clock: VirtualClock) -> None:
+    await make_recurring(store, 3600, name="spread", jitter_seconds=1800)
+    parked = await enqueue(store, 60)
+    async with store.database.transaction() as connection:
+        moved = "UPDATE timeball.due SET run_at = $2 WHERE id = $1"
+        clock.advance("1h")
+        await connection.execute(moved, parked, clock.now() - MINUTE)
+
+    report = await verify(store.database, clock.now(), second_look=timedelta(0))
+
+    assert report.check("waiting").holds, "\n".join(report.lines())
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("job_id = $2", "an enqueued execution names another job than its own"),
+        ("version = 9", "an execution cites a version that its job has not reached"),
+        ("handler = 'another'", "an execution names another handler than its job"),
+        ("scheduled_for = run_at + interval '1 s'", "an execution is to run before its instant"),
+    ],
+)
+async def test_a_ready_row_that_was_edited_is_named(history: History, change: str, why: str) -> None:
+    ready = await enqueue(history.store)
+    values = [history.limited.id] if "$2" in change else []
+    await history.sql(f"UPDATE timeball.ready SET {change} WHERE id = $1", ready, *values)
+
+    broken = await history.broken()
+    assert "waiting" in broken
+    assert broken["waiting"][0].startswith(f"{why}: execution_id {show_execution(ready)}")
+
+
+async def test_a_triggered_row_that_names_another_job_is_named(history: History) -> None:
+    """It has an id of its own, and is told by the handler that it names beside the job."""
+    other = await make_job(history.store, name="other", handler="another")
+    async with history.store.database.connection() as connection:
+        triggered = await connection.fetchval("SELECT id FROM timeball.ready WHERE origin = 'trigger' LIMIT 1")
+
+    await history.sql("UPDATE timeball.ready SET job_id = $2 WHERE id = $1", triggered, other.id)
+
+    broken = await history.broken()
+    assert broken["waiting"][0].startswith("an execution names another handler than its job")
 
 
 # the ledger, when there is nothing to complain about
@@ -621,7 +777,7 @@ async def test_fences_that_do_not_increase_are_named(history: History, fence: st
     )
 
     broken = await history.broken()
-    assert list(broken) == ["S4"]
+    assert list(broken) == ["S4", "ends"], "nor are the attempts those that the execution counts"
     assert broken["S4"][0].startswith(f"{why}: execution_id {show_execution(history.retried)}")
 
 
@@ -676,7 +832,7 @@ async def test_a_claim_that_failed_twice_is_named(history: History) -> None:
     )
 
     broken = await history.broken()
-    assert list(broken) == ["S5"]
+    assert list(broken) == ["S5", "ends"]
     assert broken["S5"][0].startswith("a claim has two failed attempts")
 
 
@@ -809,12 +965,21 @@ async def test_too_many_tries_are_named(history: History, change: str, why: str)
     await history.sql(f"UPDATE timeball.finished SET {change} WHERE id = $1", history.done)
 
     broken = await history.broken()
-    assert list(broken) == ["S7"]
+    assert list(broken) == ["ends", "S7"], "nor are the attempts there"
     assert broken["S7"][0].startswith(f"{why}: execution_id {show_execution(history.done)}")
 
 
 async def test_a_budget_that_was_lowered_by_an_edit_is_not_broken(history: History) -> None:
     await history.sql("UPDATE timeball.finished SET attempts = 4, fence = 4 WHERE id = $1", history.tick(2))
+    for number in range(1, 4):
+        await history.sql(
+            """
+            INSERT INTO timeball.attempt (execution_id, fence, number, claim_id, finished_at, outcome)
+            SELECT id, $2::integer, $2::integer, gen_random_uuid(), started_at, 'failed' FROM timeball.finished WHERE id = $1
+            """,
+            history.tick(2),
+            number,
+        )
 
     await edit(history.store, history.ticker, max_retries=0)
 
@@ -1050,7 +1215,7 @@ async def test_a_pending_occurrence_agrees_with_its_job(history: History, statem
     await history.sql(statement, history.ticker.id)
 
     broken = await history.broken()
-    assert list(broken) == ["due"]
+    assert list(broken) == (["due", "waiting"] if "version" in statement else ["due"])
     assert broken["due"][0].startswith(f"{why}: execution_id")
     assert "job ticker" in broken["due"][0]
 
@@ -1318,7 +1483,9 @@ async def let_all_pass(history: History) -> None:
 
 async def make_overdue(history: History) -> None:
     await history.sql(
-        "UPDATE timeball.due SET run_at = $2 WHERE id = $1", history.waiting, history.clock.now() - 2 * MINUTE
+        "UPDATE timeball.due SET run_at = $2, scheduled_for = $2 WHERE id = $1",
+        history.waiting,
+        history.clock.now() - 2 * MINUTE,
     )
 
 

@@ -80,6 +80,8 @@ class Pending:
 
     scheduled_for: datetime
     tzdata: str | None
+    # Everything that a recurring job owed up to here is recorded, and nothing behind it.
+    watermark: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,6 +302,8 @@ class JobLedger:
         at = pending.scheduled_for
         if self._refuse_records_beyond(at - MICROSECOND, "the pending occurrence", span):
             return
+        if span.rule.is_recurring:
+            self._check_watermark(span, pending)
         upcoming = span.rule.scheduled_at if isinstance(span.rule, Once) else self._line.upcoming
         if upcoming is not None and upcoming < at and span.rule.is_recurring:
             self._hole(upcoming, at - MICROSECOND, pending.tzdata)
@@ -311,6 +315,15 @@ class JobLedger:
                 return
             why = "the pending occurrence is not at an instant of its version's schedule"
             self._report(Flaw(Promise.NO_PHANTOM, why, at, span.version, has_record=True))
+
+    def _check_watermark(self, span: Span, pending: Pending) -> None:
+        """It stands at the last record or behind it, and not before its version began to answer."""
+        reached = span.after if self._previous is None else max(span.after, self._previous.last)
+        if pending.watermark is None:
+            self._report(Flaw(Promise.WATERMARK, "the pending occurrence has no watermark", reached, span.version))
+        elif pending.watermark < reached:
+            why = f"the watermark is {stamp(pending.watermark)}, though all up to this instant is recorded: it has moved back"
+            self._report(Flaw(Promise.WATERMARK, why, reached, span.version))
 
     def _refuse_records_beyond(self, watermark: datetime, what: str, span: Span) -> bool:
         previous = self._previous

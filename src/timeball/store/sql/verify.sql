@@ -30,6 +30,7 @@ SELECT job_version.job_id,
        job.deleted_at AS job_deleted_at,
        job.paused_from AS job_paused_from,
        due.scheduled_for AS pending_for,
+       due.watermark AS pending_watermark,
        due.tzdata AS pending_tzdata
 FROM timeball.job_version
 -- A function, because it unpacks the definition once; an operator for each of the columns would do so each time.
@@ -225,6 +226,48 @@ WITH broken AS (
 SELECT *, count(*) OVER () AS total
 FROM broken
 ORDER BY execution_id, fence
+LIMIT :listed;
+
+-- name: verify_ends
+-- What has ended, and what must be there if it ended like that. A try that failed, timed out or was lost leaves its attempt and counts; the last of a
+-- success and of what was left behind by its worker (at_most_once) counts, and leaves none. Of an execution that is older than the history, attempts may
+-- have gone before it.
+WITH tried AS (
+    SELECT execution_id, count(*) AS number
+    FROM timeball.attempt
+    GROUP BY execution_id
+),
+broken AS (
+    SELECT CASE WHEN started_at > finished_at THEN 'an execution ended before it started'
+                WHEN state = 'succeeded' AND started_at IS NULL THEN 'an execution succeeded, but never started'
+                WHEN state = 'succeeded' AND attempts < 1 THEN 'an execution succeeded without an attempt'
+                WHEN state = 'succeeded' THEN 'an execution succeeded, but has an error or a reason'
+                WHEN state = 'skipped' AND started_at IS NOT NULL THEN 'an execution was skipped, but had started'
+                WHEN state = 'dead' AND reason IS NOT NULL THEN 'an execution is dead, but has no error'
+                ELSE 'an execution is ' || state || ' without a reason' END AS why,
+           id AS execution_id, job_id, state, started_at, finished_at, attempts, NULL::bigint AS attempts_kept
+    FROM timeball.finished
+    WHERE started_at > finished_at
+       OR (state = 'succeeded' AND (started_at IS NULL OR attempts < 1 OR error_type IS NOT NULL OR reason IS NOT NULL))
+       OR (state = 'skipped' AND (started_at IS NOT NULL OR reason IS NULL))
+       OR (state = 'dead' AND (reason IS NULL OR (error_type IS NULL AND reason NOT LIKE 'its worker left while it ran%')))
+    UNION ALL
+    SELECT 'an attempt ended before it started', execution_id, NULL, outcome, started_at, finished_at, number, NULL
+    FROM timeball.attempt
+    WHERE started_at > finished_at
+    UNION ALL
+    SELECT 'the attempts of an execution are not those it counts', finished.id, finished.job_id, finished.state, finished.started_at, finished.finished_at,
+           finished.attempts, coalesce(tried.number, 0)
+    FROM timeball.finished
+    LEFT JOIN tried ON tried.execution_id = finished.id
+    WHERE (finished.state = 'dead' OR (finished.state = 'succeeded' AND finished.attempts > 1))
+      AND (:history_from::timestamptz IS NULL OR least(finished.scheduled_for, finished.queued_at) > :history_from)
+      AND coalesce(tried.number, 0) <> finished.attempts - CASE WHEN finished.error_type IS NULL THEN 1 ELSE 0 END
+)
+SELECT broken.*, job.name AS job, count(*) OVER () AS total
+FROM broken
+LEFT JOIN timeball.job ON job.id = broken.job_id
+ORDER BY execution_id, finished_at
 LIMIT :listed;
 
 -- name: verify_never_early
@@ -509,6 +552,48 @@ WITH broken AS (
       AND job.paused_until IS NOT NULL
       AND job.deleted_at IS NULL
       AND NOT EXISTS (SELECT 1 FROM timeball.due WHERE due.job_id = job.id AND due.kind = 'resume')
+)
+SELECT broken.*, job.name AS job, count(*) OVER () AS total
+FROM broken
+LEFT JOIN timeball.job ON job.id = broken.job_id
+ORDER BY job_id, execution_id
+LIMIT :listed;
+
+-- name: verify_waiting
+-- What waits or runs, and must agree with its job: an enqueued execution bears its job's id, and what cites the job's version names the job's handler.
+-- What waits for its time waits for that of its schedule, within the job's jitter; after a pause, for the end of the pause, which has passed.
+-- When a retry, or what was snoozed, is to run was told by a handler, or drawn: it is judged by what came before it alone.
+WITH unfinished AS (
+    SELECT id, job_id, origin, version, handler, scheduled_for, run_at, kind = 'occurrence' AS is_pending FROM timeball.due WHERE kind <> 'resume'
+    UNION ALL
+    SELECT id, job_id, origin, version, handler, scheduled_for, run_at, false FROM timeball.ready
+    UNION ALL
+    SELECT id, job_id, origin, version, handler, scheduled_for, run_at, false FROM timeball.blocked
+    UNION ALL
+    SELECT id, job_id, origin, version, handler, scheduled_for, run_at, false FROM timeball.running
+),
+broken AS (
+    SELECT CASE WHEN unfinished.origin = 'enqueue' AND unfinished.id <> unfinished.job_id THEN 'an enqueued execution names another job than its own'
+                WHEN unfinished.version > job.version THEN 'an execution cites a version that its job has not reached'
+                WHEN unfinished.version = job.version AND unfinished.handler <> job.handler THEN 'an execution names another handler than its job'
+                WHEN unfinished.run_at < unfinished.scheduled_for THEN 'an execution is to run before its instant'
+                ELSE 'an execution waits for longer than until its instant' END AS why,
+           unfinished.id AS execution_id, unfinished.job_id, unfinished.version, unfinished.handler, unfinished.scheduled_for, unfinished.run_at,
+           NULL::smallint AS shard
+    FROM unfinished
+    JOIN timeball.job ON job.id = unfinished.job_id
+    WHERE (unfinished.origin = 'enqueue' AND unfinished.id <> unfinished.job_id)
+       OR unfinished.version > job.version
+       OR (unfinished.version = job.version AND unfinished.handler <> job.handler)
+       OR unfinished.run_at < unfinished.scheduled_for
+       OR (unfinished.is_pending
+           AND unfinished.run_at <> :parked_at
+           AND unfinished.run_at > greatest(unfinished.scheduled_for + coalesce(job.jitter_seconds, 0) * interval '1 second', :now::timestamptz))
+    UNION ALL
+    SELECT 'what waits is in a shard that does not exist, where no scheduler looks', CASE WHEN kind <> 'resume' THEN id END, job_id, version, handler,
+           scheduled_for, run_at, shard
+    FROM timeball.due
+    WHERE NOT EXISTS (SELECT 1 FROM timeball.shard WHERE shard.id = due.shard)
 )
 SELECT broken.*, job.name AS job, count(*) OVER () AS total
 FROM broken

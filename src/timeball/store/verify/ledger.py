@@ -104,7 +104,9 @@ class _Books:
 
     def _is_plain(self, versions: Sequence[Record], runs: Sequence[Run]) -> bool:
         """Whether a job is plainly in order; if so, it is done with."""
-        if len(versions) != 1 or not self._glance.sees_order(_span(versions[0]), runs, versions[0]["pending_for"]):
+        if len(versions) != 1 or not _stands(versions[0], runs):
+            return False
+        if not self._glance.sees_order(_span(versions[0]), runs, versions[0]["pending_for"]):
             return False
         self._jobs += 1
         self._checked += sum(run.number or 0 for run in runs)
@@ -172,6 +174,14 @@ async def _grouped(pages: AsyncIterator[list[Record]]) -> AsyncIterator[tuple[UU
         yield job_id, versions
 
 
+def _stands(version: Record, runs: Sequence[Run]) -> bool:
+    """Whether the watermark of a recurring job has reached its last record, and its version's beginning."""
+    if version["pending_for"] is None or version["kind"] not in ("every", "cron"):
+        return True
+    watermark = version["pending_watermark"]
+    return watermark is not None and watermark >= max([version["effective_from"], *(run.last for run in runs[-1:])])
+
+
 def _span(row: Record) -> Span:
     return Span(
         version=row["version"],
@@ -189,7 +199,9 @@ def _outlook(versions: Sequence[Record], history_from: datetime | None, tzdata: 
     row = versions[-1]
     pending = None
     if row["pending_for"] is not None:
-        pending = Pending(scheduled_for=row["pending_for"], tzdata=row["pending_tzdata"])
+        pending = Pending(
+            scheduled_for=row["pending_for"], tzdata=row["pending_tzdata"], watermark=row["pending_watermark"]
+        )
     return Outlook(
         pending=pending,
         is_deleted=row["job_deleted_at"] is not None,

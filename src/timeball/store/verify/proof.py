@@ -24,6 +24,7 @@ _QUESTIONS = (
     Question("rooms", "An execution is in one room", "executions", "verify_rooms", (*UNFINISHED, "finished")),
     Question("S4", "Fences strictly increase", "attempts", "verify_fences", ("attempts", "running")),
     Question("S5", "A claim has one outcome", "outcomes", "verify_outcomes", ("attempts", "started")),
+    Question("ends", "What has ended agrees with its end", "outcomes", "verify_ends", ("attempts", "finished")),
     Question("S6", "Nothing starts early", "starts", "verify_never_early", ("attempts", "started")),
     Question("S7", "Tries are bounded", "executions", "verify_budgets", (*UNFINISHED, "finished")),
     Question("S8", "Nothing vanishes", "one-offs and unfinished", "verify_conservation", ("one_offs", *UNFINISHED)),
@@ -31,8 +32,26 @@ _QUESTIONS = (
     Question("overlap", "Runs of a job do not overlap", "runs", "verify_overlap", ("started_by_schedule",)),
     Question("keys", "A key has one unfinished execution", "keys", "verify_keys", ("keys",)),
     Question("due", "What is pending agrees with its job", "pending rows", "verify_due", ("pending",)),
+    Question("waiting", "What waits or runs agrees with its job", "unfinished", "verify_waiting", UNFINISHED),
 )
-_ORDER = ("S1", "S2", "S3", "rooms", "S4", "S5", "S6", "S7", "S8", "S9", "overlap", "keys", "due", "stuck")
+_ORDER = (
+    "S1",
+    "S2",
+    "S3",
+    "rooms",
+    "S4",
+    "S5",
+    "ends",
+    "S6",
+    "S7",
+    "S8",
+    "S9",
+    "overlap",
+    "keys",
+    "due",
+    "waiting",
+    "stuck",
+)
 
 
 async def verify(database: Database, now: datetime | None = None, *, second_look: timedelta = SECOND_LOOK) -> Report:
