@@ -511,6 +511,20 @@ async def test_a_skip_range_laid_over_runs_that_happened_is_named(history: Histo
     assert "recorded twice" in " ".join(broken["S1"])
 
 
+async def test_a_skip_range_that_was_drawn_out_over_runs_is_named(history: History) -> None:
+    await history.sql(
+        """
+        UPDATE timeball.skip_range SET last_at = last_at + interval '2 min', occurrences = occurrences + 2
+        WHERE id = (SELECT id FROM timeball.skip_range WHERE job_id = $1 ORDER BY first_at LIMIT 1)
+        """,
+        history.ticker.id,
+    )
+
+    broken = await history.broken()
+    assert list(broken) == ["S1"]
+    assert "recorded twice" in broken["S1"][0]
+
+
 @pytest.mark.parametrize(
     ("row", "change", "why"),
     [
