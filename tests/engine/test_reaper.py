@@ -649,7 +649,9 @@ async def take_somewhere(store: Store, claimed: Claimed, chance: random.Random) 
     ]
     outcome, now = chance.choice(outcomes), store.env.clock.now()
     if outcome is not None and claimed.run_at <= now:
-        await record(store, [found(claimed, outcome, started_at=now, finished_at=now)], chance.random())
+        # What is called off has not been started.
+        started_at = None if isinstance(outcome, NotDropped) else now
+        await record(store, [found(claimed, outcome, started_at=started_at, finished_at=now)], chance.random())
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -42,8 +42,9 @@ def recorder(store: Store, env: Env, heard: Heard) -> Recorder:
 
 
 def finding(claimed: Claimed, outcome: Outcome | None = None, after: float = 0) -> Finding:
-    """An attempt that began at its instant, and ended some seconds later."""
-    return Finding(claimed, outcome or Succeeded(), claimed.run_at, claimed.run_at + seconds(after))
+    """An attempt that began at its instant, and ended some seconds later; what was called off has not begun."""
+    started_at = None if isinstance(outcome, NotDropped) else claimed.run_at
+    return Finding(claimed, outcome or Succeeded(), started_at, claimed.run_at + seconds(after))
 
 
 async def claimed_one(store: Store, worker: Hands, **fields: object) -> Claimed:
