@@ -11,11 +11,13 @@ from uuid import uuid4
 import aio_pika
 from redis.asyncio import Redis
 
+from tests.pace import patience
 from tests.queues import Rabbitmq
-from timeball.broker.interface import Broker
+from timeball.broker.interface import Broker, Ticket
 from timeball.broker.rabbitmq import RabbitmqBroker
 from timeball.broker.redis import RedisBroker
 from timeball.clock import SystemClock
+from timeball.errors import BrokerUnavailable
 
 
 class BrokerServer(Protocol):
@@ -107,6 +109,17 @@ class RabbitmqServer:
 
     def _queue_name(self, inbox: str) -> str:
         return RabbitmqBroker(self.url(), self.namespace, SystemClock()).queue_name(inbox)
+
+
+async def trying(verb: str, broker: Broker, *arguments: object) -> list[Ticket]:
+    """Call a verb as the engine does: again and again, until the server can do it."""
+    async with asyncio.timeout(patience(30)):
+        while True:
+            try:
+                found: list[Ticket] | None = await getattr(broker, verb)(*arguments)
+                return found or []
+            except BrokerUnavailable:
+                await asyncio.sleep(0.05)
 
 
 @contextmanager

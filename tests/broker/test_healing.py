@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from tests.broker.support import BrokerServer, RedisServer
+from tests.broker.support import BrokerServer, RedisServer, trying
 from tests.pace import patience
 from tests.queues import Rabbitmq, running_redis
 from tests.servers import ServiceMissing, give_up_on
@@ -32,17 +32,6 @@ def own_redis() -> Iterator[RedisServer]:
             yield RedisServer(port)
     except ServiceMissing as error:
         give_up_on(error)
-
-
-async def trying(verb: str, broker: Broker, *arguments: object) -> list[Ticket]:
-    """Call a verb as the engine does: again and again, until the server can do it."""
-    async with asyncio.timeout(patience(30)):
-        while True:
-            try:
-                found: list[Ticket] | None = await getattr(broker, verb)(*arguments)
-                return found or []
-            except BrokerUnavailable:
-                await asyncio.sleep(0.05)
 
 
 async def test_who_waits_at_an_inbox_that_is_deleted_gets_what_comes_afterwards(

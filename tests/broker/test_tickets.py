@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.broker.support import BrokerServer
+from tests.broker.support import BrokerServer, trying
 from tests.pace import patience
 from timeball.broker.interface import Broker, Inbox, Ticket
 from timeball.domain.ids import ExecutionId
@@ -154,14 +154,11 @@ async def test_a_cut_connection_is_told_and_healed(broker: Broker, broker_server
     async with asyncio.timeout(patience(30)):
         with pytest.raises(BrokerUnavailable):
             await waiting
-    async with asyncio.timeout(patience(30)):
-        while True:
-            try:
-                await broker.publish("a", [after])
-                break
-            except BrokerUnavailable:
-                await asyncio.sleep(0.05)
-    assert await receive_all(broker, "a", 1) == [after]
+    await trying("publish", broker, "a", [after])
+    # Whatever was cut and not used since tells it now.
+    while not (received := await trying("receive", broker, "a", 1, SOON)):
+        pass
+    assert received == [after]
 
 
 async def test_a_server_that_is_not_there_is_said_without_its_password(unreachable: Broker) -> None:

@@ -289,7 +289,7 @@ async def test_worker_for_handler(store: Store, insights: Insights) -> None:
 async def test_slots_of_the_queue(store: Store, insights: Insights, commands: Commands, clock: VirtualClock) -> None:
     await make_machinery(store)
     await commands.limit_queue("crm", 1, ANA)
-    runner = await make_job(store, name="sync", queue="crm")
+    runner = await make_job(store, name="mirror", queue="crm")
     await usually_takes(store, runner.id, 180)
     holder = await commands.trigger(runner.id, None, ANA)
     await claim_limited(store, "crm")

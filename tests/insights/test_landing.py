@@ -87,13 +87,13 @@ async def test_the_job_itself_is_not_met(store: Store, insights: Insights) -> No
 @pytest.mark.usefixtures("reindex")
 async def test_only_queues_that_share_the_slots_matter_and_limits_are_kept_to(store: Store, insights: Insights) -> None:
     await make_node(store, slots=5, handlers=(HANDLER,), queues=("crm",))
-    await make_job(store, name="sync", schedule="30 2 * * *", queue="crm")
+    await make_job(store, name="mirror", schedule="30 2 * * *", queue="crm")
     await Commands(store, store.env).limit_queue("crm", 1)
 
     default, crm = await landing(insights), await landing(insights, queue="crm")
 
     assert (labels(default), default.slots) == (["reindex"], 2)
-    assert (labels(crm), crm.need, crm.slots) == (["sync"], 2, 1)
+    assert (labels(crm), crm.need, crm.slots) == (["mirror"], 2, 1)
 
 
 async def test_a_house_without_workers_has_no_slots(insights: Insights) -> None:
