@@ -18,8 +18,6 @@ from timeball.domain.events import Event, KeyRefused, LoggedIn
 from timeball.domain.happening import Interest
 from timeball.settings import ApiSettings, Settings
 from timeball.store.postgres import Store
-from timeball.telemetry.emitting import Emitter
-from timeball.telemetry.metrics import ProcessMetrics
 from timeball.testing import VirtualClock
 from timeball.wiring import FrontParts, front_parts
 
@@ -32,9 +30,8 @@ WRONG = "tb_000000000000_wrong"
 def heard_parts(parts: FrontParts, store: Store, **limits: Any) -> tuple[FrontParts, list[Event]]:
     """The same, with what is emitted kept in a list."""
     heard: list[Event] = []
-    metrics = ProcessMetrics()
     settings = Settings(api=ApiSettings(**limits))
-    return front_parts(settings, store, parts.commands, metrics, Emitter(heard.append, metrics.emit)), heard
+    return front_parts(settings, store, parts.commands, emit=heard.append), heard
 
 
 async def audit_of(store: Store, action: str) -> list[dict[str, Any]]:
