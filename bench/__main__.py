@@ -30,7 +30,16 @@ QUESTIONS = (
     "http",
 )
 # Asked by name only: they take minutes each.
-LONG_QUESTIONS = ("brokers", "webhooks", "pages", "growth_jobs", "growth_schedules", "growth_nodes", "anatomy")
+LONG_QUESTIONS = (
+    "besieged",
+    "brokers",
+    "webhooks",
+    "pages",
+    "growth_jobs",
+    "growth_schedules",
+    "growth_nodes",
+    "anatomy",
+)
 # Several questions under one name.
 GROUPS = {"growth": ("growth_jobs", "growth_schedules", "growth_nodes")}
 

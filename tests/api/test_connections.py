@@ -198,6 +198,19 @@ async def test_a_body_that_nobody_reads_is_not_parsed_and_ends(serve: Serve) -> 
     await until(lambda: len(served.connections) == 0)
 
 
+async def test_a_connection_goes_on_after_a_long_body_that_nobody_read(serve: Serve) -> None:
+    served = await serve()
+    reader, writer = await served.connect()
+    writer.write(HEAD.replace(b" / ", b" /unread ") + b"Content-Length: 3000000\r\n\r\n" + b"x" * 100)
+    assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+    assert (await reader.readuntil(b"ok")).endswith(b"ok")
+
+    writer.write(b"x" * 2_999_900 + HEAD + b"Content-Length: 2\r\n\r\nhi")
+
+    assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+    assert served.bodies == [0, 2]
+
+
 async def test_chunks_that_are_mostly_their_own_lengths_are_refused(serve: Serve) -> None:
     served = await serve()
     reader, writer = await served.connect()

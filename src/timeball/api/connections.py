@@ -26,6 +26,7 @@ _SWEEP_SECONDS = 1.0
 _UNREAD_SECONDS = 60.0
 # What may follow an answer that did not wait for its body, so that the client reads the answer and not an error.
 _MOST_DISCARDED = 1024 * 1024
+_LONGEST_SKIPPED = 64 * 1024 * 1024
 # A body in chunks of some bytes each takes a hundred times as long to read as its size would tell.
 _SLICE = 16 * 1024
 _MOST_WIRE_BYTES_A_BYTE = 3
@@ -160,8 +161,8 @@ class Connection(H11Protocol):
 
     def _read(self, data: bytes) -> None:
         cycle = self._latest
-        if cycle is not None and cycle.response_complete and cycle.more_body:
-            # The rest of a body that was answered unread is not worth parsing.
+        if cycle is not None and cycle.response_complete and cycle.more_body and not self._has_bounded_body():
+            # The rest of a body that was answered unread, of which chunk after chunk would have to be parsed.
             self._wire_bytes += len(data)
             if self._wire_bytes > _MOST_DISCARDED:
                 self.transport.close()
@@ -170,10 +171,15 @@ class Connection(H11Protocol):
         super().data_received(data)
         if self.cycle is not cycle:
             self._wire_bytes = self._body_bytes = 0
-        elif cycle is not None and cycle.more_body:
+        elif cycle is not None and cycle.more_body and not cycle.response_complete:
             self._wire_bytes += len(data)
             self._body_bytes += len(cycle.body) - before
             self._check_chunks()
+
+    def _has_bounded_body(self) -> bool:
+        """Whether the head says how long the body is: then the rest is skipped, and the connection can be used again."""
+        length = dict(self.headers).get(b"content-length", b"")
+        return length.isdigit() and int(length) <= _LONGEST_SKIPPED
 
     def _check_chunks(self) -> None:
         """Refuse chunks that are mostly their own lengths."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -19,6 +20,8 @@ from timeball.wiring import front_parts, opened
 if TYPE_CHECKING:
     from timeball.cli.supervised import Link
 
+_NICENESS = 10
+
 
 def run_api(reference: str | None, host: str | None, port: int | None) -> None:
     """Serve the API here until a signal ends it."""
@@ -27,6 +30,8 @@ def run_api(reference: str | None, host: str | None, port: int | None) -> None:
     if link is not None:
         # The nodes beside it say what is wrong with program, settings and database.
         link.wait_to_go()
+        # On a busy machine requests wait for the nodes beside them, and not jobs for requests.
+        os.nice(_NICENESS)
     given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
     settings = settings_of(load_program(reference))
     run_on_best_loop(_serve(settings.model_copy(update=given), link))
