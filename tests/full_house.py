@@ -291,6 +291,20 @@ _FILL = [
         },
     ),
     _rows(
+        "handler",
+        SOME,
+        {
+            "name": "'published ' || n / 4",
+            "fingerprint": "'fingerprint ' || n",
+            "schema": "'{}'",
+            "options": "'{}'",
+            "doc": "''",
+            "run_style": "'thread'",
+            "published_at": _NOW,
+            "started_at": f"{_NOW} + n * interval '1 second'",
+        },
+    ),
+    _rows(
         "template",
         SOME,
         {

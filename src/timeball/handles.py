@@ -46,6 +46,7 @@ class Target:
     inherited: Mapping[str, Any]
     encode: Callable[[Sequence[Any], Mapping[str, Any]], str]
     returns: ReturnType | None
+    is_known_here: bool = True
 
     @classmethod
     def of(cls, handler: Handler) -> Target:
@@ -55,8 +56,8 @@ class Target:
 
     @classmethod
     def elsewhere(cls, name: str) -> Target:
-        """A handler that only workers know: its parameters, its options and what it returns are not known here."""
-        return cls(name, {}, _encode_unchecked, None)
+        """A handler that only workers know: its options are those that they have published; what it returns is not known here."""
+        return cls(name, {}, _encode_unchecked, None, is_known_here=False)
 
 
 def _encode_unchecked(_args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
@@ -223,4 +224,5 @@ def _make_wish(target: Target, options: EnqueueOptions) -> Wish:
         # The limit is that of all jobs of the handler; a one-off's own would limit nothing.
         fields.setdefault("limit_key", target.name)
     delay = parse_span(options["delay"], "delay") if "delay" in options else None
-    return Wish(JobSpec(handler=target.name, **fields), delay, options.get("connection"))
+    told = None if target.is_known_here else frozenset(fields)
+    return Wish(JobSpec(handler=target.name, **fields), delay, options.get("connection"), told)

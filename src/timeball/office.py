@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from timeball.batcher import Batcher, Slip
+from timeball.domain.contract import inherit
 from timeball.domain.handler import OWNED_BY_ADMINISTRATORS
 from timeball.domain.ids import ExecutionId, JobId, parse_id
 from timeball.domain.job import Job, JobSpec
@@ -35,6 +36,8 @@ _CLOCK_IS_GOOD_FOR_SECONDS = 5.0
 _FEW_TOGETHER = 2
 # A program has so many kinds of wishes at most, or makes a new one each time.
 _MOST_PATTERNS = 1_000
+# How long the published options of a handler that is not known here are relied on.
+_OPTIONS_ARE_GOOD_FOR_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,8 @@ class Wish:
     spec: JobSpec
     delay: timedelta | None = None
     connection: Any = None
+    # The fields that were told, if the handler is not known here: the others are as workers have published them.
+    told: frozenset[str] | None = None
 
 
 class Desk:
@@ -57,6 +62,22 @@ class Desk:
         self.ashortcut: Shortcut[LoopLine] = Shortcut(database.loop_line, monotonic)
         self._compared_at = parts.env.clock.monotonic()
         self._patterns: dict[int, tuple[Wish, Pattern | None]] = {}
+        self._options: dict[str, tuple[float, Mapping[str, Any]]] = {}
+
+    def options_of(self, handler: str) -> Mapping[str, Any] | None:
+        """What workers have published of a handler's options, from any thread; None if that was not read lately."""
+        read_at, options = self._options.get(handler, (float("-inf"), {}))
+        is_fresh = self.parts.env.clock.monotonic() - read_at < _OPTIONS_ARE_GOOD_FOR_SECONDS
+        return options if is_fresh else None
+
+    async def read_options(self, handler: str) -> Mapping[str, Any]:
+        """The same, read now."""
+        versions = (await self.parts.store.handlers.versions([handler])).get(handler, [])
+        options = versions[0].options if versions else {}
+        if len(self._options) >= _MOST_PATTERNS:
+            self._options.clear()
+        self._options[handler] = self.parts.env.clock.monotonic(), options
+        return options
 
     @property
     def commands(self) -> Commands:
@@ -183,6 +204,8 @@ class Office:
 
     def send(self, wish: Wish, payload: str) -> Created:
         """Enqueue one job; it is committed when this returns, or lies in the caller's transaction."""
+        if wish.told is not None:
+            wish = self._inherited(wish, wish.told)
         if wish.connection is not None:
             return self._write(wish, [payload])[0]
         slip: Slip[Created] | None = None
@@ -219,6 +242,8 @@ class Office:
             return self.portal.call(lambda desk: desk.commands.make_sure(pattern, own))[0]
 
     async def asend(self, wish: Wish, payload: str) -> Created:
+        if wish.told is not None:
+            wish = await self._ainherited(wish, wish.told)
         if wish.connection is not None:
             return (await self._awrite(wish, [payload]))[0]
         future: asyncio.Future[Created] | None = None
@@ -250,14 +275,31 @@ class Office:
 
     def send_many(self, wish: Wish, payloads: Sequence[str]) -> list[ExecutionId]:
         """Enqueue many jobs that differ only in their payloads, all or none."""
+        if wish.told is not None:
+            wish = self._inherited(wish, wish.told)
         if wish.connection is None:
             return self.portal.call(lambda desk: desk.create_many(wish, payloads))
         return [execution_of(made) for made in self._write(wish, payloads)]
 
     async def asend_many(self, wish: Wish, payloads: Sequence[str]) -> list[ExecutionId]:
+        if wish.told is not None:
+            wish = await self._ainherited(wish, wish.told)
         if wish.connection is None:
             return await self.portal.acall(lambda desk: desk.create_many(wish, payloads))
         return [execution_of(made) for made in await self._awrite(wish, payloads)]
+
+    def _inherited(self, wish: Wish, told: frozenset[str]) -> Wish:
+        """The wish with the published options of a handler that is not known here."""
+        handler, desk = wish.spec.handler, self.portal.resource
+        known = None if desk is None else desk.options_of(handler)
+        options = self.portal.call(lambda desk: desk.read_options(handler)) if known is None else known
+        return _with_options(wish, told, options)
+
+    async def _ainherited(self, wish: Wish, told: frozenset[str]) -> Wish:
+        handler, desk = wish.spec.handler, self.portal.resource
+        known = None if desk is None else desk.options_of(handler)
+        options = await self.portal.acall(lambda desk: desk.read_options(handler)) if known is None else known
+        return _with_options(wish, told, options)
 
     def _desk(self) -> Desk:
         desk = self.portal.resource
@@ -278,6 +320,10 @@ class Office:
 
         made = await acreate_in(wish.connection, await self.portal.acall(lambda desk: desk.prepare(wish, payloads)))
         return await self.portal.acall(_all_known(made))
+
+
+def _with_options(wish: Wish, told: frozenset[str], options: Mapping[str, Any]) -> Wish:
+    return replace(wish, spec=inherit(wish.spec, told, options)) if options else wish
 
 
 def _all_known(made: Sequence[Created]) -> Callable[[Desk], Coroutine[Any, Any, list[Created]]]:

@@ -7,7 +7,7 @@ import os
 import platform
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, assert_never
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
@@ -24,9 +24,10 @@ from timeball.engine.life import Life
 from timeball.engine.supervisor import MakeLife, Supervisor
 from timeball.env import Env
 from timeball.handlers.box import Box
-from timeball.handlers.catalogue import Catalogue
+from timeball.handlers.catalogue import Catalogue, contract_of
 from timeball.handlers.installed import installed_handlers
 from timeball.handlers.registry import Registry
+from timeball.handlers.schemas import takes
 from timeball.settings import Settings
 from timeball.store.database import Patience
 from timeball.store.postgres import Store
@@ -248,10 +249,23 @@ class _Nodes:
 
         parts, settings = self._parts, self._parts.settings.worker
         self._handlers.prepare()
+        contracts = [contract_of(handler) for handler in self._handlers]
+        fingerprints = {contract.name: contract.fingerprint for contract in contracts}
+        published: list[bool] = []
+
+        async def publish() -> None:
+            # A process that begins another life has not been deployed again.
+            await parts.store.handlers.publish(contracts, is_start=not published)
+            published.append(True)
 
         def make() -> Life:
-            node, runners = self._node(NodeKind.WORKER), self._runners()
-            return WorkerLife(parts.env, self._emit, parts.store, node, settings, self._handlers, runners, parts.broker)
+            node = replace(self._node(NodeKind.WORKER), fingerprints=tuple(fingerprints.values()))
+            life = WorkerLife(
+                parts.env, self._emit, parts.store, node, settings, self._handlers, self._runners(), parts.broker
+            )
+            life.publish = publish
+            life.watch_contracts(fingerprints, takes)
+            return life
 
         return make
 

@@ -95,6 +95,9 @@ async def test_the_catalogue_tells_of_every_handler(client: httpx.AsyncClient, s
         "is_enabled_here": True,
         "workers": 1,
         "needs_role": "editor",
+        "doc": None,
+        "options": None,
+        "versions": [],
     }
     assert data["http.webhook"]["payload_schema"]["required"] == ["url"]
     assert (data["shell.command"]["is_enabled_here"], data["shell.command"]["needs_role"]) == (False, "admin")

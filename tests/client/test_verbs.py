@@ -154,7 +154,7 @@ def test_what_is_known_of_the_house(running_api: str) -> None:
         assert "schedulers" in {concern.code for concern in timeball.system.attention()}
         assert timeball.system.metrics().nodes.workers == 0
         assert timeball.system.series(hours=1, queue="mail").step_seconds == 60
-        assert "test.echo" in {handler.name for handler in timeball.handlers.list()}
+        assert "test.echo" in {handler.name for handler in timeball.handlers.list().data}
         assert timeball.handlers.get("test.delay").example is not None
 
 

@@ -60,7 +60,7 @@ class Team:
         self.members = [self._join(worker, peers) for worker in workers]
 
     def _join(self, worker: ManualWorker, peers: list[Peer]) -> Member:
-        lookout = Lookout(self._store.env, ignore, worker.rooms, worker.claimer, [HANDLER])  # type: ignore[arg-type]
+        lookout = Lookout(self._store.env, ignore, worker.rooms, worker.claimer)  # type: ignore[arg-type]
         worker.claimer.turn_of = Turns(worker.incarnation, peers).of
         worker.claimer.on_left_to_others = lookout.expect
         return Member(worker, lookout)

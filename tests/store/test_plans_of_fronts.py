@@ -328,6 +328,23 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "write_template": (_TEMPLATE, 1),
     "delete_template": (_TEMPLATE, 1),
     "list_templates": ({"after": "template 5", "limit": PAGE}, PAGE),
+    # What workers have published of their handlers: a few contracts of each, with the workers that have them.
+    "contract_versions": ({"names": ["published 77", "published 78"]}, 2 * 4 + 2 * 4 * NODES),
+    "contract_schemas": ({"names": ["published 77"], "fingerprints": ["fingerprint 308", "fingerprint 309"]}, 4),
+    "handler_names": ({"after": "published 5", "limit": PAGE}, 2 * PAGE),
+    "forget_old_contracts": ({"names": ["published 77"], "most": 20}, 3 * 4),
+    "publish_handlers": (
+        {
+            "names": ["published 77", "published 78"],
+            "fingerprints": ["fingerprint 308", "another"],
+            "schemas": ["{}"] * 2,
+            "options": ["{}"] * 2,
+            "docs": [""] * 2,
+            "run_styles": ["thread"] * 2,
+            "is_start": True,
+        },
+        3 * 2 * 4,
+    ),
     "get_fact": ({"key": "history_from"}, 1),
     "read_namespace": ({}, 100),
     # Rollups.
@@ -386,6 +403,7 @@ _REHEARSAL = "asked by a test of its own small database"
 # What reads a table from end to end, or has no plan, and why.
 READS_ALL = {
     "lock_out_claims": "a lock, which has no plan",
+    **dict.fromkeys(("payloads_of_jobs", "waiting_payloads"), "timeball check --against looks at everything stored"),
     "days_outside": "the default partitions, which are empty unless days were not made in time",
     "summarize_anew": "makes summaries of a whole day, once, when it is over",
     "read_dashboard_secret": "a table of one row",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any, Protocol
@@ -50,6 +50,8 @@ class Catalogue(Protocol):
     """What can be scheduled."""
 
     def entries(self) -> Sequence[HandlerEntry]: ...
+
+    def check(self, schema: Mapping[str, Any], name: str, payload: str) -> None: ...
 
 
 class ApiParts(Protocol):

@@ -13,6 +13,7 @@ from timeball.api.auth import Caller, Role, TheCaller
 from timeball.api.problems import Refusal
 from timeball.api.schemas.common import Words
 from timeball.api.schemas.jobs import JobFields
+from timeball.commands import Told
 from timeball.domain.civil_time import read_moment
 from timeball.domain.execution import Origin, parse_states
 from timeball.domain.ids import JobId
@@ -27,7 +28,7 @@ _NUMBERED_DEFAULT, _NUMBERED_MOST = 20, 100
 
 def fields_of(body: JobFields) -> dict[str, Any]:
     """The fields that were given, as the domain takes them."""
-    fields = body.model_dump(exclude_unset=True)
+    fields = body.model_dump(exclude_unset=True, exclude={"unchecked"})
     if "tags" in fields:
         fields["tags"] = tuple(fields["tags"])
     if "payload" in fields:
@@ -35,9 +36,10 @@ def fields_of(body: JobFields) -> dict[str, Any]:
     return fields
 
 
-def spec_from(body: JobFields) -> JobSpec:
-    """The wish that a posted job is."""
-    return JobSpec(**fields_of(body))
+def told(body: JobFields) -> Told:
+    """The wish that a posted job is, and which of its fields were given."""
+    fields = fields_of(body)
+    return Told(JobSpec(**fields), fields.keys(), body.unchecked)
 
 
 def copy_of(job: Job, overrides: dict[str, Any], now: datetime) -> JobSpec:

@@ -37,8 +37,23 @@ def verify(reference: DatabaseOf = None, as_json: AsJson = False) -> None:
 
 
 @plain(commands, "check", "timeball check", "timeball check app:tb")
-def check(reference: AppReference = None) -> None:
+def check(
+    reference: AppReference = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against",
+            metavar="URL",
+            help="Also check the payloads that are stored there, by this program: a server (http://...) or a database "
+            "(postgresql://...). Exit code 1 if some do not fit.",
+        ),
+    ] = None,
+) -> None:
     """Check settings, program and database without starting anything."""
+    if against is not None:
+        from timeball.cli.against import run_check_against
+
+        raise typer.Exit(run_check_against(reference, against))
     from timeball.cli.database import run_check
 
     raise typer.Exit(run_check(reference))

@@ -40,7 +40,7 @@ _ADVICE: tuple[tuple[type[TimeballError], str], ...] = (
     (TimeballError, "timeball check says whether settings and database are in order"),
 )
 # What the API calls otherwise, or what has no noun of its own.
-_NOUNS = {"executions": "runs", "operations": "runs", "handlers": "workers -o json"}
+_NOUNS = {"executions": "runs", "operations": "runs"}
 
 
 class Declined(TimeballError):

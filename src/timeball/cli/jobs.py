@@ -170,8 +170,12 @@ def create_job(
 ) -> None:
     """Create a job: by cron, every so often, once, or to be triggered."""
     fields = options.fields(arguments)
-    made = session.talk(lambda client: client.jobs.create(handler, name, **fields))
-    session.printer.details(made, DETAILS)
+    _show_written(session, session.talk(lambda client: client.jobs.create(handler, name, **fields)))
+
+
+def _show_written(session: Session, job: Any) -> None:
+    session.printer.details(job, DETAILS)
+    session.printer.warn(job)
 
 
 @command(
@@ -193,7 +197,7 @@ def edit_job(
         changes: Any = fields or _edited(present)
         return await client.jobs.update(present.id, present.version, **changes) if changes else present
 
-    session.printer.details(session.talk(change), DETAILS)
+    _show_written(session, session.talk(change))
 
 
 def _rescheduled(fields: dict[str, Any]) -> dict[str, Any]:
@@ -252,7 +256,7 @@ def duplicate_job(
 ) -> None:
     """Create a copy of a job, with other values for the given options."""
     fields: Any = _rescheduled(options.fields()) | ({} if name is None else {"name": name})
-    session.printer.details(session.talk(lambda client: client.jobs.duplicate(job, **fields)), DETAILS)
+    _show_written(session, session.talk(lambda client: client.jobs.duplicate(job, **fields)))
 
 
 @command(jobs, "delete", "timeball jobs delete by-hand --yes")

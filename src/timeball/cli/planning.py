@@ -62,14 +62,20 @@ def _synced(session: Session, reference: str, *, prune: bool, dry_run: bool, rea
 
 
 def _document(spec: Any) -> dict[str, Any]:
-    """A declared job as the API takes it: what is as it always is need not be said."""
+    """A declared job as the API takes it: what is as it always is need not be said.
+
+    What its handler declares is said in any case, and nothing is checked again: the program knows better than what was deployed last.
+    """
     import orjson
 
+    from timeball.domain.contract import OPTION_FIELDS
     from timeball.domain.job import SPEC_FIELDS, JobSpec
 
     usual = JobSpec(handler=spec.handler)
     named = {name: getattr(spec, name) for name in (*SPEC_FIELDS, "handler", "payload")}
-    said = {name: value for name, value in named.items() if name == "handler" or value != getattr(usual, name)}
+    always = {"handler", *OPTION_FIELDS}
+    said = {name: value for name, value in named.items() if name in always or value != getattr(usual, name)}
+    said["unchecked"] = True
     document: dict[str, Any] = orjson.loads(orjson.dumps(said, default=_plain, option=orjson.OPT_UTC_Z))
     return document
 
@@ -82,6 +88,8 @@ def show_plan(session: Session, results: list[Any]) -> None:
     """What is done to each job, or would be."""
     steps = [step for result in results for step in result.jobs]
     session.printer.rows(steps, _COLUMNS, empty="no jobs are declared")
+    for result in results:
+        session.printer.warn(result)
     session.printer.say(summary(results))
 
 

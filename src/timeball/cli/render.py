@@ -204,6 +204,11 @@ class Printer:
 
     # talk, to stderr
 
+    def warn(self, document: Any) -> None:
+        """What an answer warns of, beside the data."""
+        for warning in getattr(document, "warnings", ()):
+            self.say(f"warning: {warning}")
+
     def say(self, text: str) -> None:
         """Something for people, beside the data."""
         self._err.write(harmless(text) + "\n")

@@ -77,6 +77,7 @@ class _Root(Tree):
         ),
         Branch("queues", "queues:queues", "Queues: what waits, what runs, what is held back."),
         Branch("workers", "workers:workers", "Workers and schedulers: who is alive, and with what."),
+        Branch("handlers", "handlers:handlers", "Handlers: what can be run, and what each takes."),
         Branch("templates", "templates:templates", "Templates: jobs to make more of."),
         Branch("keys", "keys:keys", "API keys: who may call."),
         Branch("db", "database:database", "The database: its schema."),

@@ -55,6 +55,7 @@ def run_handler(
 
 async def _run(client: AsyncClient, session: Session, handler: str, name: str | None, fields: Any, wait: bool) -> None:
     made = await client.jobs.create(handler, name, **fields)
+    session.printer.warn(made)
     execution_id = made.execution_id
     if execution_id is None and name is not None and made.kind == "manual":
         execution_id = (await client.jobs.trigger(made.id)).id

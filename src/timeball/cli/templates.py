@@ -62,7 +62,9 @@ def create_template(
     fields = options.fields(arguments)
     description = fields.pop("description", None)
     job = {"handler": handler, **fields}
-    session.printer.details(session.talk(lambda client: client.templates.create(name, job, description)), _DETAILS)
+    made = session.talk(lambda client: client.templates.create(name, job, description))
+    session.printer.details(made, _DETAILS)
+    session.printer.warn(made)
 
 
 @command(
@@ -85,7 +87,9 @@ def edit_template(
         changes |= {"job": present.job | fields} if fields else {}
         return await client.templates.update(present.id, present.version, **changes)
 
-    session.printer.details(session.talk(change), _DETAILS)
+    changed = session.talk(change)
+    session.printer.details(changed, _DETAILS)
+    session.printer.warn(changed)
 
 
 @command(templates, "delete", "timeball templates delete welcome --yes")
@@ -111,4 +115,6 @@ def use_template(
     """Make a job of a template, with other values for the given options."""
     fields: Any = options.fields() | ({} if name is None else {"name": name})
     filled = read_pairs(variables or (), "the variables") or None
-    session.printer.details(session.talk(lambda client: client.templates.use(template, filled, **fields)), JOB_DETAILS)
+    made = session.talk(lambda client: client.templates.use(template, filled, **fields))
+    session.printer.details(made, JOB_DETAILS)
+    session.printer.warn(made)

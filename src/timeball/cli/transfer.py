@@ -139,6 +139,7 @@ async def _created(client: AsyncClient, session: Session, wishes: list[dict[str,
             part = wishes[start : start + _BATCH]
             made = await client.jobs.create_many(part, "per_item" if per_item else "all_or_nothing")
             advance(made.created)
+            session.printer.warn(made)
             failures += [f"line {start + item.index + 1}: {item.error}" for item in made.results if item.error]
     return failures
 

@@ -9,6 +9,7 @@ from timeball.client.calls import Call, Page, a, a_page, at, get, nothing, post,
 from timeball.client.models import (
     BulkCreated,
     BulkResult,
+    ChangedJob,
     CreatedJob,
     Execution,
     ExecutionDetails,
@@ -58,10 +59,12 @@ def search(
     return get("/jobs", a_page(Job), sort=sort, limit=limit, cursor=cursor, include=include, **wanted)
 
 
-def update(job: str, version: int | None = None, reason: str | None = None, **fields: Unpack[JobFields]) -> Call[Job]:
+def update(
+    job: str, version: int | None = None, reason: str | None = None, **fields: Unpack[JobFields]
+) -> Call[ChangedJob]:
     """Change the given fields of a job; Conflict if *version* is given and not its version any more."""
     headers = {} if version is None else {"If-Match": f'"{version}"'}
-    return Call("PATCH", at("jobs", job), a(Job), body=_wish(fields), headers=headers).having(reason=reason)
+    return Call("PATCH", at("jobs", job), a(ChangedJob), body=_wish(fields), headers=headers).having(reason=reason)
 
 
 def delete(job: str, version: int | None = None, reason: str | None = None) -> Call[None]:
@@ -81,13 +84,13 @@ def resume(job: str, reason: str | None = None) -> Call[Job]:
 
 
 def trigger(
-    job: str, payload: Any = None, reason: str | None = None, *, wait: str | None = None
+    job: str, payload: Any = None, reason: str | None = None, *, wait: str | None = None, unchecked: bool = False
 ) -> Call[ExecutionDetails]:
     """Run a job now, beside its schedule; with another payload, if one is given.
 
     With *wait*, such as `30s`, the answer comes when it has ended, or when the wait is over.
     """
-    body = {"payload": payload, "reason": reason}
+    body = {"payload": payload, "reason": reason, "unchecked": unchecked}
     return post(at("jobs", job, "trigger"), a(ExecutionDetails), body, wait=wait)
 
 
@@ -97,10 +100,10 @@ def cancel(job: str, reason: str | None = None) -> Call[ExecutionDetails]:
 
 
 def retry(
-    job: str, payload: Any = None, reason: str | None = None, *, wait: str | None = None
+    job: str, payload: Any = None, reason: str | None = None, *, wait: str | None = None, unchecked: bool = False
 ) -> Call[ExecutionDetails]:
     """Run the last ended execution of a job again, as a new one; *wait* as for `trigger`."""
-    body = {"payload": payload, "reason": reason}
+    body = {"payload": payload, "reason": reason, "unchecked": unchecked}
     return post(at("jobs", job, "retry"), a(ExecutionDetails), body, wait=wait)
 
 

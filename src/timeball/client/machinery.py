@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from timeball.client.calls import Call, a, at, get, many, post
-from timeball.client.models import FireTimes, Handler, Node, Purged, Queue, Suggestions
-from timeball.client.verbs import Face, Group, Verb
+from timeball.client.calls import Call, Page, a, a_page, at, get, many, post
+from timeball.client.models import FireTimes, Handler, HandlerCheck, Node, Purged, Queue, Suggestions
+from timeball.client.verbs import Face, Group, Verb, Walk
 from timeball.client.wishes import Moment
 
 
@@ -82,9 +82,9 @@ class Workers(Group[Face]):
     drain = Verb(drain)
 
 
-def all_handlers() -> Call[list[Handler]]:
-    """Every handler in the box, of installed packages and of the workers that are alive, with what it takes."""
-    return get("/handlers", many(Handler))
+def search_handlers(*, limit: int | None = None, cursor: str | None = None) -> Call[Page[Handler]]:
+    """Every handler in the box, of installed packages, and that workers have or have published; with what it takes."""
+    return get("/handlers", a_page(Handler), limit=limit, cursor=cursor)
 
 
 def handler(name: str) -> Call[Handler]:
@@ -92,11 +92,18 @@ def handler(name: str) -> Call[Handler]:
     return get(at("handlers", name), a(Handler))
 
 
+def check_handlers(handlers: Sequence[Mapping[str, Any]], cursor: str | None = None) -> Call[HandlerCheck]:
+    """Which stored payloads do not fit other schemas: each of *handlers* has a `name` and a `payload_schema`."""
+    return post("/handlers/check", a(HandlerCheck), {"handlers": list(handlers), "cursor": cursor})
+
+
 class Handlers(Group[Face]):
     """What can be scheduled."""
 
-    list = Verb(all_handlers)
+    list = Verb(search_handlers)
+    iterate = Walk(search_handlers)
     get = Verb(handler)
+    check = Verb(check_handlers)
 
 
 def preview(

@@ -15,9 +15,11 @@ from timeball.api.schemas.executions import LogLineOut as LogLine
 from timeball.api.schemas.executions import TryOut as Try
 from timeball.api.schemas.explain import ExplanationOut as Explanation
 from timeball.api.schemas.explain import GateOut as Gate
+from timeball.api.schemas.jobs import JobChanged as ChangedJob
 from timeball.api.schemas.jobs import JobCreated as CreatedJob
 from timeball.api.schemas.jobs import JobOut as Job
 from timeball.api.schemas.jobs import RevisionOut as Revision
+from timeball.api.schemas.machinery import HandlerCheckOut as HandlerCheck
 from timeball.api.schemas.machinery import HandlerOut as Handler
 from timeball.api.schemas.machinery import NodeOut as Node
 from timeball.api.schemas.machinery import PurgeOut as Purged
@@ -36,6 +38,7 @@ from timeball.api.schemas.system import FireTimeOut as FireTime
 from timeball.api.schemas.system import HealthOut as Health
 from timeball.api.schemas.system import NextOut as FireTimes
 from timeball.api.schemas.templates import TemplateOut as Template
+from timeball.api.schemas.templates import TemplateWritten as WrittenTemplate
 from timeball.api.schemas.time import CollisionOut as Collision
 from timeball.api.schemas.time import ForecastOut as Forecast
 from timeball.api.schemas.time import SuggestionOut as Suggestion
@@ -47,6 +50,7 @@ __all__ = [
     "AuditRecord",
     "BulkCreated",
     "BulkResult",
+    "ChangedJob",
     "Check",
     "Collision",
     "Concern",
@@ -63,6 +67,7 @@ __all__ = [
     "Forecast",
     "Gate",
     "Handler",
+    "HandlerCheck",
     "Health",
     "Job",
     "LogLine",
@@ -83,4 +88,5 @@ __all__ = [
     "Template",
     "Timeline",
     "Try",
+    "WrittenTemplate",
 ]

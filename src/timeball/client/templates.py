@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Unpack
 
 from timeball.client.calls import Call, Page, a, a_page, at, get, nothing, post, spelled
-from timeball.client.models import CreatedJob, Template
+from timeball.client.models import CreatedJob, Template, WrittenTemplate
 from timeball.client.verbs import Face, Group, Verb, Walk
 from timeball.client.wishes import JobFields
 
@@ -21,15 +21,15 @@ def fetch(template: str) -> Call[Template]:
     return get(at("templates", template), a(Template))
 
 
-def create(name: str, job: Mapping[str, Any], description: str | None = None) -> Call[Template]:
+def create(name: str, job: Mapping[str, Any], description: str | None = None) -> Call[WrittenTemplate]:
     """Keep a job as a template; `{{name}}` in its payload is filled in when it is used."""
-    return post("/templates", a(Template), {"name": name, "job": _sent(job), "description": description})
+    return post("/templates", a(WrittenTemplate), {"name": name, "job": _sent(job), "description": description})
 
 
-def update(template: str, version: int | None = None, **changes: Any) -> Call[Template]:
+def update(template: str, version: int | None = None, **changes: Any) -> Call[WrittenTemplate]:
     """Change the given fields of a template (name, description, job); `job` is replaced as a whole."""
     headers = {} if version is None else {"If-Match": f'"{version}"'}
-    return Call("PATCH", at("templates", template), a(Template), body=changes, headers=headers)
+    return Call("PATCH", at("templates", template), a(WrittenTemplate), body=changes, headers=headers)
 
 
 def delete(template: str) -> Call[None]:

@@ -41,6 +41,7 @@ class JobChanges(TypedDict, total=False):
     limit_key: str | None
     unique_key: str | None
     tags: Sequence[str]
+    unchecked: bool
 
 
 class JobFields(JobChanges, total=False):

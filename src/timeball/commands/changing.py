@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from timeball.commands.actor import LOCAL, Actor
-from timeball.commands.base import Base
+from timeball.commands.contracts import Contracts
 from timeball.domain import changes
 from timeball.domain.changes import JobChange, JobSnapshot
 from timeball.domain.ids import ExecutionId, JobId
@@ -16,16 +16,28 @@ from timeball.domain.job import Job, redefine
 from timeball.domain.misfire import SkippedRange, SkipReason
 from timeball.domain.occurrences import first_occurrence
 from timeball.domain.schedule import Once
+from timeball.domain.text import to_json
 from timeball.errors import Conflict
 
 
-class Changing(Base):
+class Changing(Contracts):
     """Edit, pause, resume, delete."""
 
     async def update(
-        self, job_id: JobId, fields: Mapping[str, Any], actor: Actor = LOCAL, expected_version: int | None = None
+        self,
+        job_id: JobId,
+        fields: Mapping[str, Any],
+        actor: Actor = LOCAL,
+        expected_version: int | None = None,
+        *,
+        is_unchecked: bool = False,
     ) -> Job:
-        """Change some fields of a job; takes effect for the next occurrence, and the version goes up by one."""
+        """Change some fields of a job; takes effect for the next occurrence, and the version goes up by one.
+
+        A payload that the handler's published contract refuses is written only if *is_unchecked*.
+        """
+        if fields.keys() & {"handler", "payload"}:
+            fields = await self._fitting(job_id, fields, is_unchecked=is_unchecked)
 
         def decide(snapshot: JobSnapshot) -> JobChange:
             _check_version(snapshot.job, expected_version)
@@ -38,6 +50,16 @@ class Changing(Base):
 
         await self._refuse_known_instant(job_id, fields)
         return (await self._store.jobs.change(job_id, decide, actor.entry)).job
+
+    async def _fitting(self, job_id: JobId, fields: Mapping[str, Any], *, is_unchecked: bool) -> Mapping[str, Any]:
+        """The fields of an edit, if they fit the contract of the handler that the job will have."""
+        job = (await self._store.jobs.find([job_id])).get(job_id)
+        if job is None:
+            return fields
+        if not is_unchecked:
+            payload = to_json(fields["payload"]) if "payload" in fields else job.payload
+            await self._check_contract(fields.get("handler", job.handler), payload)
+        return await self._fields_for(fields, job.handler)
 
     async def _refuse_known_instant(self, job_id: JobId, fields: Mapping[str, Any]) -> None:
         """A one-off cannot be moved to an instant at which it has run: its record is there already."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from timeball.commands.actor import LOCAL, Actor
-from timeball.commands.base import Base
+from timeball.commands.contracts import Contracts
 from timeball.domain.deed import Deed
 from timeball.domain.execution import Origin
 from timeball.domain.handler import OWNED_BY_ADMINISTRATORS
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _PREPARED_AT_A_TIME = 50
 
 
-class Creating(Base):
+class Creating(Contracts):
     """Make jobs."""
 
     async def create(

@@ -25,12 +25,23 @@ class Running(Changing):
     """Trigger, retry, cancel, backfill."""
 
     async def trigger(
-        self, job_id: JobId, payload: Any = None, actor: Actor = LOCAL, deed: Deed | None = None
+        self,
+        job_id: JobId,
+        payload: Any = None,
+        actor: Actor = LOCAL,
+        deed: Deed | None = None,
+        *,
+        is_unchecked: bool = False,
     ) -> ExecutionId:
-        """Run a job now, beside its schedule; with another payload, if one is given."""
+        """Run a job now, beside its schedule; with another payload, if one is given.
+
+        A payload that the handler's published contract refuses is taken only if *is_unchecked*.
+        """
         new_id = ExecutionId(next(self._new_ids(1, deed)))
         if await self._is_done(deed, new_id):
             return new_id
+        if payload is not None and not is_unchecked:
+            await self._check_contract((await self._existing(job_id)).handler, to_json(payload))
         return await self._trigger(job_id, payload, actor, new_id)
 
     async def _is_done(self, deed: Deed | None, first: ExecutionId) -> bool:
@@ -55,7 +66,13 @@ class Running(Changing):
         return (await self._store.jobs.request([request], actor.entry, "job.trigger", check))[0]
 
     async def retry(
-        self, execution_id: ExecutionId, payload: Any = None, actor: Actor = LOCAL, deed: Deed | None = None
+        self,
+        execution_id: ExecutionId,
+        payload: Any = None,
+        actor: Actor = LOCAL,
+        deed: Deed | None = None,
+        *,
+        is_unchecked: bool = False,
     ) -> ExecutionId:
         """Run an ended execution again: a new one, linked to the old, which stays as it is.
 
@@ -65,6 +82,9 @@ class Running(Changing):
         new_id = ExecutionId(next(self._new_ids(1, deed)))
         if await self._is_done(deed, new_id):
             return new_id
+        if payload is not None and not is_unchecked:
+            job_id = (await self._existing_execution(execution_id)).job_id
+            await self._check_contract((await self._existing(job_id)).handler, to_json(payload))
         return await self._retry(execution_id, payload, actor, new_id, actor.entry)
 
     async def _retry(

@@ -110,6 +110,23 @@ class RetriesHeldBack:
 
 
 @dataclass(frozen=True, slots=True)
+class HandlerLeftToNewer:
+    """A payload did not fit this worker's version of a handler; it leaves the handler to the living workers with a newer one."""
+
+    handler: str
+    version: str
+    newest: str
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerTakenUp:
+    """No living worker has a newer version of a handler any more: this worker claims it again."""
+
+    handler: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
 class OutcomeRefused:
     """A stale outcome: the row no longer named its claim. Nothing was changed."""
 
@@ -322,6 +339,8 @@ Event = (
     | SucceededInBatch
     | AttemptFailed
     | RetriesHeldBack
+    | HandlerLeftToNewer
+    | HandlerTakenUp
     | OutcomeRefused
     | OutcomeUnwritable
     | Reaped

@@ -138,6 +138,8 @@ class Failed:
     error: ErrorInfo
     is_retryable: bool = True
     retry_after: timedelta | None = None
+    # The payload did not fit the handler of this worker, which was not entered.
+    is_misfit: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,6 +83,15 @@ class LimitFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VersionFacts:
+    """A published version of the handler, and whether it takes the payload."""
+
+    fingerprint: str
+    is_newest: bool
+    takes_payload: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """All of it. Without an execution, the question is about the job: why does it not run at all?"""
 
@@ -106,6 +115,8 @@ class Facts:
     most_ahead: int = 1_000
     usual: Usual | None = None
     clock_error: timedelta = timedelta(0)
+    # What workers have published of the handler, the newest first.
+    versions: Sequence[VersionFacts] = ()
 
     @property
     def handler(self) -> str:
@@ -131,6 +142,12 @@ class Facts:
     def able(self) -> list[NodeStatus]:
         """Those of them that know the handler."""
         return [worker for worker in self.serving if self.handler in worker.handlers]
+
+    @property
+    def fitting(self) -> list[NodeStatus]:
+        """Those of them whose version takes the payload, as far as versions are known."""
+        refusing = {version.fingerprint for version in self.versions if not version.takes_payload}
+        return [worker for worker in self.able if not refusing.intersection(worker.fingerprints)]
 
     @property
     def holder(self) -> NodeStatus | None:

@@ -24,6 +24,8 @@ class PayloadMismatch(PayloadError):
     """A stored payload does not fit the handler's parameters. Trying again would not help."""
 
     code = "payload_mismatch"
+    # Whether a worker that was about to call the handler found it; the handler was not entered then.
+    is_of_call = False
 
 
 class Binder(Protocol):
@@ -42,6 +44,12 @@ class Binder(Protocol):
 
     def prepare(self) -> None:
         """Build what `invoke` needs now and not at the first call; a worker does so before it claims."""
+
+    def check(self, payload: str) -> object:
+        """Raises `PayloadMismatch` if a stored payload does not fit; calls nothing."""
+
+    def schema(self) -> dict[str, Any]:
+        """The JSON Schema of the payload: what `invoke` refuses for certain, this refuses too, as far as JSON Schema can say it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,12 +92,25 @@ class HandlerSource(Protocol):
 class PayloadRules(Protocol):
     """Whatever knows what handlers can take."""
 
+    def knows(self, name: str) -> bool:
+        """Whether the handler *name* is known here, whatever workers have published."""
+
+    def check(self, schema: Mapping[str, Any], name: str, payload: str) -> None:
+        """Raises `PayloadMismatch` for a payload (JSON text) of handler *name* that does not fit its published schema."""
+
     def checker(self, name: str) -> Callable[[str], object] | None:
         """What raises `PayloadMismatch` for a payload (JSON text) that handler *name* could never take; None if nobody knows."""
 
 
 class AnyPayload:
     """Rules of somebody who knows no handler."""
+
+    def knows(self, name: str) -> bool:
+        """None is known."""
+        return False
+
+    def check(self, schema: Mapping[str, Any], name: str, payload: str) -> None:
+        """Everything fits."""
 
     def checker(self, name: str) -> None:
         """Nobody knows."""

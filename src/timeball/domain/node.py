@@ -63,6 +63,8 @@ class Node:
     slots: int = 0
     queues: tuple[str, ...] | None = None
     handlers: tuple[str, ...] = ()
+    # Of the contracts of these handlers.
+    fingerprints: tuple[str, ...] = ()
     version: str = ""
     broker: str = "postgresql"
     # That it stands for one that died, and how that one did.
@@ -85,6 +87,7 @@ class NodeStatus:
     handlers: tuple[str, ...]
     version: str
     draining: bool
+    fingerprints: tuple[str, ...] = ()
     shards: tuple[int, ...] = field(default=())
     broker: str = "postgresql"
     broker_status: BrokerStatus = BROKER_WORKS

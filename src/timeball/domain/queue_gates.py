@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from shlex import quote
 
+from timeball.domain.contract import short
 from timeball.domain.facts import Facts, LimitFacts, Rival, Room
 from timeball.domain.findings import Finding, ids_of, not_asked, passed, stopped
 from timeball.domain.ids import show_job
@@ -47,14 +48,43 @@ def worker_for_handler(facts: Facts) -> Finding:
     """Whether one of them knows the handler."""
     if not facts.serving:
         return not_asked("no worker serves the queue")
+    if facts.able and not facts.fitting:
+        return _other_version(facts)
     if facts.able:
-        return passed(f"{counted(len(facts.able), 'worker knows', 'workers know')} {facts.handler}")
+        known = f"{counted(len(facts.able), 'worker knows', 'workers know')} {facts.handler}"
+        others = len(facts.able) - len(facts.fitting)
+        return passed(
+            known if not others else f"{known}, {others} of them in a version that does not take this payload"
+        )
     elsewhere = [worker.name for worker in facts.workers if facts.handler in worker.handlers]
     but = f"; {listed(elsewhere)} knows it, but serves other queues" if elsewhere else ""
     return stopped(
         f"none of the {counted(len(facts.serving), 'worker')} of «{facts.queue.name}» knows the handler {facts.handler}{but}",
         f"start a worker with the program that has it, or mend the name: {facts.handler}",
     )
+
+
+def _other_version(facts: Facts) -> Finding:
+    """Its workers know the handler, but not in a version that takes the payload."""
+    have = listed([f"{worker.name} has {short(_own(facts, worker))}" for worker in facts.able])
+    wanted = next((version for version in facts.versions if version.takes_payload), None)
+    if wanted is None:
+        return stopped(
+            f"no published version of {facts.handler} takes this payload ({have}): the newest ends it dead",
+            "start a worker whose version takes it, or cancel it and enqueue it with another payload",
+        )
+    elsewhere = [worker.name for worker in facts.workers if wanted.fingerprint in worker.fingerprints]
+    who = f"{listed(elsewhere)} has it, but serves other queues" if elsewhere else "no living worker has it"
+    return stopped(
+        f"this payload wants version {short(wanted.fingerprint)} of {facts.handler}: {who}; {have}",
+        "start a worker with that version",
+        command=f"timeball handlers show {quote(facts.handler)}",
+    )
+
+
+def _own(facts: Facts, worker: NodeStatus) -> str:
+    own = (version.fingerprint for version in facts.versions if version.fingerprint in worker.fingerprints)
+    return next(own, "an unknown one")
 
 
 def slots(facts: Facts) -> Finding:
@@ -89,7 +119,7 @@ def _limited(facts: Facts) -> Finding | None:
     return stopped(
         f"{what} allows {limit.max_running} at once and {_all_taken(limit.max_running)}: {_holders(limit.holders, facts)}",
         links=ids_of(limit.holders),
-        command=f"timeball jobs edit {name} --max-running {limit.max_running + 1}" if name else None,
+        command=f"timeball jobs edit {name} --set max_running={limit.max_running + 1}" if name else None,
     )
 
 

@@ -60,7 +60,9 @@ class Claimer(Service):
         self._rooms = rooms
         self._executor = executor
         self._incarnation = incarnation
-        self._handlers = sorted(handlers)
+        self._known = frozenset(handlers)
+        # Those of them that are claimed: all, but for those left to newer workers.
+        self.handlers = sorted(self._known)
         self._queues = frozenset(settings.queues)
         self._hold_limit = settings.hold_limit
         self._lanes: dict[Lane, Mark] = {}
@@ -96,6 +98,10 @@ class Claimer(Service):
         self._takes_over = False
         self._distrusts_until = float("-inf")
         executor.on_room = self._on_room
+
+    def hold_back(self, handlers: frozenset[str]) -> None:
+        """Claim nothing of these handlers, and everything of the others that are known here."""
+        self.handlers = sorted(self._known - handlers)
 
     def serves(self, queue: str) -> bool:
         """Whether executions of this queue are for this worker."""
@@ -218,7 +224,7 @@ class Claimer(Service):
         self._resize_window()
         holds = max(self._hold_limit - self._executor.held, 0)
         slots = self._executor.free_slots if is_limited else self._slots()
-        return ClaimWish(self._incarnation, self._handlers, slots, holds, has_rivals=self._has_rivals)
+        return ClaimWish(self._incarnation, self.handlers, slots, holds, has_rivals=self._has_rivals)
 
     def _slots(self) -> int:
         executor = self._executor

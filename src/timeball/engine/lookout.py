@@ -8,7 +8,7 @@ serves them all.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -40,11 +40,10 @@ class _Heard(NamedTuple):
 class Lookout(Service):
     """Has the claimer take over what those who were called upon have left."""
 
-    def __init__(self, env: Env, emit: Emit, rooms: RoomStore, claimer: Claimer, handlers: Iterable[str]) -> None:
+    def __init__(self, env: Env, emit: Emit, rooms: RoomStore, claimer: Claimer) -> None:
         super().__init__(env, emit)
         self._rooms = rooms
         self._claimer = claimer
-        self._handlers = sorted(handlers)
         self._heard: list[_Heard] = []
         self._looks_at = float("inf")
 
@@ -77,5 +76,5 @@ class Lookout(Service):
         lanes: dict[Lane, datetime] = {}
         for heard in in_question:
             lanes[heard.lane] = min(lanes.get(heard.lane, heard.run_at), heard.run_at)
-        if lanes and await self._rooms.is_anything_left(lanes, self._handlers, _PATIENCE):
+        if lanes and await self._rooms.is_anything_left(lanes, self._claimer.handlers, _PATIENCE):
             self._claimer.take_over(lanes)

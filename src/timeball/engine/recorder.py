@@ -13,12 +13,13 @@ again now and then, and nobody else gets the execution while this worker lives.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 
 from timeball.domain.events import AttemptFailed, Emit, OutcomeRefused, OutcomeUnwritable, SucceededInBatch
 from timeball.domain.execution import Finding, Released, Snoozed, Stake, Succeeded
 from timeball.domain.lifecycle import Finish, Move, Standing, Transition, decide, written_instead
+from timeball.engine.contract_watch import is_misfit
 from timeball.engine.service import AT_ONCE, LONGEST_REST, Service
 from timeball.env import Env
 from timeball.errors import Unwritable
@@ -60,6 +61,8 @@ class Recorder(Service):
         # Whether a crowd is being dropped just now; and since when it has been given way to.
         self.is_dropping: Callable[[], bool] = lambda: False
         self._gives_way_since: float | None = None
+        # What becomes of payloads that did not fit; without anyone to ask, they have failed.
+        self.judge: Callable[[Sequence[Finding]], Awaitable[list[Finding]]] | None = None
 
     def hand_over(self, finding: Finding) -> None:
         """Take an outcome; it will be written soon."""
@@ -155,6 +158,8 @@ class Recorder(Service):
         succeeded = [finding for finding in batch if isinstance(finding.outcome, Succeeded)] if others else batch
         refused = await self._rooms.finish_succeeded(succeeded) if succeeded else []
         if others:
+            if self.judge is not None and any(map(is_misfit, others)):
+                others = await self.judge(others)
             refused = refused + await self._record_others(others)
         if refused and was_tried:
             refused = await self._rooms.not_yet_recorded(refused)

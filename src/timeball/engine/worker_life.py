@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from timeball.domain.handler import HandlerSource, RunStyle
 from timeball.domain.hints import Hints
 from timeball.domain.node import Node
 from timeball.engine.claimer import Claimer, Sweeper
+from timeball.engine.contract_watch import ContractWatch, Takes
 from timeball.engine.executor import Executor
 from timeball.engine.journal import Journal
 from timeball.engine.life import Life
@@ -93,7 +94,7 @@ class WorkerLife(Life):
             self.claimer = Claimer(env, emit, store.rooms, self.executor, node.incarnation, node.handlers, settings)
             self.sweeper = Sweeper(env, emit, store.rooms, self.claimer)
             self.claimer.turn_of = lambda hints: self.heartbeat.turns.of(hints)
-        self.lookout = Lookout(env, emit, store.rooms, self.claimer, node.handlers)
+        self.lookout = Lookout(env, emit, store.rooms, self.claimer)
         self.claimer.on_left_to_others = self.lookout.expect
         self.stop_watch = StopWatch(env, emit, store.rooms, node, self.executor, lambda: self.listener.is_listening)
         self.stocktaker = Stocktaker(
@@ -104,6 +105,21 @@ class WorkerLife(Life):
         self.executor.on_success = self.retry_gate.note_success
         self.heartbeat.busy = lambda: self.executor.busy
         self.executor.may_begin = lambda: self.heartbeat.has_lease
+        # Tells which contracts this worker has, before it is registered.
+        self.publish: Callable[[], Awaitable[None]] | None = None
+        self.contract_watch: ContractWatch | None = None
+
+    def watch_contracts(self, fingerprints: Mapping[str, str], takes: Takes) -> None:
+        """Judge mismatches by the published contracts; *fingerprints* are those of this worker's own."""
+        handlers = self.store.handlers
+        watch = ContractWatch(self.env, self.emit, handlers, fingerprints, takes, self._hold_back)
+        self.contract_watch = watch
+        self.recorder.judge = watch.judge
+
+    def _hold_back(self, handlers: frozenset[str]) -> None:
+        self.claimer.hold_back(handlers)
+        # What was passed over so far is looked for anew.
+        self.sweeper.wake()
 
     def _claim_by_ticket(self, broker: Broker) -> None:
         from timeball.engine.receiver import Receiver
@@ -128,12 +144,15 @@ class WorkerLife(Life):
             self.lookout,
             self.stocktaker,
             self.retry_gate,
+            *(() if self.contract_watch is None else (self.contract_watch,)),
             *receivers,
         )
 
     async def start(self) -> None:
         # Now, and not when the first execution waits for it.
         await self.store.rooms.rehearse()
+        if self.publish is not None:
+            await self.publish()
         await super().start()
 
     def heed(self, hints: Hints) -> None:

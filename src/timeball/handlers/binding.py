@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, NotRequired, get_type_hints
 
+import orjson
 from pydantic import ConfigDict, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
@@ -59,6 +60,31 @@ class SignatureBinder:
         """Build `invoke` now."""
         if self._invoke is None:
             self._invoke = _prepared(self._function, self._parameters)
+
+    def check(self, payload: str) -> None:
+        """`PayloadMismatch` if the payload does not fit."""
+        if self._parameters or payload not in _NOTHING:
+            _decode(self._function, self._parameters, _validator(self._function, self._parameters), payload)
+
+    def schema(self) -> dict[str, Any]:
+        """The JSON Schema of the payload, with the defaults that JSON can say."""
+        from timeball.handlers.schemas import can_be_told, schema_of  # for a worker that starts, and for a catalogue
+
+        hints = {name: hint for name, hint in _hints(self._function, self._parameters).items() if can_be_told(hint)}
+        found = schema_of(_shape(self._function, self._parameters, hints))
+        extra = _extra(self._parameters)
+        if extra is not None and extra.name in hints:
+            of_extras = schema_of(_dynamic_type(dict)[str, hints[extra.name]])
+            found["additionalProperties"] = of_extras.get("additionalProperties", True)
+            found["$defs"] = found.get("$defs", {}) | of_extras.get("$defs", {})
+        for p in self._parameters:
+            field = found.get("properties", {}).get(p.name)
+            if isinstance(field, dict) and p.default is not _EMPTY and _is_json(p.default):
+                field["default"] = p.default
+        if not self._parameters:
+            # `_invoke_bare` takes both.
+            found["type"] = ["object", "null"]
+        return found
 
     def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """The payload for these arguments; `InvalidInput` if the function could not be called with them."""
@@ -105,9 +131,11 @@ def _decode(
     try:
         return validate(payload)
     except ValidationError as error:
-        raise payload_mismatch(
+        mismatch = payload_mismatch(
             shape_of(function, parameters), payload, error, known=[p.name for p in parameters], hint=_RETRY
-        ) from None
+        )
+        mismatch.is_of_call = True
+        raise mismatch from None
 
 
 def _invoke_bare(function: Callable[..., Any], decode: Decode, payload: str) -> Any:
@@ -136,15 +164,34 @@ def _invoke_by_position(
 
 def _validator(function: Callable[..., Any], parameters: tuple[inspect.Parameter, ...]) -> Decode:
     hints = _hints(function, parameters)
-    extra = next((p for p in parameters if p.kind is p.VAR_KEYWORD), None)
+    validate = TypeAdapter(_shape(function, parameters, hints)).validator.validate_json
+    extra = _extra(parameters)
+    if extra is None or extra.name not in hints:
+        return validate
+    names = frozenset(p.name for p in parameters if p is not extra)
+    extras = TypeAdapter(_dynamic_type(dict)[str, hints[extra.name]])
+    return partial(_validate_with_extras, validate, names, extras)
+
+
+def _shape(function: Callable[..., Any], parameters: tuple[inspect.Parameter, ...], hints: Mapping[str, Any]) -> Any:
+    """The arguments by name, as a type."""
+    extra = _extra(parameters)
     fields = {p.name: _field(p, hints.get(p.name, Any)) for p in parameters if p is not extra}
     shape = _dynamic_type(TypedDict)(name_of(function), fields)
     shape.__pydantic_config__ = ConfigDict(extra="forbid" if extra is None else "allow")
-    validate = TypeAdapter(shape).validator.validate_json
-    if extra is None or extra.name not in hints:
-        return validate
-    extras = TypeAdapter(_dynamic_type(dict)[str, hints[extra.name]])
-    return partial(_validate_with_extras, validate, frozenset(fields), extras)
+    return shape
+
+
+def _extra(parameters: tuple[inspect.Parameter, ...]) -> inspect.Parameter | None:
+    return next((p for p in parameters if p.kind is p.VAR_KEYWORD), None)
+
+
+def _is_json(value: object) -> bool:
+    try:
+        orjson.dumps(value)
+    except (TypeError, orjson.JSONEncodeError):
+        return False
+    return isinstance(value, None | bool | int | float | str | list | dict)
 
 
 def _dynamic_type(kind: Any) -> Any:

@@ -7,23 +7,18 @@ have it.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, Protocol
 
-from pydantic import (
-    BaseModel,
-    PydanticInvalidForJsonSchema,
-    PydanticSchemaGenerationError,
-    PydanticUserError,
-    TypeAdapter,
-)
-
-from timeball.domain.handler import Handler
+from timeball.domain.contract import OPTION_FIELDS, Contract, example_of, first_sentence
+from timeball.domain.handler import Handler, HandlerOptions
 from timeball.errors import InvalidInput
 from timeball.handlers.installed import installed_handler, installed_names
 from timeball.handlers.typed import ModelBinder
+
+_LONGEST_DOC = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +67,16 @@ class Catalogue:
         # Once: it reads a file of every package there is, ten milliseconds that each enqueue would pay.
         return frozenset(installed_names())
 
+    def knows(self, name: str) -> bool:
+        """Whether it is in the box or of an installed package."""
+        return self.find(name) is not None
+
+    def check(self, schema: Mapping[str, Any], name: str, payload: str) -> None:
+        """Raises `PayloadMismatch` for a payload that does not fit the published schema of a handler."""
+        from timeball.handlers.schemas import check_payload  # a program that only enqueues needs none
+
+        check_payload(schema, name, payload)
+
     def checker(self, name: str) -> Callable[[str], object] | None:
         """What refuses a payload that this handler could never take."""
         handler = self.find(name)
@@ -89,54 +94,42 @@ class Catalogue:
 
 def entry_of(handler: Handler, *, is_enabled: bool = True) -> HandlerEntry:
     """A handler as the catalogue shows it."""
-    schema = _schema(handler)
+    schema = handler.binder.schema()
     return HandlerEntry(
         name=handler.name,
         description=_description(handler),
         run_style=handler.style.value,
         payload_schema=schema,
-        example=_example(schema),
+        example=example_of(schema),
         is_enabled_here=is_enabled,
     )
 
 
 def _description(handler: Handler) -> str:
+    return first_sentence(_doc(handler))
+
+
+def _doc(handler: Handler) -> str:
     function: Any = handler.function
-    text = inspect.getdoc(function if inspect.isroutine(function) else type(function)) or ""
-    return text.partition("\n\n")[0].replace("\n", " ")
+    return inspect.getdoc(function if inspect.isroutine(function) else type(function)) or ""
 
 
-@cache
-def _schema_of(model: type[BaseModel]) -> dict[str, Any]:
-    # Once: it takes Pydantic longer than all the rest of an answer.
-    return model.model_json_schema()
+def contract_of(handler: Handler) -> Contract:
+    """What a worker publishes of a handler."""
+    usual, given = inherited_options(HandlerOptions()), inherited_options(handler.options)
+    return Contract(
+        name=handler.name,
+        schema=handler.binder.schema(),
+        options={name: value for name, value in given.items() if value != usual[name]},
+        doc=_doc(handler)[:_LONGEST_DOC].replace("\0", ""),
+        run_style=handler.style.value,
+    )
 
 
-def _schema(handler: Handler) -> dict[str, Any]:
-    if isinstance(handler.binder, ModelBinder):
-        model: type[BaseModel] = handler.binder.model
-        return _schema_of(model)
-    function: Any = handler.function
-    try:
-        schema = TypeAdapter(function).json_schema()
-    except (PydanticSchemaGenerationError, PydanticInvalidForJsonSchema, PydanticUserError, NameError):
-        # Its annotations mean nothing to Pydantic; the binder lets such arguments through as they are.
-        return {"type": "object"}
-    return schema if schema.get("type") == "object" else {"type": "object"}
-
-
-def _example(schema: dict[str, Any]) -> Any:
-    """The example of the model, or one made of its fields' examples and defaults."""
-    if schema.get("examples"):
-        return schema["examples"][0]
-    fields = {name: _example_of_field(field) for name, field in schema.get("properties", {}).items()}
-    required = set(schema.get("required", ()))
-    return {name: value for name, value in fields.items() if value is not None or name in required}
-
-
-def _example_of_field(field: dict[str, Any]) -> Any:
-    found = field.get("examples", [field.get("default")])[0]
-    return _PLACEHOLDERS.get(field.get("type", "")) if found is None else found
-
-
-_PLACEHOLDERS: dict[str, Any] = {"string": "text", "integer": 1, "number": 1.0, "array": [], "object": {}}
+def inherited_options(options: HandlerOptions) -> dict[str, Any]:
+    """What a handler gives to its jobs, as JSON."""
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name in OPTION_FIELDS
+        for value in [getattr(options, name)]
+    }

@@ -7,11 +7,12 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from timeball.domain.handler import Handler, HandlerOptions
+from timeball.domain.handler import Handler, HandlerOptions, PayloadMismatch
 from timeball.domain.json_values import encode_object
 from timeball.errors import InvalidInput, TimeballError
 from timeball.handlers.refusals import counted, payload_mismatch
 from timeball.handlers.registry import style_of
+from timeball.handlers.schemas import schema_of
 
 
 class Refused(TimeballError):
@@ -45,7 +46,12 @@ class ModelBinder(Generic[P]):
         return self._invoke
 
     def _invoke(self, payload: str) -> Any:
-        return self._function(self.check(payload))
+        try:
+            fields = self.check(payload)
+        except PayloadMismatch as mismatch:
+            mismatch.is_of_call = True
+            raise
+        return self._function(fields)
 
     def check(self, payload: str) -> P:
         """The payload as its model; `PayloadMismatch` says which fields do not fit."""
@@ -78,6 +84,10 @@ class ModelBinder(Generic[P]):
     def _fields(self) -> list[str]:
         """As payloads call them."""
         return [field.alias or name for name, field in self.model.model_fields.items()]
+
+    def schema(self) -> dict[str, Any]:
+        """The JSON Schema of the model."""
+        return schema_of(self.model)
 
     def prepare(self) -> None:
         """The model was built when its module was imported."""

@@ -10,7 +10,7 @@ from typing import Any
 from timeball.clock import SystemClock
 from timeball.domain.execution import Execution, ExecutionState
 from timeball.domain.explanation import Explanation, explain
-from timeball.domain.facts import Facts, LimitFacts, QueueFacts, Rival, Room
+from timeball.domain.facts import Facts, LimitFacts, QueueFacts, Rival, Room, VersionFacts
 from timeball.domain.ids import ExecutionId, JobId
 from timeball.domain.job import Job
 from timeball.domain.node import NodeKind, NodeStatus
@@ -68,6 +68,8 @@ class Explainer:
             progress_note=where.progress_note,
             is_parked=is_parked(execution.run_at),
         )
+        if where.room in (Room.DUE, Room.READY, Room.BLOCKED):
+            facts = replace(facts, versions=await self._versions(facts.job, execution))
         if where.room is Room.READY:
             ahead = await self._survey.place_in_line(execution)
             crowd = await self._survey.on_workers([worker.incarnation for worker in facts.able])
@@ -75,6 +77,25 @@ class Explainer:
         if where.room is Room.RUNNING:
             return replace(facts, usual=await self._survey.usual(execution.job_id, execution.handler))
         return facts
+
+    async def _versions(self, job: Job | None, execution: Execution) -> list[VersionFacts]:
+        """What workers have published of its handler, and which of that takes its payload."""
+        published = (await self._store.handlers.versions([execution.handler])).get(execution.handler, [])
+        if not published:
+            return []
+        from timeball.handlers.schemas import takes  # few executions are asked about
+
+        schemas = await self._store.handlers.schemas(published)
+        own, _ = await self._store.history.payload_override(execution.id)
+        payload = own or (job.payload if job else "null")
+        return [
+            VersionFacts(
+                fingerprint=version.fingerprint,
+                is_newest=version.is_newest,
+                takes_payload=takes(schemas.get(version.fingerprint, {}), payload),
+            )
+            for version in published
+        ]
 
     def _clock_error(self) -> timedelta:
         clock = self._store.env.clock

@@ -27,6 +27,7 @@ from timeball.domain.template import Template, TemplateId
 from timeball.errors import InvalidInput, NotFound, StoreError
 from timeball.insights.brokers import broker_check
 from timeball.insights.calendar import Calendar, Calendars
+from timeball.insights.contracts import ContractReader
 from timeball.insights.doctor import Concern, Doctor
 from timeball.insights.explain import Explainer
 from timeball.insights.forecast import Forecast, Forecasts, ForecastWish
@@ -64,6 +65,7 @@ class Insights:
         self._landings = Landings(store, outlook)
         self._calendars = Calendars(store, outlook)
         self.meters = Meters(store, listing)
+        self.contracts = ContractReader(store)
 
     # why
 

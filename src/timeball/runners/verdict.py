@@ -66,7 +66,8 @@ def outcome_of_error(
     if shares_files and is_out_of_files(error):
         return without_room(error)
     is_hopeless = issubclass(kind, (PayloadMismatch, *no_retry))
-    return Failed(describe(error), is_retryable=not is_hopeless)
+    is_misfit = isinstance(error, PayloadMismatch) and error.is_of_call
+    return Failed(describe(error), is_retryable=not is_hopeless, is_misfit=is_misfit)
 
 
 def without_room(error: BaseException) -> Outcome:

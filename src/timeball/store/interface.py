@@ -26,6 +26,7 @@ from timeball.store.rooms import Rooms as RoomStore
 
 if TYPE_CHECKING:
     from timeball.store.changes import Changes, ChangeStream
+    from timeball.store.handlers import Handlers as HandlerStore
     from timeball.store.lines import LoopLine, ThreadLine
     from timeball.store.rollups import Rollups as RollupStore
     from timeball.store.tickets import ReadyRow, TicketClaims
@@ -41,6 +42,7 @@ __all__ = [
     "Confirmation",
     "Connection",
     "Created",
+    "HandlerStore",
     "HistoryStore",
     "Holding",
     "JobStore",
@@ -71,6 +73,7 @@ __all__ = [
 _LATE = {
     "ChangeStream": ("changes", "ChangeStream"),
     "Changes": ("changes", "Changes"),
+    "HandlerStore": ("handlers", "Handlers"),
     "LoopLine": ("lines", "LoopLine"),
     "ReadyRow": ("tickets", "ReadyRow"),
     "RollupStore": ("rollups", "Rollups"),

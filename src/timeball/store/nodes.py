@@ -66,6 +66,7 @@ class Nodes:
             slots=node.slots,
             queues=None if node.queues is None else list(node.queues),
             handlers=list(node.handlers),
+            fingerprints=list(node.fingerprints),
             version=node.version,
             broker=node.broker,
             trouble=node.trouble,

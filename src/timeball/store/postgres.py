@@ -19,6 +19,7 @@ from timeball.store.rooms import Rooms
 
 if TYPE_CHECKING:
     from timeball.store.changes import ChangeStream
+    from timeball.store.handlers import Handlers
     from timeball.store.operations import Operations
     from timeball.store.rollups import Rollups
     from timeball.store.templates import Templates
@@ -105,6 +106,13 @@ class Store:
         from timeball.store.templates import Templates
 
         return Templates(self.database, self.jobs)
+
+    @cached_property
+    def handlers(self) -> Handlers:
+        """What workers have published of their handlers."""
+        from timeball.store.handlers import Handlers
+
+        return Handlers(self.database)
 
     @cached_property
     def operations(self) -> Operations:

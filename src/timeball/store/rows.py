@@ -350,6 +350,7 @@ def node_from(row: Record) -> NodeStatus:
         busy=row["busy"],
         queues=None if row["queues"] is None else tuple(row["queues"]),
         handlers=tuple(row["handlers"]),
+        fingerprints=tuple(row["fingerprints"]),
         version=row["version"],
         draining=row["draining"],
         shards=tuple(row["shards"]),

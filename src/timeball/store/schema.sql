@@ -1,4 +1,4 @@
--- The schema after migration 0027, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
+-- The schema after migration 0028, for reading. Made by `make schema` from the migrations, which are what is applied: edit those.
 
 CREATE TABLE timeball.migration (
     number     integer NOT NULL,
@@ -357,6 +357,7 @@ CREATE TABLE timeball.node (
     broker_error  text,
     trouble       text,
     trouble_at    timestamptz,
+    fingerprints  text[] NOT NULL DEFAULT '{}'::text[],
     CONSTRAINT node_pkey PRIMARY KEY (incarnation),
     CONSTRAINT node_kind_check CHECK (kind = ANY (ARRAY['scheduler', 'worker']))
 );
@@ -771,6 +772,21 @@ CREATE TABLE timeball.dashboard_secret (
     CONSTRAINT dashboard_secret_pkey PRIMARY KEY (is_only),
     CONSTRAINT dashboard_secret_is_only_check CHECK (is_only),
     CONSTRAINT dashboard_secret_secret_check CHECK (length(secret) = 32)
+);
+
+-- What workers publish of each handler: a row for each contract that a worker has started with. `started_at` is when a worker process last did so;
+-- the latest of a name is the newest contract. Written when a worker starts with another contract than the newest, never by a heartbeat.
+CREATE TABLE timeball.handler (
+    name         text NOT NULL,
+    fingerprint  text NOT NULL,
+    schema       jsonb NOT NULL,
+    options      jsonb NOT NULL,
+    doc          text NOT NULL,
+    run_style    text NOT NULL,
+    published_at timestamptz NOT NULL,
+    started_at   timestamptz NOT NULL,
+    CONSTRAINT handler_pkey PRIMARY KEY (name, fingerprint),
+    CONSTRAINT handler_name_check CHECK (length(name) >= 1 AND length(name) <= 200)
 );
 
 -- The bucket of a span in seconds: see domain/sketch.py, which may never differ.

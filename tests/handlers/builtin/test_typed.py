@@ -68,7 +68,7 @@ def test_the_catalogue_knows_the_parameters_of_python_handlers():
 
     known, unknown = entry_of(make_handler(send, name="send")), entry_of(make_handler(odd, name="odd"))
 
-    assert unknown.payload_schema == {"type": "object"}
+    assert unknown.payload_schema["properties"] == {"thing": {"title": "Thing"}}
     assert known.payload_schema["properties"]["order"]["type"] == "integer"
     assert known.payload_schema["required"] == ["order"]
     assert known.example == {"order": 1, "to": "me"}

@@ -32,11 +32,12 @@ from timeball.api.routes.jobs import IdempotencyKey
 from timeball.api.schemas.bulk import BulkCreated, BulkJobs, BulkOut, JobBulkIn
 from timeball.api.schemas.jobs import JobIn
 from timeball.api.views import Document, answer
-from timeball.api.wishes import check_search, job_filter, spec_from
-from timeball.commands import Actor
+from timeball.api.wishes import check_search, job_filter, told
+from timeball.commands import Actor, Told
 from timeball.domain.deed import Deed
 from timeball.domain.ids import JobId, show_execution, show_job
 from timeball.domain.instants import shown
+from timeball.domain.job import JobSpec
 from timeball.domain.operation import OperationAction, OperationSubject
 from timeball.domain.redaction import REDACTED, refuse_redacted
 from timeball.domain.text import to_json
@@ -53,7 +54,12 @@ _SINGULAR = frozenset(
 )
 _ITEM = {"index": 0, "status": "created", "job_id": JOB_ID, "execution_id": EXECUTION_ID, "error": None}
 _CREATE: dict[str, Any] = described(
-    Role.EDITOR, {"created": 1, "failed": 0, "results": [_ITEM]}, status=201, has_body=True, fails=[409], is_heavy=True
+    Role.EDITOR,
+    {"created": 1, "failed": 0, "results": [_ITEM], "warnings": []},
+    status=201,
+    has_body=True,
+    fails=[409],
+    is_heavy=True,
 )
 _CREATE["openapi_extra"]["requestBody"] = {
     "required": True,
@@ -82,11 +88,18 @@ async def create_jobs(
     wishes = await _read_in_pieces(document)
     if wishes.mode == "per_item":
         deeds = [None] * len(wishes.jobs) if caller.deed is None else caller.deed.parts(len(wishes.jobs))
-        each = enumerate(zip(wishes.jobs, deeds, strict=True))
-        return _created([await _create_one(desk, caller.acting(), number, job, deed) for number, (job, deed) in each])
-    specs = await asyncio.to_thread(
-        lambda: [_at(number, partial(spec_from, job)) for number, job in enumerate(wishes.jobs)]
+        told_each = await asyncio.to_thread(lambda: [_told_or_refused(job) for job in wishes.jobs])
+        completed, warnings = await desk.commands.complete_each([one for one in told_each if isinstance(one, Told)])
+        specs_in_order = iter(completed)
+        wanted = [next(specs_in_order) if isinstance(one, Told) else one for one in told_each]
+        each = enumerate(zip(wanted, deeds, strict=True))
+        results = [await _create_one(desk, caller.acting(), number, spec, deed) for number, (spec, deed) in each]
+        return _created(results, warnings)
+    told_all = await asyncio.to_thread(
+        lambda: [_at(number, partial(told, job)) for number, job in enumerate(wishes.jobs)]
     )
+    done = await desk.commands.complete(told_all, "jobs/{}".format)
+    specs = done.specs
     try:
         made = await desk.commands.create_all(specs, actor=caller.acting(), deed=caller.deed)
     except InvalidInput:
@@ -94,7 +107,10 @@ async def create_jobs(
             _at(number, partial(desk.commands.prepare, [spec], caller.acting()))
             await asyncio.sleep(0)
         raise
-    return _created([_item(number, one.job_id, one.execution_id, is_new=one.is_new) for number, one in enumerate(made)])
+    return _created(
+        [_item(number, one.job_id, one.execution_id, is_new=one.is_new) for number, one in enumerate(made)],
+        done.warnings,
+    )
 
 
 def _alike(document: Any) -> list[Any] | None:
@@ -129,11 +145,22 @@ async def _copy(desk: Desk, caller: Caller, first: dict[str, Any], payloads: lis
     texts = await asyncio.to_thread(
         lambda: [_at(number, partial(_payload_text, payload)) for number, payload in enumerate(payloads)]
     )
+    wanted = replace(told(wish), payloads=texts)
     try:
-        ids = await desk.commands.enqueue_many(spec_from(wish), texts, caller.acting(), caller.deed)
+        done = await desk.commands.complete([wanted])
+        spec = done.specs[0]
+        if spec.max_running is not None:
+            # The handler's limit: a bulk enqueue knows none, creating does, and is all or none too.
+            specs = [replace(spec, payload=payload) for payload in payloads]
+            made = await desk.commands.create_all(specs, actor=caller.acting(), deed=caller.deed)
+            return _created(
+                [_item(number, one.job_id, one.execution_id, is_new=one.is_new) for number, one in enumerate(made)],
+                done.warnings,
+            )
+        ids = await desk.commands.enqueue_many(spec, texts, caller.acting(), caller.deed)
     except InvalidInput as error:
         raise error.below("jobs") from error
-    return _created([_copied(number, show_execution(one)) for number, one in enumerate(ids)])
+    return _created([_copied(number, show_execution(one)) for number, one in enumerate(ids)], done.warnings)
 
 
 def _copied(number: int, shown: str) -> Document:
@@ -200,9 +227,20 @@ def _at(number: int, work: Callable[[], Any]) -> Any:
         raise error.below(f"jobs/{number}") from error
 
 
-async def _create_one(desk: Desk, actor: Actor, number: int, job: JobIn, deed: Deed | None) -> Document:
+def _told_or_refused(job: JobIn) -> Told | InvalidInput:
     try:
-        made = await desk.commands.create(spec_from(job), actor=actor, deed=deed)
+        return told(job)
+    except InvalidInput as error:
+        return error
+
+
+async def _create_one(
+    desk: Desk, actor: Actor, number: int, spec: JobSpec | InvalidInput, deed: Deed | None
+) -> Document:
+    try:
+        if isinstance(spec, InvalidInput):
+            raise spec
+        made = await desk.commands.create(spec, actor=actor, deed=deed)
     except (InvalidInput, Conflict, NotAllowed) as error:
         return {"index": number, "status": "failed", "job_id": None, "execution_id": None, "error": str(error)}
     return _item(number, made.job_id, made.execution_id, is_new=made.is_new)
@@ -218,10 +256,10 @@ def _item(number: int, job_id: Any, execution_id: Any, *, is_new: bool) -> Docum
     }
 
 
-def _created(results: list[Document]) -> Response:
+def _created(results: list[Document], warnings: list[str]) -> Response:
     failed = sum(item["status"] == "failed" for item in results)
     created = sum(item["status"] == "created" for item in results)
-    return answer({"created": created, "failed": failed, "results": results}, 201)
+    return answer({"created": created, "failed": failed, "results": results, "warnings": warnings}, 201)
 
 
 _EXAMPLE = {"ids": ["daily-report", JOB_ID], "reason": "a bad release"}

@@ -168,7 +168,9 @@ async def retry_execution(
     """Run an ended execution again: a new one, linked to the old. Another payload needs the role editor."""
     body = checked_run(body, caller)
     found = await desk.insights.find_execution(execution)
-    execution_id = await desk.commands.retry(found.id, body.payload, caller.acting(body.reason), caller.deed)
+    execution_id = await desk.commands.retry(
+        found.id, body.payload, caller.acting(body.reason), caller.deed, is_unchecked=body.unchecked
+    )
     return await awaited_execution(desk, execution_id, wait)
 
 

@@ -2,70 +2,162 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Path
 from starlette.responses import Response
 
 from timeball.api.auth import Role
-from timeball.api.described import described
+from timeball.api.described import EXECUTION_ID, MOMENT, described, listed
 from timeball.api.desk import Desk, HandlerEntry, TheDesk
-from timeball.api.schemas.common import Many
-from timeball.api.schemas.machinery import HandlerOut
-from timeball.api.views import Document, answer
+from timeball.api.routes.jobs import ThePage
+from timeball.api.schemas.common import ListOut
+from timeball.api.schemas.machinery import HandlerCheckIn, HandlerCheckOut, HandlerOut
+from timeball.api.views import Document, answer, page_document
+from timeball.domain.contract import example_of, first_sentence
 from timeball.domain.handler import OWNED_BY_ADMINISTRATORS
 from timeball.domain.instants import shown
 from timeball.domain.node import NodeKind
 from timeball.errors import NotFound
+from timeball.insights.contracts import PublishedHandler, StoredMisfit, refused
 
 router = APIRouter(prefix="/handlers", tags=["handlers"])
 
 HandlerName = Annotated[str, Path(max_length=200, description="A handler's name.")]
+# So many stored payloads are looked at for one answer.
+_CHECKED_AT_ONCE = 200
 
 _EXAMPLE = {
-    "name": "test.delay",
-    "description": "Wait for a while, then succeed, or fail if told so.",
-    "run_style": "coroutine",
-    "payload_schema": {"type": "object", "properties": {"durationMs": {"type": "integer"}}},
-    "example": {"durationMs": 500},
-    "is_enabled_here": True,
+    "name": "app.mail:send_receipt",
+    "description": "Send a receipt.",
+    "doc": "Send a receipt.",
+    "run_style": "thread",
+    "payload_schema": {"type": "object", "properties": {"order_id": {"type": "integer"}}, "required": ["order_id"]},
+    "options": {"queue": "mail", "max_retries": 5},
+    "example": {"order_id": 1},
+    "is_enabled_here": None,
     "workers": 2,
     "needs_role": "editor",
+    "versions": [
+        {
+            "fingerprint": "7c1f09a3be21d450",
+            "is_newest": True,
+            "published_at": MOMENT,
+            "started_at": MOMENT,
+            "workers": ["web-1/4711"],
+        }
+    ],
 }
 
 
-@router.get("", response_model=Many[HandlerOut], **described(Role.VIEWER, {"data": [_EXAMPLE]}))
-async def list_handlers(desk: TheDesk) -> Response:
-    """Every handler in the box, of installed packages, and of the workers that are alive; with what it takes."""
-    return answer({"data": await _documents(desk)})
+@router.get("", response_model=ListOut[HandlerOut], **described(Role.VIEWER, listed(_EXAMPLE)))
+async def list_handlers(desk: TheDesk, page: ThePage) -> Response:
+    """Every handler in the box, of installed packages, and that workers have or have published; by name, cursor by cursor."""
+    entries, workers = await _known(desk)
+    found = await desk.insights.contracts.page([*entries, *workers], page)
+    return answer(page_document(found, page, lambda one: _document(one, entries.get(one.name), workers[one.name])))
 
 
 @router.get("/{handler}", response_model=HandlerOut, **described(Role.VIEWER, _EXAMPLE, fails=[404]))
 async def get_handler(handler: HandlerName, desk: TheDesk) -> Response:
-    """One handler."""
-    found = next((document for document in await _documents(desk) if document["name"] == handler), None)
-    if found is None:
+    """One handler: what it takes, what its jobs are given, and which versions of it workers have published."""
+    entries, workers = await _known(desk)
+    found = (await desk.insights.contracts.read([handler]))[0]
+    if not found.versions and handler not in entries and handler not in workers:
         raise NotFound("handler", shown(handler))
-    return answer(found)
+    return answer(_document(found, entries.get(handler), workers[handler]))
 
 
-async def _documents(desk: Desk) -> list[Document]:
-    nodes = await desk.insights.nodes(NodeKind.WORKER)
-    workers = Counter(name for node in nodes for name in node.handlers)
-    entries: dict[str, HandlerEntry | None] = dict.fromkeys(workers)
-    entries |= {entry.name: entry for entry in desk.catalogue.entries()}
-    return [_document(name, entry, workers[name]) for name, entry in sorted(entries.items())]
+_CHECK_EXAMPLE = {
+    "checked": 180,
+    "misfits": [
+        {
+            "kind": "execution",
+            "id": EXECUTION_ID,
+            "name": None,
+            "handler": "app.mail:send_receipt",
+            "errors": [{"pointer": "/payload/currency", "detail": "currency is missing"}],
+        }
+    ],
+    "next_cursor": None,
+}
 
 
-def _document(name: str, entry: HandlerEntry | None, workers: int) -> Document:
+@router.post(
+    "/check",
+    response_model=HandlerCheckOut,
+    **described(
+        Role.EDITOR,
+        _CHECK_EXAMPLE,
+        request={"handlers": [{"name": "app.mail:send_receipt", "payload_schema": {"required": ["currency"]}}]},
+        has_body=True,
+    ),
+)
+async def check_handlers(body: HandlerCheckIn, desk: TheDesk) -> Response:
+    """Which stored payloads other code would refuse: those of jobs with names, of templates and of waiting executions.
+
+    For the schemas of a version that is not deployed yet. Nothing is changed. Ask again with `next_cursor` until it is null.
+    """
+    checks: dict[str, Callable[[str], object]] = {
+        one.name: partial(desk.catalogue.check, one.payload_schema, one.name) for one in body.handlers
+    }
+    stored, cursor = await desk.insights.contracts.payloads(list(checks), body.cursor, _CHECKED_AT_ONCE)
+    # In a thread: large payloads would hold up the loop.
+    misfits = await asyncio.to_thread(refused, stored, checks)
+    return answer({"checked": len(stored), "misfits": [misfit_document(one) for one in misfits], "next_cursor": cursor})
+
+
+def misfit_document(misfit: StoredMisfit) -> Document:
+    """Something stored whose payload does not fit."""
+    stored = misfit.stored
     return {
-        "name": name,
-        "description": entry and entry.description,
-        "run_style": entry and entry.run_style,
-        "payload_schema": entry and entry.payload_schema,
-        "example": entry and entry.example,
+        "kind": stored.kind,
+        "id": stored.id,
+        "name": stored.name,
+        "handler": stored.handler,
+        "errors": [dict(error) for error in misfit.refusal.errors],
+    }
+
+
+async def _known(desk: Desk) -> tuple[Mapping[str, HandlerEntry], Counter[str]]:
+    """The handlers of this process, and how many living workers know each handler."""
+    nodes = await desk.insights.nodes(NodeKind.WORKER)
+    return {entry.name: entry for entry in desk.catalogue.entries()}, Counter(
+        name for node in nodes for name in node.handlers
+    )
+
+
+def _document(found: PublishedHandler, entry: HandlerEntry | None, workers: int) -> Document:
+    newest = found.versions[0] if found.versions else None
+    schema = found.schema if entry is None else entry.payload_schema
+    doc = None if newest is None else newest.doc
+    return {
+        "name": found.name,
+        "description": entry.description if entry is not None else doc and first_sentence(doc),
+        "doc": doc,
+        "run_style": entry.run_style if entry is not None else newest and newest.run_style,
+        "payload_schema": schema,
+        "options": None if newest is None else newest.options,
+        "example": entry.example if entry is not None else schema and example_of(schema),
         "is_enabled_here": entry and entry.is_enabled_here,
         "workers": workers,
-        "needs_role": (Role.ADMIN if name in OWNED_BY_ADMINISTRATORS else Role.EDITOR).value,
+        "needs_role": (Role.ADMIN if found.name in OWNED_BY_ADMINISTRATORS else Role.EDITOR).value,
+        "versions": _versions(found),
     }
+
+
+def _versions(found: PublishedHandler) -> Sequence[Document]:
+    return [
+        {
+            "fingerprint": version.fingerprint,
+            "is_newest": version.is_newest,
+            "published_at": version.published_at,
+            "started_at": version.started_at,
+            "workers": list(version.workers),
+        }
+        for version in found.versions
+    ]

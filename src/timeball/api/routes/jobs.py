@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Path, Query
@@ -25,7 +26,7 @@ from timeball.api.problems import Refusal
 from timeball.api.schemas.bulk import ExecutionIds
 from timeball.api.schemas.common import ListOut, Reason, Words
 from timeball.api.schemas.executions import ExecutionFull, ExecutionOut
-from timeball.api.schemas.jobs import BackfillIn, JobCreated, JobIn, JobOut, JobPatch, PauseIn, RunIn
+from timeball.api.schemas.jobs import BackfillIn, JobChanged, JobCreated, JobIn, JobOut, JobPatch, PauseIn, RunIn
 from timeball.api.schemas.system import NextOut
 from timeball.api.views import (
     Document,
@@ -43,12 +44,12 @@ from timeball.api.wishes import (
     page_request,
     searched_executions,
     searched_jobs,
-    spec_from,
+    told,
     version_from,
 )
-from timeball.commands import Actor, Created
+from timeball.commands import Actor, Created, Told
 from timeball.domain.ids import ExecutionId, show_execution, show_job
-from timeball.domain.job import JobSpec
+from timeball.domain.job import SPEC_FIELDS
 from timeball.domain.redaction import refuse_redacted
 from timeball.domain.search import ExecutionFilter, JobFilter, JobOrder, PageRequest
 from timeball.errors import Conflict
@@ -78,7 +79,7 @@ _FULL_EXAMPLE = EXECUTION_EXAMPLE | {
 }
 
 
-CREATED_EXAMPLE = JOB_EXAMPLE | {"execution_id": EXECUTION_ID}
+CREATED_EXAMPLE = JOB_EXAMPLE | {"execution_id": EXECUTION_ID, "warnings": []}
 _CREATE: dict[str, Any] = described(
     Role.EDITOR, CREATED_EXAMPLE, status=201, request=NEW_JOB_EXAMPLE, has_body=True, fails=[409]
 )
@@ -95,15 +96,17 @@ async def create_job(body: JobIn, desk: TheDesk, caller: TheCaller, idempotency_
 
     A one-off whose `unique_key` is alive is not made again; the answer then shows the job that holds the key.
     """
-    return await created_job(desk, caller, spec_from(body))
+    return await created_job(desk, caller, told(body))
 
 
-async def created_job(desk: Desk, caller: Caller, spec: JobSpec) -> Response:
-    """Create a job, and show it."""
-    return await shown_creation(desk, await desk.commands.create(spec, actor=caller.acting(), deed=caller.deed))
+async def created_job(desk: Desk, caller: Caller, wish: Told) -> Response:
+    """Create a job with what its handler declares, and show it."""
+    done = await desk.commands.complete([wish])
+    created = await desk.commands.create(done.specs[0], actor=caller.acting(), deed=caller.deed)
+    return await shown_creation(desk, created, done.warnings)
 
 
-async def shown_creation(desk: Desk, created: Created) -> Response:
+async def shown_creation(desk: Desk, created: Created, warnings: Sequence[str]) -> Response:
     """A job that was created; or the one that holds its unique key."""
     job_id = created.job_id
     if not created.is_new and created.execution_id is not None:
@@ -111,7 +114,8 @@ async def shown_creation(desk: Desk, created: Created) -> Response:
     view = await desk.insights.view_job(str(job_id))
     execution_id = None if created.execution_id is None else show_execution(created.execution_id)
     headers = _etag(view) | {"Location": f"/api/v1/jobs/{show_job(job_id)}"}
-    return answer(job_document(view) | {"execution_id": execution_id}, 201 if created.is_new else 200, headers)
+    document = job_document(view) | {"execution_id": execution_id, "warnings": list(warnings)}
+    return answer(document, 201 if created.is_new else 200, headers)
 
 
 @router.get("", response_model=ListOut[JobOut], **described(Role.VIEWER, listed(JOB_EXAMPLE)))
@@ -159,11 +163,15 @@ async def get_job(job: JobRef, desk: TheDesk, shape: JobShape) -> Response:
 
 
 _CHANGE: dict[str, Any] = described(
-    Role.EDITOR, JOB_EXAMPLE, request={"priority": 90}, has_body=True, fails=[404, 409, 412]
+    Role.EDITOR,
+    JOB_EXAMPLE | {"warnings": []},
+    request={"priority": 90},
+    has_body=True,
+    fails=[404, 409, 412],
 )
 
 
-@router.put("/{job}", response_model=JobOut, **_CHANGE)
+@router.put("/{job}", response_model=JobChanged, **_CHANGE)
 async def replace_job(
     job: JobRef, body: JobPatch, desk: TheDesk, caller: TheCaller, reason: Why = None, if_match: IfMatch = None
 ) -> Response:
@@ -171,7 +179,7 @@ async def replace_job(
     return await _change(job, body, desk, caller.acting(reason), if_match)
 
 
-@router.patch("/{job}", response_model=JobOut, **_CHANGE)
+@router.patch("/{job}", response_model=JobChanged, **_CHANGE)
 async def change_job(
     job: JobRef, body: JobPatch, desk: TheDesk, caller: TheCaller, reason: Why = None, if_match: IfMatch = None
 ) -> Response:
@@ -183,11 +191,12 @@ async def _change(job: str, body: JobPatch, desk: Desk, actor: Actor, if_match: 
     found = await desk.insights.find_job(job)
     expected = version_from(if_match)
     try:
-        changed = await desk.commands.update(found.id, fields_of(body), actor, expected)
+        changed = await desk.commands.update(found.id, fields_of(body), actor, expected, is_unchecked=body.unchecked)
     except Conflict as error:
         raise stale(error) from error
     view = await desk.insights.view_job(str(changed.id))
-    return answer(job_document(view), headers=_etag(view))
+    warnings = await desk.commands.warn(changed.handler) if "handler" in body.model_fields_set else []
+    return answer(job_document(view) | {"warnings": warnings}, headers=_etag(view))
 
 
 def stale(error: Conflict) -> Refusal | Conflict:
@@ -280,7 +289,9 @@ async def trigger_job(
     """
     body = checked_run(body, caller)
     found = await desk.insights.find_job(job)
-    execution_id = await desk.commands.trigger(found.id, body.payload, caller.acting(body.reason), caller.deed)
+    execution_id = await desk.commands.trigger(
+        found.id, body.payload, caller.acting(body.reason), caller.deed, is_unchecked=body.unchecked
+    )
     return await awaited_execution(desk, execution_id, wait)
 
 
@@ -316,7 +327,9 @@ async def retry_job(
     last = await desk.insights.last_ended(found.id)
     if last is None:
         raise Conflict("no execution of this job has ended", hint="trigger it instead")
-    execution_id = await desk.commands.retry(last.id, body.payload, caller.acting(body.reason), caller.deed)
+    execution_id = await desk.commands.retry(
+        last.id, body.payload, caller.acting(body.reason), caller.deed, is_unchecked=body.unchecked
+    )
     return await awaited_execution(desk, execution_id, wait)
 
 
@@ -337,8 +350,14 @@ async def duplicate_job(
 ) -> Response:
     """Create a copy of a job, with other values for the fields that are given."""
     found = await desk.insights.find_job(job)
-    wish = copy_of(found, {} if body is None else fields_of(body), desk.insights.now())
-    return await created_job(desk, caller, wish)
+    fields, is_unchecked = ({}, False) if body is None else (fields_of(body), body.unchecked)
+    # A copy is told everything by what it copies; the contract of another handler has a word all the same.
+    names = (
+        SPEC_FIELDS - {"delivery"} | fields.keys()
+        if fields.get("handler", found.handler) != found.handler
+        else SPEC_FIELDS
+    )
+    return await created_job(desk, caller, Told(copy_of(found, fields, desk.insights.now()), names, is_unchecked))
 
 
 @router.post(

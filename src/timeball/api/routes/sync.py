@@ -16,10 +16,11 @@ from timeball.api.routes.jobs import IdempotencyKey
 from timeball.api.schemas.jobs import JobIn
 from timeball.api.schemas.sync import SyncIn, SyncOut
 from timeball.api.views import Document, answer
-from timeball.api.wishes import spec_from
+from timeball.api.wishes import told
+from timeball.commands import Told
 from timeball.domain.declaration import PlannedJob, Step
 from timeball.domain.ids import show_job
-from timeball.domain.job import Job, JobSpec
+from timeball.domain.job import Job
 from timeball.domain.redaction import redacted
 from timeball.errors import InvalidInput
 
@@ -43,6 +44,7 @@ _EXAMPLE = {
             "next_after": [MOMENT],
         }
     ],
+    "warnings": [],
 }
 
 
@@ -58,7 +60,10 @@ async def sync_jobs(body: SyncIn, desk: TheDesk, caller: TheCaller, idempotency_
 
     Everything is checked before anything is done. With `dry_run` the plan is shown, with fire times before and after.
     """
-    wishes = [_wish(number, job) for number, job in enumerate(body.jobs)]
+    completed = await desk.commands.complete(
+        [_wish(number, job) for number, job in enumerate(body.jobs)], "jobs/{}".format
+    )
+    wishes = completed.specs
     do = desk.commands.plan_sync if body.dry_run else desk.commands.sync
     steps = await do(wishes, body.declared_by, prune=body.prune, actor=caller.acting(body.reason))
     done = Counter(step.step for step in steps)
@@ -72,13 +77,14 @@ async def sync_jobs(body: SyncIn, desk: TheDesk, caller: TheCaller, idempotency_
             "left": done[Step.LEAVE],
             "deleted": done[Step.DELETE],
             "jobs": documents,
+            "warnings": completed.warnings,
         }
     )
 
 
-def _wish(number: int, job: JobIn) -> JobSpec:
+def _wish(number: int, job: JobIn) -> Told:
     try:
-        return spec_from(job)
+        return told(job)
     except InvalidInput as error:
         raise error.below(f"jobs/{number}") from error
 

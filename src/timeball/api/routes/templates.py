@@ -14,7 +14,7 @@ from timeball.api.desk import Desk, TheDesk
 from timeball.api.routes.jobs import CREATED_EXAMPLE, IdempotencyKey, IfMatch, ThePage, shown_creation, stale
 from timeball.api.schemas.common import ListOut
 from timeball.api.schemas.jobs import JobCreated
-from timeball.api.schemas.templates import TemplateIn, TemplateOut, TemplatePatch, TemplateUse
+from timeball.api.schemas.templates import TemplateIn, TemplateOut, TemplatePatch, TemplateUse, TemplateWritten
 from timeball.api.views import Document, answer, page_document, to_bytes
 from timeball.api.wishes import fields_of, version_from
 from timeball.domain.ids import show
@@ -46,18 +46,26 @@ async def list_templates(desk: TheDesk, page: ThePage) -> Response:
     return answer(await asyncio.to_thread(page_document, found, page, _listed_template))
 
 
+_WRITTEN_EXAMPLE = _EXAMPLE | {"warnings": []}
+
+
 @router.post(
     "",
-    response_model=TemplateOut,
-    **described(Role.EDITOR, _EXAMPLE, status=201, request={"name": "report", "job": _JOB}, has_body=True, fails=[409]),
+    response_model=TemplateWritten,
+    **described(
+        Role.EDITOR, _WRITTEN_EXAMPLE, status=201, request={"name": "report", "job": _JOB}, has_body=True, fails=[409]
+    ),
 )
 async def create_template(
     body: TemplateIn, desk: TheDesk, caller: TheCaller, idempotency_key: IdempotencyKey = None
 ) -> Response:
     """Keep the fields of a job under a name. They are checked as if the job were made."""
-    made = await desk.commands.create_template(body.name, _job_of(body.job), body.description, caller.acting())
+    made = await desk.commands.create_template(
+        body.name, _job_of(body.job), body.description, caller.acting(), is_unchecked=body.job.unchecked
+    )
     location = {"Location": f"/api/v1/templates/{show('tpl', made.id)}"}
-    return answer(template_document(made), 201, _tag(made) | location)
+    warnings = {"warnings": await desk.commands.warn(body.job.handler)}
+    return answer(template_document(made) | warnings, 201, _tag(made) | location)
 
 
 @router.get("/{template}", response_model=TemplateOut, **described(Role.VIEWER, _EXAMPLE, fails=[404]))
@@ -68,11 +76,11 @@ async def get_template(template: TemplateRef, desk: TheDesk) -> Response:
 
 
 _CHANGE: dict[str, Any] = described(
-    Role.EDITOR, _EXAMPLE, request={"description": "Another"}, has_body=True, fails=[404, 409, 412]
+    Role.EDITOR, _WRITTEN_EXAMPLE, request={"description": "Another"}, has_body=True, fails=[404, 409, 412]
 )
 
 
-@router.put("/{template}", response_model=TemplateOut, **_CHANGE)
+@router.put("/{template}", response_model=TemplateWritten, **_CHANGE)
 async def replace_template(
     template: TemplateRef, body: TemplatePatch, desk: TheDesk, caller: TheCaller, if_match: IfMatch = None
 ) -> Response:
@@ -80,7 +88,7 @@ async def replace_template(
     return await _change(template, body, desk, caller, if_match)
 
 
-@router.patch("/{template}", response_model=TemplateOut, **_CHANGE)
+@router.patch("/{template}", response_model=TemplateWritten, **_CHANGE)
 async def change_template(
     template: TemplateRef, body: TemplatePatch, desk: TheDesk, caller: TheCaller, if_match: IfMatch = None
 ) -> Response:
@@ -95,10 +103,13 @@ async def _change(reference: str, body: TemplatePatch, desk: Desk, caller: Calle
         fields["job"] = _job_of(body.job)
     expected = version_from(if_match)
     try:
-        changed = await desk.commands.update_template(found.id, fields, caller.acting(), expected)
+        changed = await desk.commands.update_template(
+            found.id, fields, caller.acting(), expected, is_unchecked="job" in fields and body.job.unchecked
+        )
     except Conflict as error:
         raise stale(error) from error
-    return answer(template_document(changed), headers=_tag(changed))
+    warnings = {"warnings": await desk.commands.warn(body.job.handler) if "job" in fields else []}
+    return answer(template_document(changed) | warnings, headers=_tag(changed))
 
 
 _DELETE: dict[str, Any] = described(Role.EDITOR, None, status=204, fails=[404, 409, 412])
@@ -128,7 +139,7 @@ _USE: dict[str, Any] = described(
 _USE["responses"][200] = {
     "description": "The job that holds the unique_key",
     "model": JobCreated,
-    "content": {"application/json": {"example": JOB_EXAMPLE | {"execution_id": None}}},
+    "content": {"application/json": {"example": JOB_EXAMPLE | {"execution_id": None, "warnings": []}}},
 }
 
 
@@ -148,8 +159,15 @@ async def use_template(
     found = await desk.insights.find_template(template)
     overrides = {} if body is None else fields_of(body)
     variables = overrides.pop("variables", None)
-    created = await desk.commands.use_template(found, overrides, variables, caller.acting(), caller.deed)
-    return await shown_creation(desk, created)
+    created, warnings = await desk.commands.use_template(
+        found,
+        overrides,
+        variables,
+        caller.acting(),
+        caller.deed,
+        is_unchecked=body is not None and body.unchecked,
+    )
+    return await shown_creation(desk, created, warnings)
 
 
 def _job_of(body: Any) -> dict[str, Any]:

@@ -95,6 +95,9 @@ class BulkCreated(BaseModel):
     created: int
     failed: int
     results: list[BulkItem]
+    warnings: list[str] = Field(
+        description="What may be wrong with them, such as a handler that no worker has published."
+    )
 
 
 class ItemOut(BaseModel):

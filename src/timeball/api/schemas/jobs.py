@@ -10,9 +10,15 @@ from pydantic import BaseModel, Field
 from timeball.api.schemas.common import LARGEST, In, Interval, Label, Milliseconds, Moment, Reason
 from timeball.domain.job import DEFAULT_TIMEOUT_MS
 
+Unchecked = Annotated[bool, Field(description="Take a payload that the handler's published schema refuses.")]
+
 
 class JobFields(In):
-    """The fields of a job that people post."""
+    """The fields of a job that people post.
+
+    What is left out of `queue`, `priority`, the retries, `timeout_ms`, `delivery`, `max_running` and `tags` is what the handler declares;
+    the defaults below are those of a handler that declares nothing.
+    """
 
     payload: Any = Field(default_factory=dict, description="What the handler is given: any JSON, up to 256 KB.")
     description: Annotated[str, Field(max_length=10_000)] | None = None
@@ -43,6 +49,7 @@ class JobFields(In):
     limit_key: Label | None = None
     unique_key: Label | None = None
     tags: list[Label] = Field(default_factory=list, max_length=50)
+    unchecked: Unchecked = False
 
 
 class JobIn(JobFields):
@@ -69,6 +76,7 @@ class RunIn(Reason):
     """A run, with another payload if one is given (that needs the role editor)."""
 
     payload: Any = None
+    unchecked: Unchecked = False
 
 
 class BackfillIn(Reason):
@@ -139,6 +147,17 @@ class JobCreated(JobOut):
     """A job that was created, and its first execution if it has one already."""
 
     execution_id: str | None
+    warnings: list[str] = Field(
+        description="What may be wrong with it, such as a handler that no worker has published."
+    )
+
+
+class JobChanged(JobOut):
+    """A job that was changed."""
+
+    warnings: list[str] = Field(
+        description="What may be wrong with it, such as a handler that no worker has published."
+    )
 
 
 class ChangeOut(BaseModel):

@@ -48,3 +48,6 @@ class SyncOut(BaseModel):
     left: int
     deleted: int
     jobs: list[SyncStep]
+    warnings: list[str] = Field(
+        description="What may be wrong with them, such as a handler that no worker has published."
+    )

@@ -49,3 +49,11 @@ class TemplateOut(BaseModel):
     version: int
     created_at: datetime
     updated_at: datetime
+
+
+class TemplateWritten(TemplateOut):
+    """A template that was made or changed."""
+
+    warnings: list[str] = Field(
+        description="What may be wrong with it, such as a handler that no worker has published."
+    )

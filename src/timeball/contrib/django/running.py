@@ -76,6 +76,14 @@ class TaskBinder:
     def prepare(self) -> None:
         """There is nothing to build."""
 
+    def check(self, payload: str) -> None:
+        """Raises what `invoke` would raise for arguments that do not fit."""
+        self._call(payload)
+
+    def schema(self) -> dict[str, Any]:
+        """What a call of a task looks like; whether its arguments fit is found out by calling."""
+        return {"type": "object"}
+
     def _run(self, payload: str) -> Any:
         call, claimed = self._call(payload), _claimed()
         result = self._begin(call, self._store.ask(partial(read_record, claimed.id)))
@@ -172,6 +180,8 @@ class _TidyBinder:
         self._is_coroutine = inspect.iscoroutinefunction(handler.function)
         self.encode = handler.binder.encode
         self.prepare = handler.binder.prepare
+        self.schema = handler.binder.schema
+        self.check = handler.binder.check
 
     @property
     def invoke(self) -> Callable[[str], Any]:

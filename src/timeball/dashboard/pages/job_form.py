@@ -14,6 +14,7 @@ from timeball.dashboard.inner_api import ApiProblem
 from timeball.dashboard.routing import Pages
 from timeball.dashboard.visit import Visit
 from timeball.domain.civil_time import zone_names
+from timeball.domain.contract import OPTION_FIELDS
 from timeball.domain.node import NodeKind
 from timeball.domain.spans import parse_span, show_span
 from timeball.errors import InvalidInput
@@ -49,10 +50,16 @@ async def ask_for_job(visit: Visit) -> Response:
 async def create_job(visit: Visit) -> Response:
     """Create the job; what does not fit is said beside its field."""
     try:
-        made = await visit.api.post("jobs", body=job_body(visit.form))
+        made = await visit.api.post("jobs", body=_without_empty_options(job_body(visit.form)))
     except (ApiProblem, InvalidInput) as problem:
         return await _form(visit, None, visit.form, problem)
-    return visit.go(visit.site_url(f"/jobs/{made['id']}"), f"{made['name'] or 'The job'} is created.")
+    told = " ".join((f"{made['name'] or 'The job'} is created.", *made["warnings"]))
+    return visit.go(visit.site_url(f"/jobs/{made['id']}"), told)
+
+
+def _without_empty_options(body: dict[str, Any]) -> dict[str, Any]:
+    """What was left empty of a new job is what its handler declares."""
+    return {name: value for name, value in body.items() if name not in OPTION_FIELDS or value not in (None, [])}
 
 
 @pages.get("/jobs/{job}/edit", Role.EDITOR)
@@ -76,10 +83,12 @@ async def change_job(visit: Visit) -> Response:
         changes = {name: value for name, value in wanted.items() if value != _comparable(job, name)}
         version = int(visit.form.get("version") or job["version"])
         if changes:
-            await visit.api.change("jobs", job["id"], body=changes, version=version)
+            changed = await visit.api.change("jobs", job["id"], body=changes, version=version)
     except (ApiProblem, InvalidInput) as problem:
         return await _form(visit, job, visit.form, problem)
-    told = "Saved; it holds from the next occurrence on." if changes else "Nothing was changed."
+    if not changes:
+        return visit.go(visit.site_url(f"/jobs/{job['id']}"), "Nothing was changed.")
+    told = " ".join(("Saved; it holds from the next occurrence on.", *changed["warnings"]))
     return visit.go(visit.site_url(f"/jobs/{job['id']}"), told)
 
 
@@ -118,9 +127,9 @@ def _errors(problem: ApiProblem | InvalidInput | None) -> dict[str, str]:
 
 
 async def known_handlers(insights: Insights) -> list[str]:
-    """The handlers that some live worker knows."""
+    """The handlers that some live worker knows, or that workers have published."""
     nodes = await insights.nodes(NodeKind.WORKER)
-    return sorted({name for node in nodes for name in node.handlers})
+    return sorted({*(name for node in nodes for name in node.handlers), *await insights.contracts.names()})
 
 
 def job_body(form: dict[str, str]) -> dict[str, Any]:
@@ -222,14 +231,15 @@ def _defaults() -> dict[str, str]:
         "ends_at": "",
         "max_executions": "",
         "jitter": "0s",
-        "queue": "default",
-        "priority": "50",
-        "max_retries": "3",
-        "initial_backoff": "1s",
-        "max_backoff": "1h",
-        "timeout": "1h",
+        # Empty: what the handler declares.
+        "queue": "",
+        "priority": "",
+        "max_retries": "",
+        "initial_backoff": "",
+        "max_backoff": "",
+        "timeout": "",
         "max_running": "",
-        "delivery": "at_least_once",
+        "delivery": "",
         "tags": "",
         "version": "",
     }

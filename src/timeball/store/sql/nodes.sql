@@ -1,10 +1,10 @@
 -- Nodes, their leases, and who owns which shard.
 
 -- name: register_node
-INSERT INTO timeball.node (incarnation, kind, name, started_at, renewed_at, lease_until, lease_seconds, slots, queues, handlers, version, broker, trouble,
-                           trouble_at)
+INSERT INTO timeball.node (incarnation, kind, name, started_at, renewed_at, lease_until, lease_seconds, slots, queues, handlers, fingerprints, version,
+                           broker, trouble, trouble_at)
 VALUES (:incarnation, :kind, :name, coalesce(:now, now()), coalesce(:now, now()), coalesce(:now, now()) + :lease::interval,
-        extract(epoch FROM :lease::interval), :slots, :queues::text[], :handlers::text[], :version, :broker, :trouble,
+        extract(epoch FROM :lease::interval), :slots, :queues::text[], :handlers::text[], :fingerprints::text[], :version, :broker, :trouble,
         CASE WHEN :trouble::text IS NOT NULL THEN coalesce(:now, now()) END);
 
 -- name: renew_lease
