@@ -10,7 +10,7 @@ import pytest
 
 from tests.engine.manual_worker import ManualWorker, start
 from tests.engine.support import settle, until
-from tests.factories import HANDLER, enqueue, rooms_of, table
+from tests.factories import enqueue, rooms_of, table
 from timeball.commands import Commands
 from timeball.domain.events import ignore
 from timeball.domain.hints import MANY, Hints, Lane, Mark
