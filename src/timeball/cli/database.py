@@ -22,13 +22,14 @@ def show_status(session: Session, reference: DatabaseOf = None) -> None:
 
 
 async def _look(reference: str | None) -> dict[str, object]:
+    from timeball.cli.place import at_hand
     from timeball.cli.program import load_program, settings_of
     from timeball.env import Env
     from timeball.store.database import Database
     from timeball.store.migrate import installed_version, newest_known
     from timeball.wiring import reached
 
-    async with reached(settings_of(load_program(reference))) as url:
+    async with reached(at_hand(settings_of(load_program(reference)))) as url:
         connection = await Database(url, Env()).connect()
         try:
             schema, expected = await installed_version(connection), newest_known()
@@ -66,12 +67,13 @@ def migrate(reference: DatabaseOf = None) -> None:
 
 def run_verify(reference: str | None, *, as_json: bool) -> int:
     """Check every promise; the exit code says whether they hold."""
+    from timeball.cli.place import at_hand
     from timeball.cli.program import load_program, settings_of
     from timeball.store.verify import verify
     from timeball.wiring import opened
 
     async def work() -> int:
-        async with opened(settings_of(load_program(reference))) as parts:
+        async with opened(at_hand(settings_of(load_program(reference)))) as parts:
             report = await verify(parts.store.database)
         if as_json:
             import orjson
@@ -91,6 +93,7 @@ def run_verify(reference: str | None, *, as_json: bool) -> int:
 
 def run_check(reference: str | None) -> int:
     """Everything that would keep a node from starting, said without starting one."""
+    from timeball.cli.place import at_hand
     from timeball.cli.program import load_program, settings_of
     from timeball.clock import SystemClock
     from timeball.handlers.box import Box
@@ -112,7 +115,7 @@ def run_check(reference: str | None) -> int:
         typer.echo(f"program     {reference}: {len(program.registry)} handlers")
 
     async def work() -> None:
-        async with opened(settings) as parts, parts.store.database.connection() as connection:
+        async with opened(at_hand(settings)) as parts, parts.store.database.connection() as connection:
             version = await connection.fetchval("SHOW server_version")
             typer.echo(f"database    PostgreSQL {version}, schema {newest_known()}")
 

@@ -16,6 +16,8 @@ FINAL = frozenset({"succeeded", "cancelled", "dead", "skipped"})
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 # Lines are written beside the outcome, and perhaps a moment after it.
 LAST_WORDS_SECONDS = 0.3
+# What waits for longer is told why.
+_PATIENCE_SECONDS = 2.0
 _STARTED = [Column("execution", "id"), Column("state", kind=Kind.STATE), Column("handler"), Column("queue")]
 
 
@@ -35,8 +37,10 @@ def started(session: Session, start: Callable[[AsyncClient], Awaitable[Any]], *,
 async def watched(client: AsyncClient, session: Session, execution_id: str) -> Any:
     """Follow an execution to its end: log lines and changes of state go to stderr."""
     from asyncio import sleep
+    from time import monotonic
 
     pause, state, cursor = _FIRST_PAUSE, None, None
+    waits_since: float | None = monotonic()
     session.printer.say(f"{execution_id}")
     while True:
         # The state first: what is written before the end is seen is read after it.
@@ -49,6 +53,10 @@ async def watched(client: AsyncClient, session: Session, execution_id: str) -> A
             session.printer.say(f"  {found.state}" + (f" on {found.worker}" if found.worker else ""))
         if found.state in FINAL:
             return found
+        if waits_since is not None and monotonic() - waits_since > _PATIENCE_SECONDS:
+            waits_since = None
+            if found.state not in ("running", "scheduled", "retrying"):
+                session.printer.say(f"  {(await client.executions.explain(execution_id)).headline}")
         pause = _FIRST_PAUSE if said or found.state != state else min(pause * 1.5, _LONGEST_PAUSE)
         state = found.state
         await sleep(pause)

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from timeball.cli.exits import FAILED, OK
+from timeball.cli.place import leave_note
 from timeball.cli.program import load_program, settings_of
 from timeball.domain.events import Emit, ProcessRestarted, ScheduleUndeclared, SettingUnknown
 from timeball.domain.text import check_label
@@ -168,6 +169,7 @@ async def _run(
         link.grace_seconds = settings.worker.grace_seconds
         link.count = None if metrics is None else metrics.text
     async with opened(settings) as parts:
+        leave_note(settings)
         registry = Registry() if program is None else program.registry
         if program is not None and with_worker:
             for job in await program.declare_with(parts.commands):

@@ -83,12 +83,13 @@ async def _in_process(settings: Settings | None) -> AsyncIterator[AsyncClient]:
     from timeball.api.auth import Caller, Role, Trusting
     from timeball.api.background import OperationLoop
     from timeball.cli.errands import working_off
+    from timeball.cli.place import at_hand
     from timeball.client import AsyncClient
     from timeball.client.in_process import InProcessTransport
     from timeball.settings import load_settings
     from timeball.wiring import front_parts, opened
 
-    settings = settings or load_settings()
+    settings = at_hand(settings or load_settings())
     async with opened(settings) as parts:
         gate = Trusting(Caller(f"cli:{user_name()}", Role.ADMIN))
         app = make_api(front_parts(settings, parts.store, parts.commands), gate)
