@@ -181,7 +181,7 @@ def _check_origin(method: str, headers: Headers) -> None:
             403,
             "forbidden_host",
             "without keys, the Host must be a loopback name such as localhost",
-            hint="use http://localhost, or make a key with: timeball keys create",
+            hint="use http://localhost, or make a key with: timeball keys create --role admin",
         )
     site = headers.get("sec-fetch-site", "none")
     if method in SAFE_METHODS:

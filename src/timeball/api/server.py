@@ -81,9 +81,9 @@ class ApiServer:
         if not await self._gate.is_open():
             who = "requests need an API key"
         elif self._access.local_key is None:
-            who = "open to the programs of your account, until the first: timeball keys create"
+            who = "open to the programs of your account, until the first: timeball keys create --role admin"
         else:
-            who = "open to the programs of your account by a local key, until the first: timeball keys create"
+            who = "open to the programs of your account by a local key, until the first: timeball keys create --role admin"
             token = f"?token={self._access.local_key}"
         return f"API on {self.address}/api/v1 ({who})\n  Dashboard: {self.address}/{token}   Every route: {self.address}/docs"
 

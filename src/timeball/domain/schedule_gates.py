@@ -57,8 +57,8 @@ def due(facts: Facts) -> Finding:
     if job.rule.ends_at is not None and job.rule.ends_at < facts.now:
         return stopped(
             f"its schedule ended at {moment_words(job.rule.ends_at, facts.now)}",
-            "give it another end",
-            command=f"timeball jobs edit {quote(name)} --ends-at ...",
+            "take its end away",
+            command=f"timeball jobs edit {quote(name)} --set ends_at=null",
         )
     return stopped(
         f"its schedule has nothing left: {job.rule.describe()}",

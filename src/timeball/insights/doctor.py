@@ -65,7 +65,7 @@ class Doctor:
         try:
             return diagnose(await self._house())
         except StoreError as error:
-            advice = "timeball check says which database is meant, and why it does not answer"
+            advice = "look which database is meant, and why it does not answer: timeball check"
             return [Diagnosis("unreachable", Status.FAIL, "database", str(error), advice)]
 
     async def attention(self) -> list[Concern]:
