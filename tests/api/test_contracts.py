@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from tests.conftest import FreshDatabase
 from tests.factories import make_node
+from timeball import Client, Timeball
 from timeball.domain.handler import Handler
 from timeball.handlers.catalogue import contract_of
 from timeball.handlers.registry import make_handler
@@ -312,3 +317,67 @@ async def checked(client: httpx.AsyncClient, handlers: list[dict[str, Any]]) -> 
         cursor = answer.json()["next_cursor"]
         if cursor is None:
             return found
+
+
+async def test_why_says_which_version_is_wanted_and_who_has_which(client: httpx.AsyncClient, store: Store) -> None:
+    def with_currency(order: int, currency: str = "EUR") -> None: ...
+
+    old = await publish(store, declared(), is_alive=True)
+    new = await publish(store, declared(with_currency))
+    made = (await client.post("/jobs", json=GOOD | {"payload": {"order": 1, "currency": "CHF"}})).json()
+
+    why = (await client.get(f"/executions/{made['execution_id']}/explain")).json()
+
+    gate = next(one for one in why["gates"] if one["name"] == "worker_for_handler")
+    assert gate["verdict"] == "stopped"
+    assert gate["sentence"] == (
+        f"this payload wants version {new[:8]} of app:charge: no living worker has it; host/{old} has {old[:8]}"
+    )
+    assert gate["advice"].endswith("timeball handlers show app:charge")
+
+
+PROGRAM = """
+from timeball import Timeball
+
+tb = Timeball()
+
+@tb.handler(name="app:charge")
+def charge(order: int, currency: str) -> None: ...
+"""
+
+
+@pytest.mark.parametrize("by", ["server", "database"])
+def test_check_against_lists_what_new_code_refuses(
+    by: str, running_api: str, fresh_database: FreshDatabase, tmp_path: Path
+) -> None:
+    (tmp_path / "newer.py").write_text(PROGRAM)
+    url = running_api if by == "server" else fresh_database.dsn
+    command = [sys.executable, "-m", "timeball", "check", "newer:tb", "--against", url]
+
+    def checked() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+
+    with Client(running_api) as timeball:
+        timeball.jobs.create("app:charge", "fits", payload={"order": 1, "currency": "CHF"}, unchecked=True)
+        good = checked()
+        made = timeball.jobs.create("app:charge", "daily", payload={"order": 1})
+        bad = checked()
+
+    assert (good.returncode, good.stdout) == (0, ""), good.stderr
+    assert "1 payloads of 1 handlers checked, 0 do not fit" in good.stderr
+    assert (bad.returncode, bad.stdout) == (1, f"job {made.id} (daily), app:charge: currency is missing\n"), bad.stderr
+
+
+def test_a_program_that_does_not_have_a_handler_takes_its_published_options(
+    running_api: str, fresh_database: FreshDatabase
+) -> None:
+    with Timeball(database_url=fresh_database.dsn) as tb, Client(running_api) as timeball:
+        tb._office.portal.call(
+            lambda desk: desk.parts.store.handlers.publish([contract_of(declared(**DECLARED))], is_start=True)
+        )
+
+        runs = [tb.enqueue("app:charge", {"order": 1}), tb.enqueue("app:charge", {"order": 1}, queue="mine", retries=9)]
+
+        first, second = (timeball.jobs.get(run.job_id) for run in runs)
+    assert inherited(first.model_dump()) == INHERITED
+    assert (second.queue, second.max_retries, second.delivery) == ("mine", 9, "at_most_once")
