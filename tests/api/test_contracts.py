@@ -20,7 +20,7 @@ from timeball.handlers.registry import make_handler
 from timeball.options import handler_options
 from timeball.store.postgres import Store
 
-DECLARED = {
+DECLARED: dict[str, Any] = {
     "queue": "pay",
     "priority": 80,
     "retries": 0,
