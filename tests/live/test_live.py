@@ -184,6 +184,23 @@ async def test_a_database_that_is_away_for_a_while_costs_nothing(store: Store, l
 
 
 @on_a_database
+async def test_a_change_that_cannot_be_read_is_a_gap_and_no_end(
+    store: Store, live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with live.listen() as listener:
+        with monkeypatch.context() as patched:
+            patched.setattr(ChangeStream, "since", lambda *_: 1 / 0)
+            async with asyncio.timeout(patience(30)):
+                while not (await listener.next(timeout=5)).is_gap:
+                    pass
+        await enqueue(store)
+        (claimed,) = await claim_all(store)
+        await record(store, [found(claimed)])
+
+        await heard(listener, lambda told: any(one.type == "execution.succeeded" for one in told))
+
+
+@on_a_database
 async def test_nobody_listens_and_nothing_is_read(store: Store, live: Live) -> None:
     async with live.listen():
         await asyncio.sleep(0.1)

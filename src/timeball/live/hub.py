@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -26,6 +27,7 @@ MOST_AT_ONCE = 1_000
 # Starts that were told already, so that the end does not tell them again.
 _MOST_REMEMBERED = 10_000
 _LOG_PAGE = 200
+_log = logging.getLogger("timeball.live")
 
 L = TypeVar("L", Listener, TopicListener)
 
@@ -134,6 +136,21 @@ class Live:
                 failures = 0
             except StoreError:
                 failures += 1
+            except Exception:
+                # Told and looked past: streams that fell silent for good would look like a system at rest.
+                _log.exception("changes could not be read")
+                failures += 1
+                position = await self._skip_ahead(position)
+
+    async def _skip_ahead(self, position: str) -> str:
+        """Behind what could not be read; every listener is told of the gap."""
+        try:
+            ahead = await self._store.changes.position()
+        except StoreError:
+            return position
+        for listener in self._listeners:
+            listener.tell([], ahead, is_gap=True)
+        return ahead
 
     async def _first_look(self) -> str:
         """What runs already, and who is there already, is no news."""
