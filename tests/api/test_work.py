@@ -19,6 +19,7 @@ from timeball.api.app import make_api
 from timeball.api.door import DEEPEST, _has_more_values, _is_too_deep
 from timeball.api.limits import Turns
 from timeball.api.problems import Refusal
+from timeball.client.in_process import InProcessTransport
 from timeball.dashboard.app import make_front
 from timeball.dashboard.pages import every_page
 from timeball.domain import marks
@@ -289,7 +290,7 @@ async def test_many_queues_are_paged_and_their_numbers_bounded(client: httpx.Asy
     assert 'timeball_queue_depth{queue="(other)"} 150.0' in told
     assert "timeball_queues 250.0" in told
     assert (len(by_need["data"]), by_need["total"], by_need["has_more"]) == (5, 250, True)
-    transport = httpx.ASGITransport(app=make_front(parts))
+    transport = InProcessTransport(make_front(parts))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8080") as browser:
         shown = (await browser.get("/queues")).text
     assert shown.count('data-href="/queues/one') == 100
