@@ -11,6 +11,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.api.conftest import checking_commands
 from tests.factories import (
     FAILURE,
     claim_all,
@@ -41,11 +42,25 @@ from timeball.domain.execution import Failed
 from timeball.domain.ids import ExecutionId, Incarnation
 from timeball.domain.node import BrokerState, BrokerStatus
 from timeball.domain.rollup import TALLIED
+from timeball.settings import Settings
 from timeball.store.postgres import Store
+from timeball.telemetry.metrics import ProcessMetrics
 from timeball.testing import VirtualClock
-from timeball.wiring import FrontParts
+from timeball.wiring import FrontParts, front_parts
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
+
+
+@pytest.fixture
+def counted() -> ProcessMetrics:
+    """What the nodes beside the API count."""
+    return ProcessMetrics()
+
+
+@pytest.fixture
+def parts(store: Store, counted: ProcessMetrics) -> FrontParts:
+    settings = Settings()
+    return front_parts(settings, store, checking_commands(settings, store), counted)
 
 
 async def history(store: Store, clock: VirtualClock) -> None:
@@ -201,7 +216,7 @@ async def test_counters_only_grow_although_history_goes(
 
 
 async def test_what_this_process_counted_is_told_too(
-    scrape: Callable[[], Awaitable[dict[tuple[str, ...], float]]], parts: FrontParts, store: Store
+    scrape: Callable[[], Awaitable[dict[tuple[str, ...], float]]], counted: ProcessMetrics, store: Store
 ) -> None:
     some = store.env.new_id()
     for event in (
@@ -218,7 +233,7 @@ async def test_what_this_process_counted_is_told_too(
         ListenerChanged(is_listening=True),
         ShardsChanged(4, 0, 64),
     ):
-        parts.process.emit(event)
+        counted.emit(event)
 
     told = await scrape()
 

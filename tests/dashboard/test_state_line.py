@@ -23,6 +23,7 @@ EXECUTION = Execution(
     queue="default",
     priority=50,
     handler="test.echo",
+    created_by=None,
     scheduled_for=START,
     run_at=START,
     queued_at=None,

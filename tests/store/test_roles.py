@@ -126,7 +126,8 @@ async def test_each_process_does_its_work_with_its_own_role(roles: Roles) -> Non
                 await asyncio.sleep(0.05)
             assert (await client.post("/jobs/often/pause", json={"reason": "enough"})).status_code == 200
             assert (await client.get("/audit")).json()["data"][0]["action"] == "job.pause"
-            assert (await client.post("/templates", json={"name": "t", "job": {"handler": "greet"}})).status_code == 201
+            template = {"name": "t", "job": {"handler": "greet", "payload": {"name": "again"}}}
+            assert (await client.post("/templates", json=template)).status_code == 201
             cancelled = await client.post("/executions/bulk", json={"action": "cancel", "filter": {"queue": "default"}})
             assert cancelled.status_code < 300
         for node in nodes:

@@ -34,8 +34,8 @@ _MEGABYTE = 1024**2
 # The payload may be a hundred levels deep, and stands a few levels deep itself.
 DEEPEST = 110
 _BULK_PATH = "/api/v1/jobs/bulk"
-# Every POST that a viewer may send.
-QUESTIONS = frozenset({"/api/v1/schedules/preview", "/api/v1/schedules/suggest"})
+# POSTs that change nothing: every one that a viewer may send, and the check of payloads.
+QUESTIONS = frozenset({"/api/v1/schedules/preview", "/api/v1/schedules/suggest", "/api/v1/handlers/check"})
 # Whether a process lives must not depend on whether its database does.
 _FOR_EVERYBODY = frozenset({"/api/v1/health/live", "/api/v1/health/ready", "/docs", "/openapi.json"})
 # Under this name a front of the same process, which has identified the caller itself, says who it is; no request can.

@@ -8,6 +8,7 @@ from timeball.dashboard.inner_api import Document
 from timeball.dashboard.routing import Pages
 from timeball.dashboard.visit import Visit
 from timeball.dashboard.wording import pretty
+from timeball.errors import NotFound
 
 pages = Pages()
 
@@ -22,7 +23,10 @@ async def list_handlers(visit: Visit) -> Response:
 @pages.get("/handlers/one")
 async def show_handler(visit: Visit) -> Response:
     """One handler; its name may hold any character, so it is no part of the path."""
-    found = await visit.api.get("handlers", visit.query("name"))
+    name = visit.query("name")
+    if not name:
+        raise NotFound("handler", "")
+    found = await visit.api.get("handlers", name)
     return visit.page(
         "handler.html",
         part="partials/handler.html",
