@@ -85,7 +85,9 @@ damaged_accounts = accounts().flatmap(lambda account: st.composite(damaged)(acco
 def judged(account: Account, history_from: datetime | None) -> tuple[int, int]:
     """How many flaws the ledger finds, and how many occurrences it looked at."""
     span, runs, pending_for = account
-    pending = None if pending_for is None else Pending(scheduled_for=pending_for, tzdata=OURS)
+    # Where the watermark stands is looked at before a glance (store/verify/ledger): here it stands where it should.
+    watermark = max([span.after, *(run.last for run in runs)])
+    pending = None if pending_for is None else Pending(scheduled_for=pending_for, tzdata=OURS, watermark=watermark)
     found: list[object] = []
     ledger = JobLedger([span], Outlook(pending=pending, history_from=history_from, tzdata=OURS), found.append)
     for run in runs:

@@ -103,6 +103,9 @@ UNAUDITED = {
     "work_off",
     "undeclared",
     "plan_sync",
+    "complete",
+    "complete_each",
+    "warn",
 }
 MINUTE = timedelta(minutes=1)
 

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from timeball.api.auth import Role
 from timeball.api.described import EXECUTION_ID, MOMENT, described, listed
 from timeball.api.desk import Desk, HandlerEntry, TheDesk
-from timeball.api.routes.jobs import ThePage
+from timeball.api.routes.jobs import IdempotencyKey, ThePage
 from timeball.api.schemas.common import ListOut
 from timeball.api.schemas.machinery import HandlerCheckIn, HandlerCheckOut, HandlerOut
 from timeball.api.views import Document, answer, page_document
@@ -97,7 +97,7 @@ _CHECK_EXAMPLE = {
         has_body=True,
     ),
 )
-async def check_handlers(body: HandlerCheckIn, desk: TheDesk) -> Response:
+async def check_handlers(body: HandlerCheckIn, desk: TheDesk, idempotency_key: IdempotencyKey = None) -> Response:
     """Which stored payloads other code would refuse: those of jobs with names, of templates and of waiting executions.
 
     For the schemas of a version that is not deployed yet. Nothing is changed. Ask again with `next_cursor` until it is null.
