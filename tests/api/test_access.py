@@ -105,7 +105,7 @@ ROUTES: list[tuple[str, str, Any, str, int]] = [
     ("POST", "/operations/{operation}/cancel", {}, "operator", 202),
     ("GET", "/handlers", None, "viewer", 200),
     ("GET", "/handlers/{handler}", None, "viewer", 200),
-    ("POST", "/handlers/check", {"handlers": []}, "editor", 200),
+    ("POST", "/handlers/check", {"handlers": [{"name": "test.echo", "payload_schema": {}}]}, "editor", 200),
     ("GET", "/audit", None, "admin", 200),
 ]
 
