@@ -184,8 +184,8 @@ async def test_an_outcome_that_comes_after_the_burial_is_refused_and_logged(
 
 # A node's name is its host and its process id, which a container gives to every process it starts.
 SAME_NAME = """
-import types, timeball.wiring
-timeball.wiring.os = types.SimpleNamespace(getpid=lambda: 1)
+import os, types, timeball.wiring
+timeball.wiring.os = types.SimpleNamespace(**(vars(os) | {"getpid": lambda: 1}))
 """
 
 

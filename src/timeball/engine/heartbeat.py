@@ -34,6 +34,8 @@ from timeball.store.interface import Renewal, Store
 
 _MARGIN = timedelta(seconds=1)
 _RETRY_SECONDS = 0.5
+# What a connection that breaks raises, the last one if it does so between two steps of a statement.
+_BROKEN = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 # The part of a lease that the first try to renew it may take.
 _TRY_SHARE = 0.2
 # The longest rest; a shorter one ends just when something is to be done.
@@ -196,7 +198,7 @@ class Heartbeat:
                 if self.is_lost:
                     return connection
                 renewal = await self._ask_for_renewal(connection)
-        except (StoreError, TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        except (StoreError, *_BROKEN):
             if connection is not None:
                 # Not closed in good order: where nobody answers, that would wait on beyond the deadline.
                 connection.terminate()
@@ -267,5 +269,5 @@ class Heartbeat:
 async def _close(connection: Any) -> None:
     try:
         await connection.close(timeout=1)
-    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+    except _BROKEN:
         connection.terminate()
