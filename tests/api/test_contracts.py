@@ -336,6 +336,33 @@ async def test_why_says_which_version_is_wanted_and_who_has_which(client: httpx.
     assert gate["advice"].endswith("timeball handlers show app:charge")
 
 
+async def test_what_waits_is_judged_by_the_version_of_its_job_that_it_cites(
+    client: httpx.AsyncClient, store: Store
+) -> None:
+    """An edit of the job changes neither what runs nor what is told about it."""
+
+    def with_currency(order: int, currency: str) -> None: ...
+
+    old = await publish(store, declared(), is_alive=True)
+    new = await publish(store, declared(with_currency))
+    await client.post("/jobs", json=GOOD | {"name": "edited"})
+    before = (await client.post("/jobs/edited/trigger")).json()["id"]
+    fits = {"payload": {"order": 1, "currency": "CHF"}, "unchecked": True}
+    changed = await client.patch("/jobs/edited", json=fits)
+    assert changed.status_code == 200, changed.text
+    after = (await client.post("/jobs/edited/trigger")).json()["id"]
+    newest = contract_of(declared(with_currency))
+
+    found = await checked(client, [{"name": newest.name, "payload_schema": newest.schema}])
+    whys = [(await client.get(f"/executions/{one}/explain")).json() for one in (before, after)]
+
+    gates = [next(one for one in why["gates"] if one["name"] == "worker_for_handler") for why in whys]
+    assert gates[0]["verdict"] == "passed"
+    assert gates[1]["sentence"].startswith(f"this payload wants version {new[:8]} of app:charge")
+    assert old[:8] in gates[1]["sentence"]
+    assert [(one["kind"], one["id"], one["name"]) for one in found] == [("execution", before, "edited")]
+
+
 PROGRAM = """
 from timeball import Timeball
 

@@ -333,6 +333,13 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "contract_schemas": ({"names": ["published 77"], "fingerprints": ["fingerprint 308", "fingerprint 309"]}, 4),
     "handler_names": ({"after": "published 5", "limit": PAGE}, 2 * PAGE),
     "forget_old_contracts": ({"names": ["published 77"], "most": 20}, 3 * 4),
+    "payloads_of_jobs": ({"handlers": ["handler 7"], "after": id_(JOB + 777), "limit": PAGE}, PAGE + DELETED),
+    "payloads_of_jobs, from the first": ({"handlers": ["handler 7"], "after": UUID(int=0), "limit": PAGE}, PAGE + DELETED),
+    "payloads_of_jobs, behind the last": ({"handlers": [], "after": id_(JOB + RECURRING), "limit": PAGE}, 0),
+    # A page of each room, and the job of each that is shown.
+    "waiting_payloads": ({"handlers": ["handler 7"], "after": id_(DUE + 777), "limit": PAGE}, 5 * PAGE),
+    "waiting_payloads, from the first": ({"handlers": ["handler 7"], "after": UUID(int=0), "limit": PAGE}, 5 * PAGE),
+    "waiting_payloads, behind the last": ({"handlers": ["handler 7"], "after": UUID(int=2**128 - 1), "limit": PAGE}, 0),
     "publish_handlers": (
         {
             "names": ["published 77", "published 78"],
@@ -403,7 +410,6 @@ _REHEARSAL = "asked by a test of its own small database"
 # What reads a table from end to end, or has no plan, and why.
 READS_ALL = {
     "lock_out_claims": "a lock, which has no plan",
-    **dict.fromkeys(("payloads_of_jobs", "waiting_payloads"), "timeball check --against looks at everything stored"),
     "days_outside": "the default partitions, which are empty unless days were not made in time",
     "summarize_anew": "makes summaries of a whole day, once, when it is over",
     "read_dashboard_secret": "a table of one row",

@@ -69,7 +69,7 @@ class Explainer:
             is_parked=is_parked(execution.run_at),
         )
         if where.room in (Room.DUE, Room.READY, Room.BLOCKED):
-            facts = replace(facts, versions=await self._versions(facts.job, execution))
+            facts = replace(facts, versions=await self._versions(execution))
         if where.room is Room.READY:
             ahead = await self._survey.place_in_line(execution)
             crowd = await self._survey.on_workers([worker.incarnation for worker in facts.able])
@@ -78,7 +78,7 @@ class Explainer:
             return replace(facts, usual=await self._survey.usual(execution.job_id, execution.handler))
         return facts
 
-    async def _versions(self, job: Job | None, execution: Execution) -> list[VersionFacts]:
+    async def _versions(self, execution: Execution) -> list[VersionFacts]:
         """What workers have published of its handler, and which of that takes its payload."""
         published = (await self._store.handlers.versions([execution.handler])).get(execution.handler, [])
         if not published:
@@ -86,8 +86,7 @@ class Explainer:
         from timeball.handlers.schemas import takes  # few executions are asked about
 
         schemas = await self._store.handlers.schemas(published)
-        own, _ = await self._store.history.payload_override(execution.id)
-        payload = own or (job.payload if job else "null")
+        payload = await self._store.history.payload(execution.id) or "null"
         return [
             VersionFacts(
                 fingerprint=version.fingerprint,

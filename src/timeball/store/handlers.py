@@ -77,7 +77,10 @@ class Handlers:
         return await self._database.fetch("payloads_of_jobs", handlers=list(handlers), after=after, limit=limit)
 
     async def waiting_payloads(self, handlers: Sequence[str], after: UUID, limit: int) -> list[Any]:
-        """Executions that wait or run, behind an id, with their payloads; one of another handler, or with that of its job, without."""
+        """Executions that wait or run, behind an id, with the payloads they run with.
+
+        Without it: one of another handler, and one that runs with what a job with a name is given now.
+        """
         return await self._database.fetch("waiting_payloads", handlers=list(handlers), after=after, limit=limit)
 
 

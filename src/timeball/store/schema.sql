@@ -871,6 +871,28 @@ BEGIN
 END
 $function$;
 
+-- The jobs with names behind an id, in the order of their ids. By the index on them, whatever the planner believes about the table.
+CREATE OR REPLACE FUNCTION timeball.named_jobs(behind uuid, most bigint)
+ RETURNS TABLE(id uuid, name text, handler text, payload jsonb)
+ LANGUAGE plpgsql
+ STABLE
+ SET enable_seqscan TO 'off'
+ SET enable_bitmapscan TO 'off'
+ SET enable_sort TO 'off'
+ SET plan_cache_mode TO 'force_generic_plan'
+AS $function$
+BEGIN
+    RETURN QUERY
+    SELECT job.id, job.name, job.handler, job.payload
+    FROM timeball.job
+    WHERE job.name IS NOT NULL
+      AND job.deleted_at IS NULL
+      AND job.id > behind
+    ORDER BY job.id
+    LIMIT most;
+END
+$function$;
+
 -- The payload of one version of a job. An edited job keeps its earlier versions in job_version, an edited one-off as well; NULL if neither has it.
 CREATE OR REPLACE FUNCTION timeball.payload_of(wanted_job uuid, wanted_version integer)
  RETURNS jsonb
@@ -1033,6 +1055,34 @@ BEGIN
         );
     END IF;
     RETURN tids;
+END
+$function$;
+
+-- What waits or runs behind an id, in the order of ids: the rooms are read side by side, each by its primary key.
+CREATE OR REPLACE FUNCTION timeball.unfinished(behind uuid, most bigint)
+ RETURNS TABLE(id uuid, job_id uuid, version integer, handler text, payload jsonb)
+ LANGUAGE plpgsql
+ STABLE
+ SET enable_seqscan TO 'off'
+ SET enable_bitmapscan TO 'off'
+ SET enable_sort TO 'off'
+ SET plan_cache_mode TO 'force_generic_plan'
+AS $function$
+BEGIN
+    RETURN QUERY
+    SELECT waiting.id, waiting.job_id, waiting.version, waiting.handler, waiting.payload
+    FROM (
+        SELECT due.id, due.job_id, due.version, due.handler, due.payload FROM timeball.due
+        UNION ALL
+        SELECT ready.id, ready.job_id, ready.version, ready.handler, ready.payload FROM timeball.ready
+        UNION ALL
+        SELECT blocked.id, blocked.job_id, blocked.version, blocked.handler, blocked.payload FROM timeball.blocked
+        UNION ALL
+        SELECT running.id, running.job_id, running.version, running.handler, running.payload FROM timeball.running
+    ) AS waiting
+    WHERE waiting.id > behind
+    ORDER BY waiting.id
+    LIMIT most;
 END
 $function$;
 

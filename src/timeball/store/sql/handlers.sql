@@ -85,30 +85,24 @@ LIMIT (SELECT :limit::bigint);
 -- name: payloads_of_jobs
 -- What jobs with a name are given, behind an id; without the payload where the handler is none of :handlers.
 SELECT id, name, handler, CASE WHEN handler = ANY (:handlers::text[]) THEN payload::text END AS payload
-FROM timeball.job
-WHERE name IS NOT NULL
-  AND deleted_at IS NULL
-  AND id > :after
-ORDER BY id
-LIMIT (SELECT :limit::bigint);
+FROM timeball.named_jobs(:after::uuid, :limit::bigint)
+ORDER BY id;
 
 -- name: waiting_payloads
--- What executions are given that wait or run, behind an id. Those that take the payload of a job with a name are left to payloads_of_jobs.
-WITH waiting AS (
-    (SELECT id, job_id, handler, payload FROM timeball.due WHERE id > :after ORDER BY id LIMIT (SELECT :limit::bigint))
-    UNION ALL
-    (SELECT id, job_id, handler, payload FROM timeball.ready WHERE id > :after ORDER BY id LIMIT (SELECT :limit::bigint))
-    UNION ALL
-    (SELECT id, job_id, handler, payload FROM timeball.blocked WHERE id > :after ORDER BY id LIMIT (SELECT :limit::bigint))
-    UNION ALL
-    (SELECT id, job_id, handler, payload FROM timeball.running WHERE id > :after ORDER BY id LIMIT (SELECT :limit::bigint))
-)
+-- What executions are given that wait or run, behind an id: their own payload, or that of the version of their job that they cite.
+-- Those that take what a job with a name is given now are left to payloads_of_jobs. OFFSET 0: otherwise all jobs may be read, to be joined with a page.
 SELECT waiting.id, job.name, waiting.handler,
        CASE
-           WHEN waiting.handler = ANY (:handlers::text[]) AND (waiting.payload IS NOT NULL OR job.name IS NULL)
-           THEN coalesce(waiting.payload, job.payload)::text
-       END AS payload
-FROM waiting
-LEFT JOIN timeball.job ON job.id = waiting.job_id
-ORDER BY waiting.id
-LIMIT (SELECT :limit::bigint);
+           WHEN waiting.handler <> ALL (:handlers::text[]) THEN NULL
+           WHEN waiting.payload IS NOT NULL THEN waiting.payload
+           WHEN job.version IS DISTINCT FROM waiting.version THEN timeball.payload_of(waiting.job_id, waiting.version)
+           WHEN job.name IS NULL OR job.deleted_at IS NOT NULL THEN job.payload
+       END::text AS payload
+FROM timeball.unfinished(:after::uuid, :limit::bigint) AS waiting
+LEFT JOIN LATERAL (
+    SELECT name, version, payload, deleted_at
+    FROM timeball.job
+    WHERE id = waiting.job_id
+    OFFSET 0
+) AS job ON true
+ORDER BY waiting.id;
