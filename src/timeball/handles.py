@@ -225,4 +225,5 @@ def _make_wish(target: Target, options: EnqueueOptions) -> Wish:
         fields.setdefault("limit_key", target.name)
     delay = parse_span(options["delay"], "delay") if "delay" in options else None
     told = None if target.is_known_here else frozenset(fields)
-    return Wish(JobSpec(handler=target.name, **fields), delay, options.get("connection"), told)
+    is_unchecked = options.get("unchecked", False)
+    return Wish(JobSpec(handler=target.name, **fields), delay, options.get("connection"), told, is_unchecked)

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
@@ -36,8 +37,8 @@ _CLOCK_IS_GOOD_FOR_SECONDS = 5.0
 _FEW_TOGETHER = 2
 # A program has so many kinds of wishes at most, or makes a new one each time.
 _MOST_PATTERNS = 1_000
-# How long the published options of a handler that is not known here are relied on.
-_OPTIONS_ARE_GOOD_FOR_SECONDS = 5.0
+# How long the published contract of a handler that is not known here is relied on.
+_CONTRACTS_ARE_GOOD_FOR_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,19 @@ class Wish:
     connection: Any = None
     # The fields that were told, if the handler is not known here: the others are as workers have published them.
     told: frozenset[str] | None = None
+    # Whether such a handler is given payloads that its published contract refuses.
+    is_unchecked: bool = False
+
+
+class Inheritance(NamedTuple):
+    """What a handler that is not known here gives to its jobs, and what refuses a payload that it could never take."""
+
+    options: Mapping[str, Any]
+    check: Callable[[str], None]
+
+
+def _anything(_payload: str) -> None:
+    """Nothing was published: every payload is taken."""
 
 
 class Desk:
@@ -62,22 +76,27 @@ class Desk:
         self.ashortcut: Shortcut[LoopLine] = Shortcut(database.loop_line, monotonic)
         self._compared_at = parts.env.clock.monotonic()
         self._patterns: dict[int, tuple[Wish, Pattern | None]] = {}
-        self._options: dict[str, tuple[float, Mapping[str, Any]]] = {}
+        self._contracts: dict[str, tuple[float, Inheritance]] = {}
 
-    def options_of(self, handler: str) -> Mapping[str, Any] | None:
-        """What workers have published of a handler's options, from any thread; None if that was not read lately."""
-        read_at, options = self._options.get(handler, (float("-inf"), {}))
-        is_fresh = self.parts.env.clock.monotonic() - read_at < _OPTIONS_ARE_GOOD_FOR_SECONDS
-        return options if is_fresh else None
+    def contract_of(self, handler: str) -> Inheritance | None:
+        """What workers have published of a handler, from any thread; None if that was not read lately."""
+        read_at, found = self._contracts.get(handler, (float("-inf"), None))
+        is_fresh = self.parts.env.clock.monotonic() - read_at < _CONTRACTS_ARE_GOOD_FOR_SECONDS
+        return found if is_fresh else None
 
-    async def read_options(self, handler: str) -> Mapping[str, Any]:
+    async def read_contract(self, handler: str) -> Inheritance:
         """The same, read now."""
-        versions = (await self.parts.store.handlers.versions([handler])).get(handler, [])
-        options = versions[0].options if versions else {}
-        if len(self._options) >= _MOST_PATTERNS:
-            self._options.clear()
-        self._options[handler] = self.parts.env.clock.monotonic(), options
-        return options
+        commands = self.commands
+        known = await commands.published(handler)
+        if len(self._contracts) >= _MOST_PATTERNS:
+            self._contracts.clear()
+        found = (
+            Inheritance({}, _anything)
+            if known is None
+            else Inheritance(known.newest.options, partial(commands.check_published, known))
+        )
+        self._contracts[handler] = self.parts.env.clock.monotonic(), found
+        return found
 
     @property
     def commands(self) -> Commands:
@@ -205,7 +224,7 @@ class Office:
     def send(self, wish: Wish, payload: str) -> Created:
         """Enqueue one job; it is committed when this returns, or lies in the caller's transaction."""
         if wish.told is not None:
-            wish = self._inherited(wish, wish.told)
+            wish = self._inherited(wish, wish.told, [payload])
         if wish.connection is not None:
             return self._write(wish, [payload])[0]
         slip: Slip[Created] | None = None
@@ -243,7 +262,7 @@ class Office:
 
     async def asend(self, wish: Wish, payload: str) -> Created:
         if wish.told is not None:
-            wish = await self._ainherited(wish, wish.told)
+            wish = await self._ainherited(wish, wish.told, [payload])
         if wish.connection is not None:
             return (await self._awrite(wish, [payload]))[0]
         future: asyncio.Future[Created] | None = None
@@ -276,30 +295,32 @@ class Office:
     def send_many(self, wish: Wish, payloads: Sequence[str]) -> list[ExecutionId]:
         """Enqueue many jobs that differ only in their payloads, all or none."""
         if wish.told is not None:
-            wish = self._inherited(wish, wish.told)
+            wish = self._inherited(wish, wish.told, payloads)
         if wish.connection is None:
             return self.portal.call(lambda desk: desk.create_many(wish, payloads))
         return [execution_of(made) for made in self._write(wish, payloads)]
 
     async def asend_many(self, wish: Wish, payloads: Sequence[str]) -> list[ExecutionId]:
         if wish.told is not None:
-            wish = await self._ainherited(wish, wish.told)
+            wish = await self._ainherited(wish, wish.told, payloads)
         if wish.connection is None:
             return await self.portal.acall(lambda desk: desk.create_many(wish, payloads))
         return [execution_of(made) for made in await self._awrite(wish, payloads)]
 
-    def _inherited(self, wish: Wish, told: frozenset[str]) -> Wish:
-        """The wish with the published options of a handler that is not known here."""
+    def _inherited(self, wish: Wish, told: frozenset[str], payloads: Sequence[str]) -> Wish:
+        """The wish with the published options of a handler that is not known here; its payloads are checked."""
         handler, desk = wish.spec.handler, self.portal.resource
-        known = None if desk is None else desk.options_of(handler)
-        options = self.portal.call(lambda desk: desk.read_options(handler)) if known is None else known
-        return _with_options(wish, told, options)
+        known = None if desk is None else desk.contract_of(handler)
+        if known is None:
+            known = self.portal.call(lambda desk: desk.read_contract(handler))
+        return _under_contract(wish, told, payloads, known)
 
-    async def _ainherited(self, wish: Wish, told: frozenset[str]) -> Wish:
+    async def _ainherited(self, wish: Wish, told: frozenset[str], payloads: Sequence[str]) -> Wish:
         handler, desk = wish.spec.handler, self.portal.resource
-        known = None if desk is None else desk.options_of(handler)
-        options = await self.portal.acall(lambda desk: desk.read_options(handler)) if known is None else known
-        return _with_options(wish, told, options)
+        known = None if desk is None else desk.contract_of(handler)
+        if known is None:
+            known = await self.portal.acall(lambda desk: desk.read_contract(handler))
+        return _under_contract(wish, told, payloads, known)
 
     def _desk(self) -> Desk:
         desk = self.portal.resource
@@ -322,8 +343,11 @@ class Office:
         return await self.portal.acall(_all_known(made))
 
 
-def _with_options(wish: Wish, told: frozenset[str], options: Mapping[str, Any]) -> Wish:
-    return replace(wish, spec=inherit(wish.spec, told, options)) if options else wish
+def _under_contract(wish: Wish, told: frozenset[str], payloads: Sequence[str], known: Inheritance) -> Wish:
+    if not wish.is_unchecked:
+        for payload in payloads:
+            known.check(payload)
+    return replace(wish, spec=inherit(wish.spec, told, known.options)) if known.options else wish
 
 
 def _all_known(made: Sequence[Created]) -> Callable[[Desk], Coroutine[Any, Any, list[Created]]]:

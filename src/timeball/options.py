@@ -66,6 +66,8 @@ class EnqueueOptions(JobOptions, total=False):
     """Those that share it share `max_running`; the handler's name if nothing is said."""
     connection: Any
     """Enqueue inside the transaction of this connection or session: asyncpg, psycopg, Django or SQLAlchemy."""
+    unchecked: bool
+    """Take a payload that the published contract refuses, of a handler that is not known here; one that is known checks its own."""
 
 
 class ScheduleOptions(JobOptions, total=False):
@@ -100,7 +102,7 @@ _SECONDS = {
     "misfire_max_age": "misfire_max_age_seconds",
 }
 # The words that are no fields of a job at all.
-_APART = frozenset({"isolate", "no_retry", "delay", "connection", "arguments"})
+_APART = frozenset({"isolate", "no_retry", "delay", "connection", "unchecked", "arguments"})
 _OF_HANDLER = frozenset({"name", *_APART})
 
 

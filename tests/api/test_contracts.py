@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
 
 from tests.conftest import FreshDatabase
 from tests.factories import make_node
 from timeball import Client, Timeball
 from timeball.domain.handler import Handler
+from timeball.errors import InvalidInput
 from timeball.handlers.catalogue import contract_of
 from timeball.handlers.registry import make_handler
 from timeball.options import handler_options
@@ -408,3 +411,22 @@ def test_a_program_that_does_not_have_a_handler_takes_its_published_options(
         first, second = (timeball.jobs.get(run.job_id) for run in runs)
     assert inherited(first.model_dump()) == INHERITED
     assert (second.queue, second.max_retries, second.delivery) == ("mine", 9, "at_most_once")
+
+
+def test_a_program_that_does_not_have_a_handler_checks_payloads_by_what_is_published(
+    running_api: str, fresh_database: FreshDatabase
+) -> None:
+    with Timeball(database_url=fresh_database.dsn) as tb:
+        with pytest.raises(InvalidInput) as first:
+            tb.enqueue("app:charge", BAD["payload"])
+        with pytest.raises(InvalidInput) as second:
+            asyncio.run(tb.aenqueue("app:charge", BAD["payload"]))
+        with pytest.raises(InvalidInput), psycopg.connect(fresh_database.dsn) as connection:
+            tb.enqueue("app:charge", BAD["payload"], connection=connection)
+        taken = [tb.enqueue("app:charge", BAD["payload"], unchecked=True), tb.enqueue("app:stranger", BAD["payload"])]
+
+    with Client(running_api) as timeball:
+        found = {one.id for one in timeball.executions.list().data}
+    assert {error["pointer"] for error in first.value.errors} == MISSING
+    assert str(second.value) == str(first.value)
+    assert found == {run.id for run in taken}

@@ -334,7 +334,10 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "handler_names": ({"after": "published 5", "limit": PAGE}, 2 * PAGE),
     "forget_old_contracts": ({"names": ["published 77"], "most": 20}, 3 * 4),
     "payloads_of_jobs": ({"handlers": ["handler 7"], "after": id_(JOB + 777), "limit": PAGE}, PAGE + DELETED),
-    "payloads_of_jobs, from the first": ({"handlers": ["handler 7"], "after": UUID(int=0), "limit": PAGE}, PAGE + DELETED),
+    "payloads_of_jobs, from the first": (
+        {"handlers": ["handler 7"], "after": UUID(int=0), "limit": PAGE},
+        PAGE + DELETED,
+    ),
     "payloads_of_jobs, behind the last": ({"handlers": [], "after": id_(JOB + RECURRING), "limit": PAGE}, 0),
     # A page of each room, and the job of each that is shown.
     "waiting_payloads": ({"handlers": ["handler 7"], "after": id_(DUE + 777), "limit": PAGE}, 5 * PAGE),

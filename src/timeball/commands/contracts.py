@@ -101,13 +101,17 @@ class Contracts(Base):
 
     def _check_told(self, wish: Told, known: Published) -> None:
         if wish.payloads is None:
-            self._check_published(known, to_json(wish.spec.payload))
+            self.check_published(known, to_json(wish.spec.payload))
             return
         for number, payload in enumerate(wish.payloads):
             try:
-                self._check_published(known, payload)
+                self.check_published(known, payload)
             except InvalidInput as error:
                 raise error.below(str(number)) from None
+
+    async def published(self, handler: str) -> Published | None:
+        """What workers have published of a handler, as `check_published` needs it; None if nothing was."""
+        return (await self._published([handler])).get(handler)
 
     async def warn(self, handler: str) -> list[str]:
         """What a caller who chooses this handler should know."""
@@ -115,9 +119,9 @@ class Contracts(Base):
 
     async def _check_contract(self, handler: str, payload: str) -> None:
         """Refuse a payload that the handler could never take, by what workers have published."""
-        known = (await self._published([handler])).get(handler)
+        known = await self.published(handler)
         if known is not None:
-            self._check_published(known, payload)
+            self.check_published(known, payload)
 
     async def _fields_for(self, fields: Mapping[str, Any], present: str) -> dict[str, Any]:
         """The fields of an edit of a job with the handler *present*; another handler's `at_most_once` holds unless another is told."""
@@ -138,7 +142,7 @@ class Contracts(Base):
         """Built-in handlers are checked by their own models, which say more than a schema."""
         return self._handlers.checker(handler) is not None
 
-    def _check_published(self, known: Published, payload: str) -> None:
+    def check_published(self, known: Published, payload: str) -> None:
         """A payload fits if the newest contract takes it, or that of a living worker: some deploy is under way then."""
         refusals: list[InvalidInput] = []
         for schema in known.schemas:
