@@ -36,6 +36,7 @@ _SCHEDULER, _REAPER, _LIFE = (
 )
 _EXECUTOR, _HEARTBEAT = "tests/engine/test_executor.py", "tests/engine/test_heartbeat.py"
 _LIFECYCLE, _OCCURRENCES = "tests/domain/test_lifecycle.py", "tests/domain/test_occurrences.py"
+_WATCH = "tests/engine/test_contract_watch.py"
 _DISPATCHER, _RECEIVER = "tests/engine/test_dispatcher.py", "tests/engine/test_receiver.py"
 
 
@@ -575,6 +576,56 @@ MUTANTS = (
         "    SELECT 1\n)\nDELETE",
         f"{_LIFE}::test_a_leaving_scheduler_hands_its_shards_over_at_once",
         "tests/store/test_nodes.py::test_a_farewell_releases_everything_at_once",
+    ),
+    # two versions of a handler
+    _one(
+        "an older worker goes on claiming what it has left to newer ones",
+        "engine/contract_watch.py",
+        "            self._leave(name, own, known)\n",
+        "            pass\n",
+        f"{_WATCH}::test_an_older_worker_gives_back_what_newer_code_takes_and_leaves_the_handler_to_it",
+    ),
+    _one(
+        "an older worker takes a handler up again beside a newer one that lives",
+        "engine/contract_watch.py",
+        " if not has_newer(versions.get(name, ()), self._fingerprints[name])]",
+        "]",
+        f"{_WATCH}::test_it_takes_the_handler_up_again_when_no_newer_worker_lives",
+    ),
+    _one(
+        "an older worker asks for newer ones in every round",
+        "engine/contract_watch.py",
+        "if self._held_back and self.is_time(self._looks_at):",
+        "if self._held_back:",
+        f"{_WATCH}::test_it_takes_the_handler_up_again_when_no_newer_worker_lives",
+    ),
+    _one(
+        "a handler that raises of itself is given back as a payload that does not fit",
+        "engine/contract_watch.py",
+        "isinstance(finding.outcome, Failed) and finding.outcome.is_misfit",
+        "isinstance(finding.outcome, Failed)",
+        f"{_WATCH}::test_a_handler_that_raises_of_itself_has_failed_whatever_is_published",
+    ),
+    _one(
+        "an older worker makes an execution dead",
+        "domain/contract.py",
+        "    if newest is None or newest.fingerprint == fingerprint:\n",
+        "    if True:\n",
+        f"{_WATCH}::test_what_only_newer_code_takes_waits_uncounted_until_a_worker_with_it_starts",
+    ),
+    _one(
+        "an execution waits for a worker that is gone",
+        "domain/contract.py",
+        "version for version in versions if version.workers and version.fingerprint != fingerprint)",
+        "version for version in versions if version.fingerprint != fingerprint)",
+        f"{_WATCH}::test_the_newest_worker_waits_while_a_living_one_takes_the_payload_and_else_it_is_dead",
+    ),
+    _one(
+        "what waits is checked with a payload that its job was given later",
+        f"{_SQL}/handlers.sql",
+        "timeball.payload_of(waiting.job_id, waiting.version)",
+        "job.payload",
+        "tests/api/test_contracts.py::test_what_waits_is_judged_by_the_version_of_its_job_that_it_cites",
     ),
     # words
     _one(
