@@ -134,6 +134,17 @@ async def test_a_handler_limit_does_not_contradict_a_job_whose_runs_take_turns(
     assert (made.status_code, made.json()["max_running"]) == (201, None)
 
 
+async def test_a_declared_limit_can_be_taken_from_a_job(client: httpx.AsyncClient) -> None:
+    await client.post("/jobs", json=GOOD | {"name": "a"})
+    await client.post("/jobs", json=GOOD | {"name": "b", "limit_key": "own", "max_running": 2})
+
+    freed = await client.patch("/jobs/a", json={"max_running": None})
+    own = await client.patch("/jobs/b", json={"max_running": None})
+
+    assert (freed.json()["max_running"], freed.json()["limit_key"]) == (None, None), freed.text
+    assert own.status_code == 422
+
+
 def pointers(response: httpx.Response) -> set[str]:
     assert (response.status_code, response.json()["code"]) == (422, "payload_mismatch"), response.text
     return {error["pointer"] for error in response.json()["errors"]}

@@ -17,8 +17,8 @@ from tests.servers import PostgresServer, Servers, ServiceMissing, give_up_on, w
 # Every page of the dashboard that needs no id.
 PAGES = (
     "/", "/timeline", "/timeline?view=table", "/timeline?rows=queues", "/forecast", "/forecast?measure=starts", "/jobs", "/jobs/new",
-    "/executions", "/dead", "/queues", "/queues/one?name=crm", "/workers", "/templates", "/keys", "/audit",
-    "/operations", "/settings", "/tries", "/doctor", "/about", "/login",
+    "/executions", "/dead", "/queues", "/queues/one?name=crm", "/workers", "/handlers", "/handlers/one?name=http.webhook", "/templates",
+    "/keys", "/audit", "/operations", "/settings", "/tries", "/doctor", "/about", "/login",
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from timeball.commands.actor import LOCAL, Actor
 from timeball.commands.contracts import Contracts
 from timeball.domain import changes
 from timeball.domain.changes import JobChange, JobSnapshot
+from timeball.domain.contract import unlimited
 from timeball.domain.ids import ExecutionId, JobId
 from timeball.domain.job import Job, redefine
 from timeball.domain.misfire import SkippedRange, SkipReason
@@ -41,7 +42,8 @@ class Changing(Contracts):
 
         def decide(snapshot: JobSnapshot) -> JobChange:
             _check_version(snapshot.job, expected_version)
-            change = changes.edit(snapshot, fields, self._store.shards)
+            wanted = unlimited(fields, snapshot.job.limit_key, snapshot.job.handler)
+            change = changes.edit(snapshot, wanted, self._store.shards)
             if fields.keys() & {"handler", "payload"}:
                 self._check_edit(snapshot.job.handler, change.job.handler, change.job.payload, actor)
                 is_confined = self._is_confined(change.job.payload, actor)

@@ -94,6 +94,12 @@ def tightened(fields: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str
     return {**fields, "delivery": Delivery.AT_MOST_ONCE}
 
 
+def unlimited(fields: Mapping[str, Any], limit_key: str | None, handler: str) -> Mapping[str, Any]:
+    """The fields of an edit: with the limit, the key goes that the job took from its handler (see `inherit`)."""
+    is_taken_away = "max_running" in fields and fields["max_running"] is None and "limit_key" not in fields
+    return {**fields, "limit_key": None} if is_taken_away and limit_key == handler else fields
+
+
 class Refusal(StrEnum):
     """What becomes of an execution whose payload does not fit the contract of the worker that claimed it."""
 

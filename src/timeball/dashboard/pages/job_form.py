@@ -36,6 +36,9 @@ _TEXTS = (
 _NUMBERS = ("priority", "max_retries", "max_running", "max_executions", "misfire_cap")
 _SPANS_IN_MS = {"timeout": "timeout_ms", "initial_backoff": "initial_backoff_ms", "max_backoff": "max_backoff_ms"}
 _SPANS_IN_SECONDS = {"grace": "misfire_grace_seconds", "jitter": "jitter_seconds"}
+# The fields of the form that are called otherwise than those of a job.
+_SHOWN = {api: shown for shown, api in _SPANS_IN_MS.items()}
+_NONE = "none"
 _SCHEDULES = ("schedule", "interval_seconds", "scheduled_at")
 _OPTIONAL = ("description", "max_running", "max_executions", "starts_at", "ends_at", "timeout_ms")
 
@@ -50,16 +53,16 @@ async def ask_for_job(visit: Visit) -> Response:
 async def create_job(visit: Visit) -> Response:
     """Create the job; what does not fit is said beside its field."""
     try:
-        made = await visit.api.post("jobs", body=_without_empty_options(job_body(visit.form)))
+        made = await visit.api.post("jobs", body=_without_empty_options(job_body(visit.form), visit.form))
     except (ApiProblem, InvalidInput) as problem:
         return await _form(visit, None, visit.form, problem)
     told = " ".join((f"{made['name'] or 'The job'} is created.", *made["warnings"]))
     return visit.go(visit.site_url(f"/jobs/{made['id']}"), told)
 
 
-def _without_empty_options(body: dict[str, Any]) -> dict[str, Any]:
+def _without_empty_options(body: dict[str, Any], form: dict[str, str]) -> dict[str, Any]:
     """What was left empty of a new job is what its handler declares."""
-    return {name: value for name, value in body.items() if name not in OPTION_FIELDS or value not in (None, [])}
+    return {name: value for name, value in body.items() if name not in OPTION_FIELDS or _text(form, name)}
 
 
 @pages.get("/jobs/{job}/edit", Role.EDITOR)
@@ -135,9 +138,10 @@ async def known_handlers(insights: Insights) -> list[str]:
 def job_body(form: dict[str, str]) -> dict[str, Any]:
     """What a form says, as the API takes it; InvalidInput names a field that cannot be read at all."""
     body: dict[str, Any] = {name: form[name].strip() for name in _TEXTS if form.get(name, "").strip()}
-    body |= {name: _number(form[name], name) for name in _NUMBERS if form.get(name, "").strip()}
+    without = [name for name in _OPTIONAL if _is_told_none(form, name)]
+    body |= {name: _number(form[name], name) for name in _NUMBERS if _text(form, name) and name not in without}
     for name, target in _SPANS_IN_MS.items():
-        if form.get(name, "").strip():
+        if form.get(name, "").strip() and target not in without:
             body[target] = int(parse_span(form[name], name).total_seconds() * 1_000)
     for name, target in _SPANS_IN_SECONDS.items():
         if form.get(name, "").strip():
@@ -145,7 +149,7 @@ def job_body(form: dict[str, str]) -> dict[str, Any]:
     for name in ("starts_at", "ends_at"):
         if form.get(name, "").strip():
             body[name] = form[name].strip()
-    body |= dict.fromkeys([name for name in _OPTIONAL if _is_emptied(form, name) and name not in body])
+    body |= dict.fromkeys([*without, *(name for name in _OPTIONAL if _is_emptied(form, name))])
     body["tags"] = [tag.strip() for tag in form.get("tags", "").split(",") if tag.strip()]
     if form.get("payload", "").strip():
         body["payload"] = read_json(form["payload"], "payload")
@@ -167,8 +171,17 @@ def schedule_fields(form: dict[str, str]) -> dict[str, Any]:
 
 
 def _is_emptied(form: dict[str, str], name: str) -> bool:
-    shown = {"timeout_ms": "timeout"}.get(name, name)
-    return shown in form and not form[shown].strip()
+    return _SHOWN.get(name, name) in form and not _text(form, name)
+
+
+def _is_told_none(form: dict[str, str], name: str) -> bool:
+    """Whether a limit is taken away by a word: of a new job, an empty field is what the handler declares."""
+    return name in ("timeout_ms", "max_running") and _text(form, name).lower() == _NONE
+
+
+def _text(form: dict[str, str], name: str) -> str:
+    """What was typed for this field of a job."""
+    return form.get(_SHOWN.get(name, name), "").strip()
 
 
 def _number(text: str, name: str) -> int:
