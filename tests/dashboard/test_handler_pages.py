@@ -59,7 +59,7 @@ async def test_handlers_are_listed_with_their_queue_their_workers_and_versions(b
     row = page.partition('href="/handlers/one?name=app%3Acharge"')[2].partition("</tr>")[0]
     assert "Charge an order." in row
     assert "Twice" not in row
-    assert '<td data-label="Queue">pay</td>' in row
+    assert '<td data-label="Queue"><span class="one-line">pay</span></td>' in row
     assert '<td data-label="Workers" class="num">1</td>' in row
     assert '<td data-label="Versions" class="num">2</td>' in row
     assert 'href="/jobs/new?handler=app%3Acharge"' in row
@@ -97,10 +97,10 @@ async def test_a_handler_shows_what_it_takes_declares_and_which_worker_has_which
     assert "&#34;EUR&#34;" in payload
     assert "additionalProperties" in payload
     for name, value in {"queue": "pay", "max_retries": 7, "timeout_ms": 7_000, "tags": "money, slow"}.items():
-        assert f'<td class="name mono">{name}</td><td data-label="Value">{value}</td>' in options
+        assert f'<td class="name mono">{name}</td><td data-label="Value" class="wraps">{value}</td>' in options
     assert versions.index(new[:8]) < versions.index('class="tag">newest') < versions.index(old[:8])
-    assert '<td data-label="Living workers">none</td>' in versions.partition(old[:8])[0]
-    assert '<td data-label="Living workers">web-1</td>' in versions.partition(old[:8])[2]
+    assert '<td data-label="Living workers" class="wraps">none</td>' in versions.partition(old[:8])[0]
+    assert '<td data-label="Living workers" class="wraps">web-1</td>' in versions.partition(old[:8])[2]
 
 
 async def test_a_handler_that_nothing_is_known_of_is_a_page_that_says_so(browser: Browser, store: Store) -> None:
