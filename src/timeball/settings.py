@@ -216,7 +216,9 @@ class ApiSettings(_Section):
             try:
                 ip_network(one, strict=False)
             except ValueError:
-                raise ValueError(f"{shown(one)!r} is no address, expected one such as 10.0.0.7 or 10.0.0.0/8") from None
+                raise ValueError(
+                    f"{shown(one)!r} is not an address, expected one such as 10.0.0.7 or 10.0.0.0/8"
+                ) from None
         return given
 
 

@@ -102,7 +102,7 @@ class RedisBroker:
             socket_connect_timeout=_CONNECT_SECONDS,
             socket_timeout=wait + _PATIENCE_SECONDS,
             socket_keepalive=True,
-            # Whoever called tries again, and says so meanwhile.
+            # The caller tries again, and says so meanwhile.
             retry=Retry(NoBackoff(), 0),
         )
 

@@ -142,7 +142,7 @@ def _watched(kind: type[Any]) -> Any:
 
 def _end_by_force_later(code: Callable[[], int]) -> None:
     def end() -> None:
-        # Whoever waited for it has left, or been lost; nothing of the engine runs any more.
+        # The nodes have left or been lost; nothing of the engine runs any more.
         drain_standard_output()
         os._exit(code())
 

@@ -108,7 +108,7 @@ class ProcessSupervisor:
         self._send_off()
 
     def _send_off(self) -> None:
-        """Tell to go whoever waited for a part that has started."""
+        """Tell the parts to go whose awaited part has started."""
         for child in self._children.values():
             awaited = None if child.part.waits_for is None else self._children[child.part.waits_for]
             if awaited is None or awaited.has_ever_started:

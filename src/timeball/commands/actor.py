@@ -19,7 +19,7 @@ _LONGEST = 200
 class Actor:
     """Who gives a command, why, and from where; and whether they may write what `shell.command` runs.
 
-    Whoever holds the database's password may do everything, so the default is an administrator. Without an *author*, this
+    A caller that holds the database's password may do everything, so the default is an administrator. Without an *author*, this
     program is the author of what it makes.
     """
 

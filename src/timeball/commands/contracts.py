@@ -1,4 +1,4 @@
-"""What handlers declare holds for every job, whoever writes it.
+"""What handlers declare holds for every job, through every door.
 
 A worker publishes a contract for each of its handlers. A job that is written by HTTP, form, command line, template or sync file takes the
 options it was not told from the newest contract, and its payload is checked against it. A Python program that has the handler knows all

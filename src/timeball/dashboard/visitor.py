@@ -139,7 +139,7 @@ def place_of(request: Request) -> str:
 
 
 class Signer:
-    """Signs the short notes that a browser keeps for us, so that nobody else can write them: not another port of the same
+    """Signs the short notes that a browser keeps for us, so that no other site can write them: not another port of the same
     host, and not a sibling domain, which both can set cookies here.
 
     All processes share the secret, which is read from the database once.

@@ -57,7 +57,7 @@ def broker_parameter_problem(url: str) -> str | None:
             return f"has {name}, which needs TLS, and begins with {parts.scheme}://, expected {parts.scheme}s://"
         if name not in (*plain, *of_tls):
             if not name.isidentifier() or ("@" in parts.query and "@" not in parts.netloc):
-                return f"has a parameter that is no name; {_ESCAPES}"
+                return f"has a parameter that is not a name; {_ESCAPES}"
             return f'has the parameter "{name}", which is unknown: {_meant(name, (*plain, *of_tls))}'
     return None
 

@@ -7,7 +7,7 @@ is looked up before it is believed.
 
 A batch that is refused for what is in it is taken apart, so that one outcome which cannot be written costs its neighbours nothing.
 In its place one is written that says why. Should that be refused, too, the fault is in the row: the outcome is kept aside and tried
-again now and then, and nobody else gets the execution while this worker lives.
+again now and then, and no other worker gets the execution while this one lives.
 """
 
 from __future__ import annotations

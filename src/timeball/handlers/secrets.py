@@ -7,7 +7,7 @@ folder `TIMEBALL_SECRETS_DIR` (as containers mount them). It is never stored, sh
 `Disclosure`, which also blots them out of all that the handler says afterwards, before anything is shortened: half a
 secret at a cut would not be recognised any more.
 
-Whoever sets a secret says where it may go, beside it and in the same way:
+Where a secret may go is set beside it, in the same way:
 
     TIMEBALL_SECRET_BILLING_TOKEN_HOSTS=api.example.com,*.billing.internal   the hosts of webhooks and messages that name it
     TIMEBALL_SECRET_BILLING_TOKEN_QUEUES=billing                             only executions of these queues

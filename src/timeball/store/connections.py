@@ -216,7 +216,7 @@ class Connections:
     async def abandon(self, connection: Connection) -> None:
         """Throw a connection away that did not answer in time, and all that lie idle: what swallowed its packets may swallow theirs.
 
-        The driver asks the server to cancel the statement, by a connection of its own; a moment is left for that, and nobody waits for it.
+        The driver asks the server to cancel the statement, by a connection of its own, which no caller waits for.
         """
         itself: Connection = getattr(connection, "_con", connection)
         asyncio.get_running_loop().call_later(_LAST_WORD_SECONDS, itself.terminate)

@@ -421,7 +421,7 @@ def _unknown(text: str, written: Mapping[str, str]) -> Iterator[str]:
             continue
         if not name.isidentifier() or ("@" in urlsplit(text).query and "@" not in urlsplit(text).netloc):
             # What follows a ? in a password is no parameter, and not to be shown.
-            yield "the URL of the database has a parameter that is no name; in a user or password, ? is written %3F and & %26"
+            yield "the URL of the database has a parameter that is not a name; in a user or password, ? is written %3F and & %26"
             return
         yield f'the URL of the database has the parameter "{name}", which libpq does not know: {_instead(name)}'
 

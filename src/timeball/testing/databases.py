@@ -82,7 +82,7 @@ class SessionDatabases:
 
 
 async def _drop(url: str, name: str) -> None:
-    """Drop a database under whoever of ours is still connected.
+    """Drop a database while connections of ours may still be open.
 
     Not with FORCE: that needs the right to end every process it finds there, and an autovacuum worker is a superuser's. A plain
     DROP ends that one by itself, and waits up to five seconds for others to go.

@@ -81,7 +81,7 @@ class DjangoTimeball(Timeball):
         """Close the connections and forget where they led; the next use looks where Django's database is."""
         self.close()
         self._known_home = None
-        if self._env is None:  # else it is redirected, and whoever did that says where to
+        if self._env is None:  # else it is redirected, and the redirection says where to
             self._known_settings = None
 
     def test(self, alias: str) -> None:
@@ -161,7 +161,7 @@ def _place_of(alias: str | None) -> tuple[Any, ...]:
 
 
 def _go_along_with_tests() -> None:
-    """Django tells nobody that it makes or drops a test database; so whoever asks for that is heard here."""
+    """Django has no signal for making or dropping a test database, so the calls that do it are wrapped here."""
 
     def after(follow: Callable[[str], None], change: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(change)

@@ -20,7 +20,7 @@ _MOST_SHOWN = 100
 
 @pages.get("/queues")
 async def queues(visit: Visit) -> Response:
-    """The queues in use: all of them by name, or those that need somebody most, if they are many."""
+    """The queues in use: all of them by name, or those that need attention most, if they are many."""
     workers = (await visit.api.get("workers"))["data"]
     found = await visit.api.get("queues", sort="need", limit=_MOST_SHOWN)
     rows = [_row(queue, workers) for queue in found["data"]]
