@@ -106,6 +106,7 @@ UNAUDITED = {
     "complete",
     "complete_each",
     "warn",
+    "published",
 }
 MINUTE = timedelta(minutes=1)
 
