@@ -43,7 +43,8 @@ def is_out_of_files(error: BaseException) -> bool:
     seen: set[int] = set()
     found: BaseException | None = error
     while found is not None and id(found) not in seen:
-        if isinstance(found, OSError) and found.errno in (errno.EMFILE, errno.ENFILE):
+        # By its class: what an error of a handler says of its class may be anything.
+        if issubclass(type(found), OSError) and getattr(found, "errno", None) in (errno.EMFILE, errno.ENFILE):
             return True
         seen.add(id(found))
         found = found.__cause__ or found.__context__

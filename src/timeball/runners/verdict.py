@@ -66,7 +66,7 @@ def outcome_of_error(
     if shares_files and is_out_of_files(error):
         return without_room(error)
     is_hopeless = issubclass(kind, (PayloadMismatch, *no_retry))
-    is_misfit = isinstance(error, PayloadMismatch) and error.is_of_call
+    is_misfit = issubclass(kind, PayloadMismatch) and getattr(error, "is_of_call", False)
     return Failed(describe(error), is_retryable=not is_hopeless, is_misfit=is_misfit)
 
 
