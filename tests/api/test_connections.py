@@ -261,7 +261,7 @@ async def test_an_answer_that_is_not_read_ends(serve: Serve) -> None:
 
 
 def test_proxies_are_addresses() -> None:
-    with pytest.raises(SettingsError, match="no address"):
+    with pytest.raises(SettingsError, match="not an address"):
         load_settings(api={"trusted_proxies": ["nginx"]})
 
 
