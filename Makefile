@@ -1,15 +1,15 @@
 # `make` alone lists the verbs. All paths are relative, so that a folder with a space in its name will do.
 
 PYTHON  ?= python3
-# Two more than there are cores: some tests always wait, for a lease to run out or a process to start (tests/handing_out.py).
-WORKERS ?= $(shell expr $$(nproc) + 2)
+# Three more than there are cores: some tests always wait, for a lease to run out or a process to start (tools/xdist_order.py).
+WORKERS ?= $(shell expr $$(nproc) + 3)
 BIN     := .venv/bin
 
 # Programs the tests start by themselves.
 SERVICES := postgresql pgbouncer redis rabbitmq chromium curl iproute2
 
 .DEFAULT_GOAL := help
-.PHONY: screenshots reference help up test test-clock check lint types openapi audit bench bench-peers performance-page peers-page swarm soak mutants schema reference lock clean run-packages dev-packages services
+.PHONY: screenshots reference help up test test-clock check lint types openapi audit bench bench-peers performance-page peers-page swarm soak mutants reference lock clean run-packages dev-packages services
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -23,12 +23,12 @@ test: dev-packages services ## install what is needed and run all tests (ARGS="-
 	@$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
 
 # The folders whose tests read the real clock.
-CLOCK_TESTS := tests/api tests/app tests/cli tests/client tests/contrib tests/dashboard tests/handlers tests/insights tests/live tests/testing
+CLOCK_TESTS := tests/api tests/sdk tests/cli tests/client tests/contrib tests/dashboard tests/handlers tests/application tests/testing
 
 test-clock: export PYTHONDONTWRITEBYTECODE =
 test-clock: dev-packages services ## the tests that read the clock, at midnight, at the end of February and as clocks change (AT=2026-11-19T01:45Z for one instant)
 	@sh scripts/install-test-services compiler
-	@$(BIN)/python -m tests.wall_clock $(if $(AT),--at $(AT)) -q -n $(WORKERS) $(or $(ARGS),$(CLOCK_TESTS))
+	@$(BIN)/python -m tools.fake_time $(if $(AT),--at $(AT)) -q -n $(WORKERS) $(or $(ARGS),$(CLOCK_TESTS))
 
 check: lint types openapi audit ## everything that can be said without running: lint, types, the API's document, known vulnerabilities
 
@@ -56,7 +56,7 @@ bench-peers: dev-packages services ## the same work on other job queues (ONLY=dr
 	@sh scripts/install-test-services nodejs
 	@FULL=$(FULL) SHORT=$(SHORT) PEERS="$(PEERS)" $(BIN)/python -m bench.peers $(ONLY)
 
-performance-page: dev-packages ## write the figures of the last runs into docs/explanation/performance.md
+performance-page: dev-packages ## write the figures of the last runs into docs/explanation/performance.md and docs/internals/speed.md
 	@$(BIN)/python -m bench.performance_page
 
 peers-page: dev-packages ## write the figures of `make bench-peers` into docs/explanation/peers.md, and draw them
@@ -64,26 +64,23 @@ peers-page: dev-packages ## write the figures of `make bench-peers` into docs/ex
 
 swarm: dev-packages services ## whatever seeds do to schedulers and workers (SEEDS=1000 FIRST=0); ONLY=17 or a kept plan tells what happens
 	@SWARM_ONLY="$(ONLY)" SWARM_SEEDS=$(or $(SEEDS),200) SWARM_FIRST=$(or $(FIRST),0) $(BIN)/python -m pytest -q --timeout 0 \
-		$(if $(ONLY),-s,-n $(WORKERS)) tests/engine/test_swarm.py
+		$(if $(ONLY),-s,-n $(WORKERS)) tests/engine/simulation/test_swarm.py
 
 # Other seeds every day: those of yesterday would find nothing new.
 soak: dev-packages services ## the system tests with random faults, for long (MINUTES=60 SEEDS=5000)
 	@SWARM_SEEDS=$(or $(SEEDS),5000) SWARM_FIRST=$(or $(FIRST),$(shell date -u +%Y%m%d)00000) \
-		$(BIN)/python -m pytest -q -n $(WORKERS) --timeout 0 tests/engine/test_swarm.py
+		$(BIN)/python -m pytest -q -n $(WORKERS) --timeout 0 tests/engine/simulation/test_swarm.py
 	@CROWD=100000 $(BIN)/python -m pytest -q --timeout 0 tests/engine/test_crowds.py
 	@SOAK_MINUTES=$(or $(MINUTES),60) $(BIN)/python -m pytest --timeout 0 tests/system $(ARGS)
 
 mutants: dev-packages services ## take guards out one at a time and see that the tests notice (ONLY="fence" for some)
-	@$(BIN)/python -m tests.mutants $(ONLY)
-
-schema: dev-packages services ## write down the schema that the migrations make, in one file for reading
-	@$(BIN)/python -m tests.schema
+	@$(BIN)/python -m tools.mutants $(ONLY)
 
 screenshots: dev-packages services ## take pictures of every page of the dashboard, into docs/screenshots
-	@$(BIN)/python -m tests.dashboard.screenshots
+	@$(BIN)/python -m tools.screenshots
 
 reference: dev-packages ## write the pages of the reference that are made from the program
-	@$(BIN)/python -m tests.reference
+	@$(BIN)/python -m tools.reference
 
 lock: dev-packages ## choose and lock the versions of all packages anew
 	@$(BIN)/python -m pip install --quiet uv
@@ -91,7 +88,7 @@ lock: dev-packages ## choose and lock the versions of all packages anew
 		--generate-hashes --universal --python-version 3.11 -o requirements/dev.lock
 	@$(BIN)/uv pip compile pyproject.toml requirements/build.in --all-extras --constraint requirements/dev.lock --quiet \
 		--generate-hashes --universal --python-version 3.11 -o requirements/run.lock
-	@$(BIN)/uv pip compile pyproject.toml requirements/build.in --extra redis --extra rabbitmq --constraint requirements/dev.lock --quiet \
+	@$(BIN)/uv pip compile pyproject.toml requirements/build.in --extra server --extra redis --extra rabbitmq --constraint requirements/dev.lock --quiet \
 		--generate-hashes --universal --python-version 3.11 -o requirements/image.lock
 
 clean: ## remove what was installed and cached here; your data in .timeball stays

@@ -18,18 +18,18 @@ from bench.lab import Lab
 from bench.multiply import add_schedules
 from bench.notebook import MICROSECONDS, Unit
 from bench.system import System
-from timeball.domain.civil_time import tzdata_version
-from timeball.domain.execution import Claimed, Finding, Succeeded
-from timeball.domain.hints import Mark
-from timeball.domain.ids import ClaimId, Incarnation, JobId
+from timeball.domain.execution import ClaimedExecution, FinishedAttempt, Succeeded
 from timeball.domain.job import JobSpec
 from timeball.domain.node import Lease, Node, NodeKind
-from timeball.domain.occurrences import DueRow, Hoist, Timetable, plan
-from timeball.store.interface import ClaimWish, Ownership
+from timeball.domain.scheduling.civil_time import tzdata_version
+from timeball.domain.scheduling.occurrences import DueRow, JobTiming, Promotion, plan_promotion
+from timeball.domain.values.ids import ClaimId, Incarnation, JobId
+from timeball.domain.wakeup import LanePosition
+from timeball.store.types import ClaimRequest, ShardOwnership
 
 TITLE = "what each statement costs, for each row"
 _ONE_BY_ONE, _MANY = 2_000, 40_000
-_BATCH, _HOIST_BATCH = 500, 1_000
+_BATCH, _PROMOTE_BATCH = 500, 1_000
 _ALWAYS = datetime(2020, 1, 1, tzinfo=UTC)
 _WINDOW, _AHEAD = timedelta(milliseconds=500), timedelta(seconds=30)
 
@@ -48,70 +48,70 @@ async def ask(lab: Lab) -> None:
 
 async def _enqueued(lab: Lab, system: System) -> None:
     commands, spec = system.parts.commands, JobSpec(handler="bench.noop")
-    await commands.enqueue_many(spec, ["{}"] * _BATCH)
+    await commands.jobs.enqueue_many(spec, ["{}"] * _BATCH)
     async with _counted(lab, system, "create, one by one", _ONE_BY_ONE):
         for _ in range(_ONE_BY_ONE):
-            await commands.create(spec)
+            await commands.jobs.create(spec)
     async with _counted(lab, system, "create, in bulk", _MANY):
-        await commands.enqueue_many(spec, ["{}"] * _MANY)
+        await commands.jobs.enqueue_many(spec, ["{}"] * _MANY)
     await _claim_and_finish(lab, system, "", _BATCH + _ONE_BY_ONE + _MANY)
 
 
 async def _claim_and_finish(lab: Lab, system: System, of_what: str, number: int) -> None:
-    rooms, env, claims = system.parts.store.rooms, system.parts.env, list[Claimed]()
-    wish = ClaimWish(Incarnation(env.new_id()), ["bench.noop"], _BATCH, 0, has_rivals=False)
+    executions, env, claims = system.parts.store.executions, system.parts.env, list[ClaimedExecution]()
+    wish = ClaimRequest(Incarnation(env.new_id()), ["bench.noop"], _BATCH, 0, has_rivals=False)
     async with _counted(lab, system, f"claim{of_what}", number):
-        mark = Mark(_ALWAYS)
+        mark = LanePosition(_ALWAYS)
         while len(claims) < number:
-            claims += (await rooms.claim(wish, {("default", 50): mark}, ClaimId(env.new_id()))).executions
-            mark = Mark(claims[-1].run_at, claims[-1].id)
+            claims += (await executions.claim(wish, {("default", 50): mark}, ClaimId(env.new_id()))).executions
+            mark = LanePosition(claims[-1].run_at, claims[-1].id)
     now = max(env.clock.now(), *(claimed.run_at for claimed in claims))
     async with _counted(lab, system, f"finish{of_what}", number):
         for batch in _batches(claims, _BATCH):
-            await rooms.finish_succeeded([Finding(claimed, Succeeded(), now, now) for claimed in batch])
+            await executions.finish_succeeded([FinishedAttempt(claimed, Succeeded(), now, now) for claimed in batch])
 
 
 async def _scheduled(lab: Lab, system: System) -> None:
     """Schedules that are due, and the statements of the scheduler one after the other."""
-    rooms, shards = system.parts.store.rooms, range(system.parts.store.shards)
+    executions, shards = system.parts.store.executions, range(system.parts.store.shards)
     due_at = system.parts.env.clock.now() + _AHEAD
     await add_schedules(system, 1, _MANY - 1, 86_400, due_at)
     owner = await _own_all(system)
     async with _counted(lab, system, "look ahead", _MANY):
-        marks = await rooms.look_ahead(dict.fromkeys(shards, _ALWAYS), 2 * _AHEAD, _MANY)
+        marks = await executions.look_ahead(dict.fromkeys(shards, _ALWAYS), 2 * _AHEAD, _MANY)
     rows: list[DueRow] = []
     async with _counted(lab, system, "read what is due", _MANY):
-        for batch in _batches(marks, _HOIST_BATCH):
-            rows += await rooms.due_rows([mark.id for mark in batch])
-    jobs: dict[JobId, Timetable] = {}
+        for batch in _batches(marks, _PROMOTE_BATCH):
+            rows += await executions.due_rows([mark.id for mark in batch])
+    jobs: dict[JobId, JobTiming] = {}
     async with _counted(lab, system, "read timetables", _MANY):
-        for some in _batches(rows, _HOIST_BATCH):
+        for some in _batches(rows, _PROMOTE_BATCH):
             jobs |= await system.parts.store.jobs.timetables([row.job_id for row in some])
     async with _counted(lab, system, "look for overlaps", _MANY):
-        for some in _batches(rows, _HOIST_BATCH):
-            await rooms.busy_jobs([row.job_id for row in some])
-    hoists: list[Hoist] = []
+        for some in _batches(rows, _PROMOTE_BATCH):
+            await executions.busy_jobs([row.job_id for row in some])
+    promotions: list[Promotion] = []
     async with _counted(lab, system, "plan", _MANY):
         for row in rows:
-            planned = plan(row, jobs[row.job_id], due_at, is_busy=False)
-            assert isinstance(planned, Hoist)
-            hoists.append(planned)
+            planned = plan_promotion(row, jobs[row.job_id], due_at, is_busy=False)
+            assert isinstance(planned, Promotion)
+            promotions.append(planned)
     await asyncio.sleep(max((due_at - system.parts.env.clock.now()).total_seconds(), 0))
-    async with _counted(lab, system, "hoist", _MANY):
-        for group in _batches(hoists, _HOIST_BATCH):
-            await rooms.hoist(group, owner, _WINDOW, tzdata_version())
-    await _claim_and_finish(lab, system, " what was hoisted", _MANY)
+    async with _counted(lab, system, "promote", _MANY):
+        for group in _batches(promotions, _PROMOTE_BATCH):
+            await executions.promote(group, owner, _WINDOW, tzdata_version())
+    await _claim_and_finish(lab, system, " what was promoted", _MANY)
 
 
 def _batches(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
-async def _own_all(system: System) -> Ownership:
+async def _own_all(system: System) -> ShardOwnership:
     store, incarnation = system.parts.store, Incarnation(system.parts.env.new_id())
     lease = Lease(span=timedelta(minutes=10), interval=timedelta(minutes=1))
     await store.nodes.register(Node(incarnation=incarnation, kind=NodeKind.SCHEDULER, name="anatomy", lease=lease))
-    return Ownership(incarnation, await store.nodes.take_shards(incarnation, range(store.shards)))
+    return ShardOwnership(incarnation, await store.nodes.take_shards(incarnation, range(store.shards)))
 
 
 @asynccontextmanager

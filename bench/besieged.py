@@ -15,10 +15,10 @@ from bench.lab import Lab
 from bench.notebook import MILLISECONDS, NUMBER
 from bench.punctuality import note_lateness
 from bench.system import System
+from timeball.config.settings import Settings
 from timeball.domain.job import JobSpec
-from timeball.settings import Settings
-from timeball.store.placing import AuditEntry
-from timeball.wiring import front_parts
+from timeball.runtime import make_server_runtime
+from timeball.store.types import AuditEntry
 
 TITLE = "lateness of jobs in one `timeball up`, beside costly requests"
 LIMIT = "no requests"
@@ -88,9 +88,9 @@ async def _furnish(system: System) -> None:
         for number in range(_SCHEDULES)
     ]
     for start in range(0, _SCHEDULES, 1_000):
-        await commands.create_all(nightly[start : start + 1_000])
+        await commands.jobs.create_all(nightly[start : start + 1_000])
     payload = {"a": "://" + "?" * 250_000}
-    await commands.create_all(
+    await commands.jobs.create_all(
         [JobSpec(handler="bench.thread", name=f"large {number}", payload=payload) for number in range(_PAYLOADS)]
     )
     async with system.parts.store.database.connection() as connection:
@@ -98,7 +98,7 @@ async def _furnish(system: System) -> None:
             "INSERT INTO timeball.queue (name, max_running) SELECT 'queue ' || n, 5 FROM generate_series(1, $1) AS n",
             _QUEUES,
         )
-    keys = front_parts(Settings(), system.parts.store, commands).keys
+    keys = make_server_runtime(Settings(), system.parts.store, commands).keys
     _, token = await keys.create("viewer", "bench", None, AuditEntry("bench"))
     _VIEWER["Authorization"] = f"Bearer {token}"
 
@@ -166,6 +166,6 @@ async def _measure(lab: Lab, system: System, subject: str, seconds: int) -> None
     first = system.parts.env.clock.now() + timedelta(seconds=2)
     number = _RATE * seconds
     specs = [JobSpec(handler="bench.noop", scheduled_at=first + timedelta(seconds=n / _RATE)) for n in range(number)]
-    await system.parts.commands.create_all(specs)
+    await system.parts.commands.jobs.create_all(specs)
     await system.wait_for_finished(before + number)
     await note_lateness(lab, system, subject, first)

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.queues import running_rabbitmq, running_redis
+from tests.support.broker_servers import running_rabbitmq, running_redis
 
 from bench.lab import Lab
 from bench.load import fill
@@ -144,7 +144,7 @@ class Trial:
         """Enqueue jobs one by one; nobody asks the database about them before all must have ended."""
         for _ in range(number):
             spec = JobSpec(handler="bench.sleep", payload={"seconds": _SLEEP_SECONDS})
-            await self._system.parts.commands.create(spec)
+            await self._system.parts.commands.jobs.create(spec)
             await asyncio.sleep(_PAUSE)
         await asyncio.sleep(_REST_SECONDS)
         self._finished += number

@@ -59,5 +59,5 @@ async def metered(
 
 async def _counters(system: System) -> tuple[float, ...]:
     # All of ours: what one of them has filled in is not to be counted with what others do later.
-    await system.parts.store.database.on_each_at_hand(lambda connection: connection.execute(_FLUSH))
+    await system.parts.store.database.on_each_idle(lambda connection: connection.execute(_FLUSH))
     return tuple(map(float, await system.row(_COUNTERS)))

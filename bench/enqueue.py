@@ -12,8 +12,8 @@ from bench.lab import Lab
 from bench.system import System
 from timeball import Timeball
 from timeball.domain.job import JobSpec
-from timeball.handles import AsyncHandlerHandle
-from timeball.store.statements import all_statements
+from timeball.sdk.handlers import AsyncHandlerHandle
+from timeball.store.db.statements import all_statements
 
 TITLE = "creating jobs, durably"
 LIMIT = "bare statements"
@@ -84,7 +84,7 @@ class _Bare:
     """One of the statements that create jobs, with all that jobs of the handler have in common."""
 
     def __init__(self, system: System, name: str) -> None:
-        pattern, statement = system.parts.commands.pattern(JobSpec(handler="bench.noop")), all_statements()[name]
+        pattern, statement = system.parts.commands.jobs.pattern(JobSpec(handler="bench.noop")), all_statements()[name]
         assert pattern is not None
         self._text, self._parameters = statement.numbered(), statement.parameters
         self._given = {**pattern.columns, "now": None, "hint": None}

@@ -33,7 +33,7 @@ async def ask(lab: Lab) -> None:
             worker, scheduler = (node.pid for node in system.nodes)
             await _rest(lab, {"idle worker": worker, "idle scheduler": scheduler, LIMIT: listener})
             lab.note(LIMIT, "memory", megabytes(listener), MEGABYTES)
-        # Without a worker, so that what the scheduler hoists stays where it can be counted.
+        # Without a worker, so that what the scheduler promotes stays where it can be counted.
         system.stop()
         await system.start_nodes(schedulers=1)
         held = _MORE_HELD if lab.is_full else _HELD

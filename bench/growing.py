@@ -44,7 +44,7 @@ async def trickled(system: System, workers: int) -> Cost:
     spec = JobSpec(handler="bench.noop")
     async with metered(system, [node.pid for node in system.nodes], then=system.stop) as cost:
         for _ in range(_TRICKLED):
-            await system.parts.commands.create(spec)
+            await system.parts.commands.jobs.create(spec)
             await asyncio.sleep(_GAP_SECONDS)
         await _wait_until_drained(system)
     return cost.over(_TRICKLED)
@@ -102,7 +102,7 @@ def _note_all(lab: Lab, curve: Curve, subject: str, figures: Sequence[tuple[str,
 
 async def settle(system: System) -> None:
     """As autovacuum and the checkpointer would have left it, so that neither works while something is measured."""
-    connection = await system.parts.store.database.connect(is_patient=True)
+    connection = await system.parts.store.database.connect(without_timeout=True)
     await connection.execute("VACUUM ANALYZE")
     await connection.execute("CHECKPOINT")
     await connection.close()

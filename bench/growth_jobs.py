@@ -68,7 +68,7 @@ async def _create_some(system: System) -> Cost:
     async with metered(system) as cost:
         begun = time.process_time()
         for _ in range(_CREATED):
-            await system.parts.commands.create(spec)
+            await system.parts.commands.jobs.create(spec)
         client = time.process_time() - begun
     cost.node = client
     return cost.over(_CREATED)

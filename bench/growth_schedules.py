@@ -42,7 +42,7 @@ async def _ahead(lab: Lab, sizes: Sequence[int]) -> Curve:
     """A fixed number of schedules runs every second; all others are due tomorrow."""
     curve = Curve("an occurrence, by schedules that lie ahead", sizes)
     async with lab.system() as system:
-        await system.parts.commands.create_all(
+        await system.parts.commands.jobs.create_all(
             [JobSpec(name=f"busy-{n}", handler="bench.noop", interval_seconds=1) for n in range(_FIRING)]
         )
         for before, size in pairwise((_FIRING, *sizes)):
@@ -71,7 +71,7 @@ async def _firing(lab: Lab, system: System, subject: str) -> AsyncIterator[Cost]
 
 
 async def _together(lab: Lab, sizes: Sequence[int]) -> Curve:
-    """All schedules are due at one instant; nobody claims them, so that the hoist alone is measured."""
+    """All schedules are due at one instant; no worker claims them, so that the promotion alone is measured."""
     curve = Curve("an occurrence, by schedules that are due together", sizes)
     for size in sizes:
         async with lab.system() as system:

@@ -74,7 +74,7 @@ async def _front(lab: Lab, stack: AsyncExitStack, number: int) -> Front:
 async def _bulk_here(front: Front) -> float:
     payloads = [f'{{"number":{number},"to":"somebody@example.com"}}' for number in range(_BULK)]
     begun = time.perf_counter()
-    await front.system.parts.commands.enqueue_many(JobSpec(handler="bench.noop"), payloads)
+    await front.system.parts.commands.jobs.enqueue_many(JobSpec(handler="bench.noop"), payloads)
     return _BULK / (time.perf_counter() - begun)
 
 
@@ -88,7 +88,7 @@ async def _bulk(front: Front) -> float:
 async def _single_here(front: Front) -> float:
     begun = time.perf_counter()
     for number in range(_SINGLE):
-        await front.system.parts.commands.create(JobSpec(handler="bench.noop", payload=_job(number)["payload"]))
+        await front.system.parts.commands.jobs.create(JobSpec(handler="bench.noop", payload=_job(number)["payload"]))
     return _SINGLE / (time.perf_counter() - begun)
 
 

@@ -17,10 +17,10 @@ import asyncpg
 from bench.notebook import RATE, Notebook, Unit
 from bench.seasoning import season
 from bench.system import System
-from timeball.settings import load_settings
+from timeball.config.settings import load_settings
+from timeball.runtime import open_runtime
 from timeball.store.embedded import EmbeddedServer
-from timeball.store.embedded.home import SHELTER
-from timeball.wiring import opened
+from timeball.store.embedded.data_directory import SYSTEM_DIRECTORY
 
 Variant = Callable[[], Awaitable[float]]
 _TEMPLATE = "bench_template"
@@ -47,7 +47,7 @@ class Lab:
         folder = self.folder / name
         folder.mkdir()
         try:
-            async with opened(load_settings(database_url=dsn)) as parts:
+            async with open_runtime(load_settings(database_url=dsn)) as parts:
                 made = System(parts, dsn, folder, self.server_pid, self.log)
                 # A copy has its template's mark: who folds would go through all transactions of the server since.
                 await made.value("UPDATE timeball.fold SET seen = pg_current_snapshot()")
@@ -63,7 +63,7 @@ class Lab:
     async def prepare(self) -> None:
         """Migrate a database that all others are copies of: that takes the time once."""
         await self._run(f"CREATE DATABASE {_TEMPLATE}")
-        async with opened(load_settings(database_url=self._dsn_of(_TEMPLATE))):
+        async with open_runtime(load_settings(database_url=self._dsn_of(_TEMPLATE))):
             pass
 
     def _dsn_of(self, name: str) -> str:
@@ -105,7 +105,7 @@ async def open_lab() -> AsyncIterator[Lab]:
 
 def clear_shelter(data_dir: Path) -> None:
     """For root the cluster lies outside its data directory, and would outlive it."""
-    for origin in SHELTER.glob("database-*/origin"):
+    for origin in SYSTEM_DIRECTORY.glob("database-*/origin"):
         if origin.read_text().strip() == str(data_dir):
             shutil.rmtree(origin.parent)
 

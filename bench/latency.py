@@ -41,7 +41,7 @@ def _note(lab: Lab, subject: str, milliseconds: list[float]) -> None:
 async def _starts(system: System) -> list[float]:
     returned: dict[UUID | None, datetime] = {}
     for _ in range(_NUMBER):
-        created = await system.parts.commands.create(JobSpec(handler="bench.noop"))
+        created = await system.parts.commands.jobs.create(JobSpec(handler="bench.noop"))
         returned[created.execution_id] = system.parts.env.clock.now()
         await asyncio.sleep(_PAUSE_SECONDS)
     # What started late is waited for, and counts.

@@ -48,7 +48,7 @@ async def _drop(lab: Lab, system: System, rate: int) -> None:
     first = clock.now() + timedelta(seconds=1.5 + number / 4_000)
     specs = [JobSpec(handler="bench.noop", scheduled_at=first + timedelta(seconds=n / rate)) for n in range(number)]
     for start in range(0, number, 1_000):
-        await system.parts.commands.create_all(specs[start : start + 1_000])
+        await system.parts.commands.jobs.create_all(specs[start : start + 1_000])
     await asyncio.sleep(max((first - clock.now()).total_seconds(), 0) + _SECONDS)
     await system.wait_for_finished(before + number)
     await note_lateness(lab, system, f"at {rate:,}/s", first)

@@ -7,11 +7,11 @@ import time
 from datetime import UTC, datetime
 
 from bench.system import System
-from timeball.domain.execution import Claimed, Finding, Succeeded
-from timeball.domain.hints import Mark
-from timeball.domain.ids import ClaimId, Incarnation
+from timeball.domain.execution import ClaimedExecution, FinishedAttempt, Succeeded
 from timeball.domain.job import JobSpec
-from timeball.store.interface import ClaimWish
+from timeball.domain.values.ids import ClaimId, Incarnation
+from timeball.domain.wakeup import LanePosition
+from timeball.store.types import ClaimRequest
 
 _BATCH = 500
 # The first claims on a connection are planned anew, each: a worker has them behind it before it registers.
@@ -29,7 +29,7 @@ async def fill(
     """Enqueue so many, in portions."""
     spec = JobSpec(handler=handler, scheduled_at=at, priority=priority)
     for start in range(0, number, 50_000):
-        await system.parts.commands.enqueue_many(spec, ["{}"] * min(50_000, number - start))
+        await system.parts.commands.jobs.enqueue_many(spec, ["{}"] * min(50_000, number - start))
 
 
 async def drain_rate(system: System, number: int, *worker: str, handler: str = "bench.noop") -> float:
@@ -64,42 +64,42 @@ async def _bare_loop(system: System, number: int) -> list[tuple[int, float]]:
     Each answer is how many have been claimed by then, and after how many seconds; the last one when all have ended.
     """
     await fill(system, number)
-    rooms, env = system.parts.store.rooms, system.parts.env
-    wish = ClaimWish(Incarnation(env.new_id()), ["bench.noop"], _BATCH, 0)
-    mark = Mark(datetime(2020, 1, 1, tzinfo=UTC))
-    finishing: asyncio.Task[list[Finding]] | None = None
+    executions, env = system.parts.store.executions, system.parts.env
+    wish = ClaimRequest(Incarnation(env.new_id()), ["bench.noop"], _BATCH, 0)
+    mark = LanePosition(datetime(2020, 1, 1, tzinfo=UTC))
+    finishing: asyncio.Task[list[FinishedAttempt]] | None = None
     begun, claimed = time.perf_counter(), 0
     answers: list[tuple[int, float]] = []
     while True:
-        claims = await rooms.claim(wish, {("default", 50): mark}, ClaimId(env.new_id()))
+        claims = await executions.claim(wish, {("default", 50): mark}, ClaimId(env.new_id()))
         claimed += len(claims.executions)
         answers.append((claimed, time.perf_counter() - begun))
         if finishing is not None:
             await finishing
         if not claims.executions:
             return [*answers, (claimed, time.perf_counter() - begun)]
-        mark = Mark(claims.executions[-1].run_at, claims.executions[-1].id)
+        mark = LanePosition(claims.executions[-1].run_at, claims.executions[-1].id)
         now = env.clock.now()
-        findings = [Finding(one, Succeeded(), now, now) for one in claims.executions]
-        finishing = asyncio.ensure_future(rooms.finish_succeeded(findings))
+        findings = [FinishedAttempt(one, Succeeded(), now, now) for one in claims.executions]
+        finishing = asyncio.ensure_future(executions.finish_succeeded(findings))
 
 
 async def bare_claims(system: System, number: int, pause_seconds: float = 0.0) -> list[float]:
     """How long each of so many claims takes that brings one execution, in milliseconds: nobody can start it sooner after it was written."""
-    rooms, env, spec = system.parts.store.rooms, system.parts.env, JobSpec(handler="bench.noop")
-    wish = ClaimWish(Incarnation(env.new_id()), ["bench.noop"], 1, 0, has_rivals=False)
+    executions, env, spec = system.parts.store.executions, system.parts.env, JobSpec(handler="bench.noop")
+    wish = ClaimRequest(Incarnation(env.new_id()), ["bench.noop"], 1, 0, has_rivals=False)
     took: list[float] = []
-    claims: list[Claimed] = []
+    claims: list[ClaimedExecution] = []
     for _ in range(_REHEARSED + number):
-        created = await system.parts.commands.create(spec)
+        created = await system.parts.commands.jobs.create(spec)
         assert created.execution_id is not None
         await asyncio.sleep(pause_seconds)
         begun = time.perf_counter()
-        (claimed,) = await rooms.claim_named(wish, created.execution_id, None, ClaimId(env.new_id()))
+        (claimed,) = await executions.claim_named(wish, created.execution_id, None, ClaimId(env.new_id()))
         took.append((time.perf_counter() - begun) * 1000)
         claims.append(claimed)
     now = env.clock.now()
-    await rooms.finish_succeeded(
-        [Finding(one, Succeeded(), max(now, one.run_at), max(now, one.run_at)) for one in claims]
+    await executions.finish_succeeded(
+        [FinishedAttempt(one, Succeeded(), max(now, one.run_at), max(now, one.run_at)) for one in claims]
     )
     return took[_REHEARSED:]

@@ -58,7 +58,7 @@ async def furnish(system: System, number: int, *, is_folded: bool = True) -> Non
         JobSpec(name=f"job-{place}", handler="bench.noop", interval_seconds=86_400, tags=("nightly",))
         for place in range(RECURRING)
     ]
-    await system.parts.commands.create_all(specs)
+    await system.parts.commands.jobs.create_all(specs)
     now = system.parts.env.clock.now()
     for day in {(now - timedelta(milliseconds=80 * n)).date() for n in range(0, number + 1, 10_000)}:
         if day not in await system.parts.store.history.days():
@@ -70,13 +70,13 @@ async def furnish(system: System, number: int, *, is_folded: bool = True) -> Non
                 pass
     else:
         await in_two_lines(_add(system, now.isoformat(), *span) for span in portions(1, number, _PORTION))
-    connection = await system.parts.store.database.connect(is_patient=True)
+    connection = await system.parts.store.database.connect(without_timeout=True)
     await connection.execute("VACUUM ANALYZE")
     await connection.close()
 
 
 async def _add(system: System, now: str, first: int, last: int) -> None:
-    connection = await system.parts.store.database.connect(is_patient=True)
+    connection = await system.parts.store.database.connect(without_timeout=True)
     try:
         async with connection.transaction():
             for name, value in (("now", now), ("first", str(first)), ("last", str(last))):

@@ -24,7 +24,7 @@ async def ask(lab: Lab) -> None:
         # The next minute must not begin before they are all written.
         zero = (now + timedelta(seconds=75)).replace(second=0, microsecond=0)
         for start in range(0, _SCHEDULES, 1_000):
-            await system.parts.commands.create_all(
+            await system.parts.commands.jobs.create_all(
                 [
                     JobSpec(
                         name=f"minutely-{start + number}",

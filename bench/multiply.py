@@ -13,10 +13,10 @@ from typing import Any
 from uuid import UUID
 
 from bench.system import System
-from timeball.domain.execution import Finding, Succeeded
-from timeball.domain.ids import ClaimId, Incarnation, JobId, occurrence_id
+from timeball.domain.execution import FinishedAttempt, Succeeded
 from timeball.domain.job import JobSpec
-from timeball.store.interface import ClaimWish
+from timeball.domain.values.ids import ClaimId, Incarnation, JobId, occurrence_id
+from timeball.store.types import ClaimRequest
 
 _PORTION = 500_000
 _SCHEDULES_PORTION = 50_000
@@ -39,7 +39,7 @@ _GIVEN = "unnest($2::uuid[], $3::uuid[], $4::bigint[]) AS made (job_id, executio
 
 async def add_waiting(system: System, first: int, last: int, at: datetime) -> None:
     """One-offs number *first* to *last* that wait for an instant."""
-    (model,) = await system.parts.commands.enqueue_many(
+    (model,) = await system.parts.commands.jobs.enqueue_many(
         JobSpec(handler="bench.noop", scheduled_at=at), ['{"number": 1}']
     )
     shard = _SHARD.format(shards=system.parts.store.shards)
@@ -87,21 +87,23 @@ async def in_two_lines(works: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 async def _finished_one(system: System) -> UUID:
     """Trigger a job, claim what comes of it, and finish it."""
-    commands, rooms, env = system.parts.commands, system.parts.store.rooms, system.parts.env
+    commands, executions, env = system.parts.commands, system.parts.store.executions, system.parts.env
     name = f"triggered-{env.new_id()}"
-    made = await commands.create(JobSpec(name=name, handler="bench.noop"))
-    await commands.trigger(made.job_id)
-    lanes = {lane: at for lane, (at, _) in (await rooms.lanes()).items()}
-    wish = ClaimWish(Incarnation(env.new_id()), ["bench.noop"], 1, 0)
-    (claimed,) = (await rooms.claim(wish, lanes, ClaimId(env.new_id()))).executions
+    made = await commands.jobs.create(JobSpec(name=name, handler="bench.noop"))
+    await commands.executions.trigger(made.job_id)
+    lanes = {lane: at for lane, (at, _) in (await executions.lanes()).items()}
+    wish = ClaimRequest(Incarnation(env.new_id()), ["bench.noop"], 1, 0)
+    (claimed,) = (await executions.claim(wish, lanes, ClaimId(env.new_id()))).executions
     now = env.clock.now()
-    await rooms.finish_succeeded([Finding(claimed, Succeeded(), max(now, claimed.run_at), max(now, claimed.run_at))])
+    await executions.finish_succeeded(
+        [FinishedAttempt(claimed, Succeeded(), max(now, claimed.run_at), max(now, claimed.run_at))]
+    )
     return claimed.id
 
 
 async def add_schedules(system: System, first: int, last: int, seconds: int, at: datetime) -> None:
     """Jobs number *first* to *last*, each with a name, that run every so many seconds from one instant on."""
-    (model,) = await system.parts.commands.create_all(
+    (model,) = await system.parts.commands.jobs.create_all(
         [JobSpec(name=f"like-{first}", handler="bench.noop", interval_seconds=seconds, scheduled_at=at)]
     )
     anchor = await system.value("SELECT scheduled_at FROM timeball.job WHERE id = $1", model.job_id)
@@ -138,7 +140,7 @@ async def _multiply(
     key: str = "id",
 ) -> None:
     """Write rows like the *model*, with columns of their own that are computed from what the *source* gives."""
-    connection = await system.parts.store.database.connect(is_patient=True)
+    connection = await system.parts.store.database.connect(without_timeout=True)
     try:
         columns = [row["column_name"] for row in await connection.fetch(_COLUMNS, table)]
         computed = {name: own.get(name, f"model.{name}") for name in columns}

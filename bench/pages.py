@@ -13,9 +13,9 @@ from bench.million import MILLION, furnish
 from bench.notebook import MILLISECONDS
 from bench.system import System
 from timeball.client.in_process import InProcessTransport
-from timeball.dashboard.app import make_front
-from timeball.settings import Settings
-from timeball.wiring import front_parts
+from timeball.config.settings import Settings
+from timeball.dashboard.app import make_web_app
+from timeball.runtime import make_server_runtime
 
 TITLE = "server time of the dashboard's pages"
 LIMIT = "empty"
@@ -73,7 +73,7 @@ async def _paths(front: httpx.AsyncClient) -> dict[str, str]:
 
 def _front(system: System) -> httpx.AsyncClient:
     parts = system.parts
-    app = make_front(front_parts(Settings(), parts.store, parts.commands))
+    app = make_web_app(make_server_runtime(Settings(), parts.store, parts.commands))
     return httpx.AsyncClient(transport=InProcessTransport(app), base_url="http://localhost:8080", timeout=60)
 
 

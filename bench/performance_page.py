@@ -1,7 +1,8 @@
-"""`python -m bench.performance_page`: writes what was measured last into the page about performance, between its marks.
+"""`python -m bench.performance_page`: writes the latest figures into the pages about speed, between their marks.
 
-A mark names a question (`<!-- measured: anatomy -->`), and between it and the next one stand the tables of `results/<question>.json`.
-The page says what follows from the figures in words; whoever measures anew reads it once more.
+A mark names a table (`<!-- measured: drain -->`).
+Its figures come from `results/<question>.json` or, where that is newer, from `results/all.json`.
+A table whose question has no result stays as it is. The words around a table are written by hand: read them again after a new measurement.
 """
 
 from __future__ import annotations
@@ -9,56 +10,144 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from bench.report import RESULTS
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "explanation" / "performance.md"
+_DOCS = Path(__file__).resolve().parent.parent / "docs"
+PAGES = (_DOCS / "explanation" / "performance.md", _DOCS / "internals" / "speed.md")
 _MARKED = re.compile(r"(<!-- measured: (\w+) -->\n)(.*?)(<!-- end of measured -->\n)", re.DOTALL)
 
-Rows = Sequence[tuple[str, Mapping[str, str]]]
+Measures = Mapping[tuple[str, str], Mapping[str, Any]]
+Result = tuple[Mapping[str, Any], Measures]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading, and the figure below it: the first of *figures* that a row has; *field* is `median` or `ratio_to_limit`."""
+
+    heading: str
+    figures: tuple[str, ...]
+    field: str = "median"
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows are subjects of questions; without *rows*, all subjects that have the figure of the first column."""
+
+    questions: tuple[str, ...]
+    columns: tuple[Column, ...]
+    rows: tuple[str, ...] = ()
+
+
+def _columns(*figures: str) -> tuple[Column, ...]:
+    return tuple(Column(figure, (figure,)) for figure in figures)
+
+
+TABLES = {
+    "drain": Table(("drain",), (*_columns("rate"), Column("of the limit", ("rate",), "ratio_to_limit"))),
+    "enqueue": Table(("enqueue",), _columns("one by one", "a hundred at a time", "in bulk")),
+    "latency": Table(("latency",), _columns("p50", "p99")),
+    "lateness": Table(("lateness",), _columns("p50 late", "p99 late", "worst", "early")),
+    "recurring": Table(("recurring",), _columns("p50 late", "p99 late", "worst", "recorded once")),
+    "growth": Table(
+        ("growth_jobs", "growth_schedules", "growth_nodes"),
+        (
+            Column("CPU, node or client", ("CPU, worker", "CPU, scheduler", "CPU, client")),
+            *_columns("CPU, database", "buffers", "commits"),
+        ),
+        (
+            "created, 0 waiting",
+            "created, 10,000,000 waiting",
+            "drained, 0 waiting",
+            "drained, 10,000,000 waiting",
+            "drained, 10,000,000 in the history",
+            "drained, 16 workers",
+            "1,000 ahead",
+            "1,000,000 ahead",
+            "100,000 together",
+        ),
+    ),
+    "http": Table(
+        ("http",),
+        _columns("executions", "dead executions", "jobs", "jobs by name", "active jobs", "dead letters"),
+        ("HTTP, few executions", "HTTP, 1,000,000 executions"),
+    ),
+    "memory": Table(("footprint",), _columns("memory", "CPU", "more for 100,000 schedules")),
+    "anatomy": Table(("anatomy",), _columns("CPU, client", "CPU, database", "commits", "buffers", "WAL")),
+}
 
 
 def main() -> None:
-    """Write the page."""
-    PAGE.write_text(page(PAGE.read_text()))
-    print(f"wrote {PAGE.relative_to(Path.cwd()) if PAGE.is_relative_to(Path.cwd()) else PAGE}")
+    """Write the pages."""
+    for path in PAGES:
+        path.write_text(page(path.read_text(encoding="utf-8")), encoding="utf-8")
+        print(f"wrote {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
 
 
 def page(text: str) -> str:
-    """The text with the tables of each question between its marks; of one that was never asked here, they stay as they are."""
-    return _MARKED.sub(lambda found: f"{found[1]}{_measured(found[2]) or found[3]}{found[4]}", text)
+    """The text with the latest figures in each of its tables."""
+    return _MARKED.sub(lambda match: f"{match[1]}{_written(match[2]) or match[3]}{match[4]}", text)
 
 
-def _measured(question: str) -> str | None:
-    source = RESULTS / f"{question}.json"
-    return section(json.loads(source.read_text())) if source.exists() else None
+def _written(name: str) -> str | None:
+    if name == "occasions":
+        return occasions(sorted({question for table in TABLES.values() for question in table.questions}))
+    results = [latest(question) for question in TABLES[name].questions]
+    return section(TABLES[name], results) if all(results) else None
 
 
-def section(document: Mapping[str, Any]) -> str:
-    """When and where it was measured, and a table for all subjects that have the same figures."""
-    machine, (question,) = document["machine"], document["questions"]
-    measured_on = (
-        f"Measured on {machine['at'][:10]}: {machine['cores']} cores, a load of {machine['load_before']:.1f}.\n"
-    )
-    subjects = [
-        (subject, {one["figure"]: _shown(one) for one in measures})
-        for subject, measures in groupby(question["measures"], key=lambda one: one["subject"])
+def occasions(questions: Sequence[str]) -> str:
+    """When and on which machines the questions were measured, a sentence for each machine."""
+    told: dict[str, list[str]] = {}
+    for question in questions:
+        if result := latest(question):
+            machine = result[0]
+            occasion = f"on {machine['at'][:10]}, {machine['cores']} cores, Python {machine['python']}"
+            told.setdefault(occasion, []).append(question)
+    if len(told) == 1:
+        return f"Measured {next(iter(told))}.\n"
+    return "".join(f"Measured {occasion}: {', '.join(named)}.\n" for occasion, named in told.items())
+
+
+@cache
+def latest(question: str) -> Result | None:
+    """The machine and the measures of a question by (subject, figure), from the newest file that has it."""
+    files = [path for path in (RESULTS / f"{question}.json", RESULTS / "all.json") if path.exists()]
+    documents = [json.loads(path.read_text(encoding="utf-8")) for path in files]
+    results = [
+        (document["machine"], {(measure["subject"], measure["figure"]): measure for measure in part["measures"]})
+        for document in documents
+        for part in document["questions"]
+        if part["question"] == question
     ]
-    tables: dict[tuple[str, ...], list[tuple[str, Mapping[str, str]]]] = {}
-    for subject, values in subjects:
-        tables.setdefault(tuple(values), []).append((subject, values))
-    return "\n".join([measured_on, *("\n".join(_table(rows)) + "\n" for rows in tables.values())])
+    return max(results, key=lambda result: result[0]["at"], default=None)
 
 
-def _table(rows: Rows) -> Iterator[str]:
-    figures = list(rows[0][1])
-    yield "| | " + " | ".join(figures) + " |"
-    yield "|---" * (len(figures) + 1) + "|"
-    for subject, values in rows:
-        yield f"| {subject} | " + " | ".join(values[figure] for figure in figures) + " |"
+def section(table: Table, results: Sequence[Result | None]) -> str:
+    """The table."""
+    measures = {key: measure for result in results if result for key, measure in result[1].items()}
+    return "".join(f"{line}\n" for line in _lines(table, measures))
+
+
+def _lines(table: Table, measures: Measures) -> Iterator[str]:
+    subjects = table.rows or dict.fromkeys(
+        subject for subject, figure in measures if figure in table.columns[0].figures
+    )
+    yield "| | " + " | ".join(column.heading for column in table.columns) + " |"
+    yield "|---" * (len(table.columns) + 1) + "|"
+    for subject in subjects:
+        yield f"| {subject} | " + " | ".join(_cell(subject, column, measures) for column in table.columns) + " |"
+
+
+def _cell(subject: str, column: Column, measures: Measures) -> str:
+    measure = next((measures[subject, figure] for figure in column.figures if (subject, figure) in measures), None)
+    if measure is None or measure[column.field] is None:
+        return "-"
+    return f"{measure[column.field]:.2f}" if column.field == "ratio_to_limit" else _shown(measure)
 
 
 def _shown(measure: Mapping[str, Any]) -> str:

@@ -43,7 +43,7 @@ async def _measure(lab: Lab, subject: str, settings: dict[str, str], *, is_kille
     async with lab.system() as system:
         await system.start_nodes(schedulers=1, workers=1, **settings)
         spec = JobSpec(handler="bench.sleep", initial_backoff_ms=0)
-        await system.parts.commands.enqueue_many(spec, [f'{{"seconds": {_RUNS_FOR}}}'] * _JOBS)
+        await system.parts.commands.jobs.enqueue_many(spec, [f'{{"seconds": {_RUNS_FOR}}}'] * _JOBS)
         while await system.value("SELECT count(*) FROM timeball.running") < _JOBS:
             await asyncio.sleep(0.01)
         begun = system.parts.env.clock.now()

@@ -42,7 +42,7 @@ async def ask(lab: Lab) -> None:
 async def _watch(lab: Lab, system: System, subject: str, round_: int) -> None:
     first = system.parts.env.clock.now() + timedelta(seconds=3)
     last = first + timedelta(seconds=_SECONDS - 0.5)
-    await system.parts.commands.create_all(
+    await system.parts.commands.jobs.create_all(
         [
             JobSpec(
                 name=f"every-second-{round_}-{number}",

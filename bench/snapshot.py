@@ -14,7 +14,7 @@ from bench.lab import Lab
 from bench.load import fill
 from bench.system import System
 
-TITLE = "draining mixed priorities under a foreign open snapshot, hoists going on"
+TITLE = "draining mixed priorities under a foreign open snapshot, while others are promoted"
 LIMIT = "no snapshot"
 TARGETS = {("open for a minute", "rate"): "at least 0.6"}
 _NUMBER = 33_000
@@ -55,7 +55,7 @@ async def _drain(system: System) -> float:
     begun = time.perf_counter()
     for priority in _PRIORITIES:
         await fill(system, _NUMBER // len(_PRIORITIES) * 9 // 10, priority=priority)
-        # A tenth is hoisted: due in a moment.
+        # A tenth is promoted: due in a moment.
         soon = system.parts.env.clock.now() + timedelta(seconds=1)
         await fill(system, _NUMBER // len(_PRIORITIES) // 10, at=soon, priority=priority)
     number = len(_PRIORITIES) * (_NUMBER // len(_PRIORITIES) * 9 // 10 + _NUMBER // len(_PRIORITIES) // 10)

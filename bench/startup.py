@@ -13,7 +13,7 @@ import typer
 from bench.lab import Lab
 from bench.notebook import MILLISECONDS
 from bench.system import ROOT
-from timeball.cli.root import app
+from timeball.cli.app import app
 
 TITLE = "start-up of each command"
 LIMIT = "an empty Python program"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.processes import family_cpu_seconds
-from timeball.wiring import Parts
+from timeball.runtime import Runtime
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -31,7 +31,7 @@ class Cpu:
 class System:
     """An open store, the processes beside it, and what the database server says in its log."""
 
-    parts: Parts
+    parts: Runtime
     dsn: str
     folder: Path
     server_pid: int

@@ -87,7 +87,7 @@ async def _worker_rate(bench: System, url: str, port: int) -> float:
     begun = await bench.value("SELECT clock_timestamp()")
     before = await bench.value("SELECT count(*) FROM timeball.finished")
     payload = json.dumps({"url": url, "json": _BODY})
-    await bench.parts.commands.enqueue_many(JobSpec(handler="http.webhook"), [payload] * _NUMBER)
+    await bench.parts.commands.jobs.enqueue_many(JobSpec(handler="http.webhook"), [payload] * _NUMBER)
     bench.start("worker", "--slots", str(_TOGETHER), TIMEBALL_WEBHOOK_ALLOW=f"127.0.0.1:{port}")
     await bench.wait_for_finished(before + _NUMBER)
     bench.stop()

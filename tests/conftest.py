@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import random
 import shutil
@@ -16,14 +17,23 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tools.xdist_order import HandingOut, spread
 
-from tests.handing_out import HandingOut, spread
-from tests.queues import Rabbitmq, running_rabbitmq, running_redis
-from tests.servers import PgBouncer, PostgresServer, Servers, ServiceMissing, give_up_on, running_servers
+from tests.support.broker_servers import Rabbitmq, running_rabbitmq, running_redis
+from tests.support.servers import (
+    STORE_SERVERS,
+    VERSIONS,
+    PgBouncer,
+    PostgresServer,
+    Servers,
+    ServiceMissing,
+    give_up_on,
+    running_servers,
+)
 from timeball.env import Env
-from timeball.store.database import Database
-from timeball.store.migrate import migrate
-from timeball.store.postgres import DEFAULT_SHARDS, Store
+from timeball.store.db.database import Database
+from timeball.store.db.migrate import migrate
+from timeball.store.store import DEFAULT_SHARDS, Store
 from timeball.testing import VirtualClock
 
 # How long an example takes says how busy the machine is: no reason to call it slow, nor unreliable.
@@ -38,6 +48,17 @@ def pytest_configure() -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # So a shell starts what is to run in the background; programs that tests interrupt would inherit it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect garbage only of what the tests leave: to look through all modules and tests again and again costs as much as to load them."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -89,9 +110,9 @@ def rabbitmq() -> Iterator[Rabbitmq]:
         give_up_on(error)
 
 
-@pytest.fixture(params=["pg15", "pg18"])
+@pytest.fixture(params=VERSIONS)
 def postgres_server(request: pytest.FixtureRequest, servers: Servers) -> PostgresServer:
-    """A running PostgreSQL; the test runs on each kind, unless it parametrizes this fixture itself (`indirect`)."""
+    """A running PostgreSQL; the test runs on each of `VERSIONS`, unless it parametrizes this fixture itself (`indirect`)."""
     try:
         return servers.postgres(request.param)
     except ServiceMissing as error:
@@ -139,11 +160,11 @@ async def _migrate(dsn: str) -> None:
     await migrate(Database(dsn, Env()), shards=DEFAULT_SHARDS)
 
 
-@pytest.fixture(params=["pg15", "pg18", "pgbouncer"])
+@pytest.fixture(params=STORE_SERVERS)
 def fresh_database(
     request: pytest.FixtureRequest, servers: Servers, template_of: Callable[[PostgresServer], str]
 ) -> Iterator[FreshDatabase]:
-    """A database of the test's own on each kind of server; some tests choose theirs (`indirect`)."""
+    """A database of the test's own on each of `STORE_SERVERS`; some tests choose theirs (`indirect`)."""
     through_pgbouncer = request.param == "pgbouncer"
     try:
         server = servers.postgres("pg15" if through_pgbouncer else request.param)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.performance_page import Column, Table
 
 from bench import brokers_page, performance_page
 
@@ -73,23 +74,46 @@ def test_the_figures_of_brokers_are_those_that_were_measured_last() -> None:
     assert brokers_page.page(text, json.loads(brokers_page.SOURCE.read_text(encoding="utf-8"))) == text
 
 
-def test_the_figures_of_performance_are_those_that_were_measured_last() -> None:
-    text = performance_page.PAGE.read_text(encoding="utf-8")
+@pytest.mark.parametrize("path", performance_page.PAGES, ids=lambda path: path.name)
+def test_the_figures_of_performance_are_those_that_were_measured_last(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
 
-    assert "| hoist | " in text
+    assert "<!-- measured: " in text
     assert performance_page.page(text) == text
 
 
+def test_every_table_of_performance_is_on_a_page() -> None:
+    text = "".join(path.read_text(encoding="utf-8") for path in performance_page.PAGES)
+
+    assert {name for name in performance_page.TABLES if f"<!-- measured: {name} -->" not in text} == set()
+
+
 def test_a_table_has_a_row_for_each_subject_and_a_column_for_each_figure() -> None:
-    figures = [("a", "CPU", 12.34, "µs"), ("a", "buffers", 1234, ""), ("b", "CPU", 0.5, "µs"), ("b", "buffers", 7, "")]
-    measures = [dict(zip(("subject", "figure", "median", "unit"), figure, strict=True)) for figure in figures]
-    idle = [{"subject": "c", "figure": "statements", "median": 3, "unit": "/s"}]
-    machine = {"at": "2026-11-16T09:00:00+00:00", "cores": 2, "load_before": 0.1}
+    keys = ("subject", "figure", "median", "unit", "ratio_to_limit")
+    figures = [
+        ("a", "CPU", 12.34, "µs", None),
+        ("a", "buffers", 1234, "", None),
+        ("b", "CPU", 0.5, "µs", 0.25),
+        ("c", "statements", 3, "/s", None),
+    ]
+    measures = {
+        (subject, figure): dict(zip(keys, (subject, figure, *rest), strict=True)) for subject, figure, *rest in figures
+    }
+    columns = (
+        Column("CPU", ("CPU",)),
+        Column("of the limit", ("CPU",), "ratio_to_limit"),
+        Column("reads", ("buffers",)),
+    )
 
-    written = performance_page.section({"machine": machine, "questions": [{"measures": measures + idle}]})
+    by_first_column = performance_page.section(Table(("cost",), columns), [({}, measures)])
+    named = performance_page.section(
+        Table(("cost",), (Column("rate", ("CPU", "statements")),), ("c",)), [({}, measures)]
+    )
 
-    assert "| | CPU | buffers |\n|---|---|---|\n| a | 12.3 µs | 1,234 |\n| b | 0.500 µs | 7.0 |\n" in written
-    assert "| | statements |\n|---|---|\n| c | 3.0/s |\n" in written
+    assert by_first_column == (
+        "| | CPU | of the limit | reads |\n|---|---|---|---|\n| a | 12.3 µs | - | 1,234 |\n| b | 0.500 µs | 0.25 | - |\n"
+    )
+    assert named == "| | rate |\n|---|---|\n| c | 3.0/s |\n"
 
 
 FAULT = re.compile(r"^\| (\d+) \|.*\| ([^|]+) \|$", re.MULTILINE)

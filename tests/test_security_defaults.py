@@ -56,7 +56,7 @@ POINTS: dict[int, dict[str, list[str]]] = {
     3: {
         "api/test_conventions.py": ["test_security_3_unknown_fields_are_refused"],
         "api/test_access.py": ["test_security_3_another_payload_is_for_editors"],
-        "api/test_work.py": [
+        "api/test_request_cost.py": [
             "test_security_3_no_byte_of_a_body_is_read_before_the_role_is_known",
             "test_security_3_no_form_is_read_before_the_role_is_known",
         ],
@@ -69,8 +69,8 @@ POINTS: dict[int, dict[str, list[str]]] = {
         ],
         "api/test_templates.py": ["test_security_3_templates_of_commands_are_for_administrators"],
         "api/test_sync.py": ["test_security_3_commands_are_declared_by_administrators_only"],
-        f"{BUILTIN}/test_shell_command.py": ["test_nobody_chooses_a_user_or_limits_by_a_payload"],
-        f"{BUILTIN}/test_files.py": ["test_nobody_chooses_rights_by_a_payload"],
+        "handlers/builtin/test_shell.py": ["test_nobody_chooses_a_user_or_limits_by_a_payload"],
+        "handlers/builtin/test_files.py": ["test_nobody_chooses_rights_by_a_payload"],
     },
     4: {
         "test_security_defaults.py": ["test_security_4_nothing_stored_is_ever_run_as_code"],
@@ -78,10 +78,10 @@ POINTS: dict[int, dict[str, list[str]]] = {
     },
     5: {
         "test_security_defaults.py": ["test_security_5_only_the_api_and_the_embedded_server_listen"],
-        "engine/test_claimer.py": ["test_a_worker_claims_only_what_its_handlers_can_run"],
+        "engine/worker/test_claimer.py": ["test_a_worker_claims_only_what_its_handlers_can_run"],
     },
     6: {
-        f"{BUILTIN}/test_shell_command.py": [
+        "handlers/builtin/test_shell.py": [
             "test_the_shell_is_off_until_it_is_enabled",
             "test_a_worker_that_is_not_enabled_runs_nothing_even_if_it_is_asked",
             "test_only_listed_programs_are_started",
@@ -99,14 +99,14 @@ POINTS: dict[int, dict[str, list[str]]] = {
         ],
     },
     7: {
-        f"{BUILTIN}/test_egress.py": [
+        "handlers/builtin/test_egress.py": [
             "test_webhooks_do_not_reach_private_addresses",
             "test_webhooks_do_not_reach_private_addresses_in_disguise",
             "test_metadata_services_are_never_reached_not_even_by_the_allow_list",
             "test_https_is_the_default_and_http_needs_a_word_of_the_administrator",
             "test_urls_with_user_names_other_schemes_or_odd_addresses_are_refused",
         ],
-        f"{BUILTIN}/test_http_webhook.py": [
+        "handlers/builtin/test_webhook.py": [
             "test_dns_rebinding_between_check_and_connection_is_stopped",
             "test_one_private_address_among_public_ones_is_enough_to_refuse",
             "test_redirects_are_refused_and_not_followed",
@@ -118,13 +118,13 @@ POINTS: dict[int, dict[str, list[str]]] = {
         ],
     },
     8: {
-        f"{BUILTIN}/test_email_send.py": [
+        "handlers/builtin/test_email.py": [
             "test_header_and_envelope_injection_is_refused_when_the_job_is_created",
             "test_recipients_are_checked_against_the_policy",
         ],
     },
     9: {
-        f"{BUILTIN}/test_files.py": [
+        "handlers/builtin/test_files.py": [
             "test_a_path_cannot_lead_out_of_the_root",
             "test_what_merely_looks_like_the_way_up_is_a_name_like_any_other",
             "test_a_file_is_not_written_through_a_link",
@@ -134,20 +134,20 @@ POINTS: dict[int, dict[str, list[str]]] = {
         ],
     },
     10: {
-        f"{BUILTIN}/test_worker.py": [
+        "handlers/builtin/test_worker.py": [
             "test_a_worker_runs_what_comes_in_the_box_and_keeps_no_secret",
             "test_an_editors_webhook_gets_no_secret_that_is_not_bound_to_its_host",
         ],
         "api/test_secret_rights.py": ["test_security_10_the_first_use_of_a_secret_is_audited"],
-        f"{BUILTIN}/test_http_webhook.py": ["test_redaction_runs_before_truncation"],
-        f"{BUILTIN}/test_shell_command.py": ["test_secrets_reach_the_command_and_not_its_log"],
-        "domain/test_redaction.py": [
+        "handlers/builtin/test_webhook.py": ["test_redaction_runs_before_truncation"],
+        "handlers/builtin/test_shell.py": ["test_secrets_reach_the_command_and_not_its_log"],
+        "domain/values/test_redaction.py": [
             "test_values_under_keys_that_sound_like_secrets_are_hidden_but_references_may_be_seen",
             "test_what_stands_under_such_a_key_in_an_address_is_hidden",
         ],
     },
     11: {
-        "dashboard/test_foundations.py": [
+        "dashboard/test_app.py": [
             "test_every_answer_bears_the_strict_policy",
             "test_no_template_has_a_script_or_a_style_of_its_own",
             "test_the_session_cookie_is_out_of_reach",
@@ -166,7 +166,7 @@ POINTS: dict[int, dict[str, list[str]]] = {
             "test_security_12_exports_are_harmless_in_a_spreadsheet",
             "test_a_label_that_deceives_is_refused_at_every_door",
         ],
-        "cli/test_live.py": [
+        "cli/test_tail.py": [
             "test_tail_top_and_why_are_harmless_in_a_pipe",
             "test_an_export_on_a_terminal_moves_no_cursor",
         ],
@@ -186,7 +186,7 @@ POINTS: dict[int, dict[str, list[str]]] = {
     },
     14: {
         "test_security_defaults.py": ["test_security_14_the_audit_is_only_ever_added_to"],
-        "api/test_authors.py": ["test_security_14_a_one_off_of_an_administrators_handler_is_audited"],
+        "api/test_created_by.py": ["test_security_14_a_one_off_of_an_administrators_handler_is_audited"],
         "api/test_handlers.py": ["test_security_14_creating_and_draining_is_audited_with_who_and_where"],
         "api/test_operations.py": ["test_security_14_few_are_done_at_once_and_noted_in_one_row"],
         "dashboard/test_login.py": [
@@ -269,12 +269,11 @@ CODE_FROM_DATA = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle
 MAY_IMPORT_BY_NAME = {
     "__init__.py": "the public names, from a list of its own",
     "testing/__init__.py": "the public names for tests, from a list of its own",
-    "domain/civil_time.py": "the tzdata package, by its own name",
-    "cli/branches.py": "the commands, from a list of its own",
-    "contrib/django/program.py": "the modules of tasks that the settings of a Django project name",
-    "loading.py": "the program that somebody names on the command line",
-    "runners/child.py": "the program of the worker that started this child",
-    "store/interface.py": "its own parts, from a list of its own",
+    "domain/scheduling/civil_time.py": "the tzdata package, by its own name",
+    "cli/tree.py": "the commands, from a list of its own",
+    "contrib/django/app.py": "the modules of tasks that the settings of a Django project name",
+    "sdk/app_loader.py": "the program that is named on the command line",
+    "engine/runners/child.py": "the program of the worker that started this child",
 }
 
 
@@ -297,7 +296,12 @@ def test_security_4_nothing_stored_is_ever_run_as_code() -> None:
                     assert name in MAY_IMPORT_BY_NAME, f"{name}:{node.lineno}"
 
 
-MAY_LISTEN = {"api/server.py", "store/embedded/server.py", "store/embedded/cluster.py", "store/embedded/home.py"}
+MAY_LISTEN = {
+    "api/server.py",
+    "store/embedded/server.py",
+    "store/embedded/cluster.py",
+    "store/embedded/data_directory.py",
+}
 
 
 def test_security_5_only_the_api_and_the_embedded_server_listen() -> None:

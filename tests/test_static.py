@@ -1,4 +1,4 @@
-"""What can be seen without running: time, chance and SQL come in only where they may.
+"""What can be seen without running: time, chance and SQL come in only where they may, and a class name means one thing.
 
 Exceptions are listed, each with its reason; one that is no longer needed has to go.
 """
@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from timeball.store.migrate import all_migrations
-from timeball.store.statements import all_statements
+from timeball.store.db.migrate import all_migrations
+from timeball.store.db.statements import all_statements
 
 SOURCE = Path(__file__).parent.parent / "src" / "timeball"
 
@@ -21,8 +21,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "timeball"
 PURE = ("domain", "engine", "store")
 MAY_HAVE_TIME_OR_CHANCE = {
     "store/embedded/server.py": "waits for processes of the operating system, by the operating system's clock",
-    "store/keys.py": "keys must be unguessable, whatever seed a test has chosen",
-    "store/sessions.py": "sessions must be unguessable, whatever seed a test has chosen",
+    "store/access.py": "keys and sessions must be unguessable, whatever seed a test has chosen",
 }
 FORBIDDEN_MODULES = {"time", "random", "secrets"}
 FORBIDDEN_NAMES = {
@@ -35,18 +34,17 @@ FORBIDDEN_NAMES = {
 
 # SQL is in `.sql` files. Where it cannot be:
 MAY_SPEAK_SQL = {
-    "store/listing.py": "the audit, by whom and of what",
-    "store/composing.py": "counts and explains the composed queries",
-    "store/execution_search.py": "the filtered lists of executions, composed room by room",
-    "store/job_search.py": "the filtered lists of jobs",
-    "store/leads.py": "what leads to the jobs of those lists",
-    "store/searching.py": "the conditions of a search, for those lists",
+    "store/search/listing.py": "the audit, by whom and of what",
+    "store/search/scan.py": "counts and explains the composed queries",
+    "store/search/executions.py": "the filtered lists of executions, composed table by table",
+    "store/search/jobs.py": "the filtered lists of jobs and what leads to them",
+    "store/search/conditions.py": "the conditions of a search, for those lists",
     "store/history.py": "partitions bear the day in their name",
-    "store/migrate.py": "asks which migrations have been applied, before there is a schema",
-    "store/postgres.py": "counts the shards when it opens",
-    "store/database.py": "sends a notification",
-    "engine/listener.py": "probes its connection",
-    "testing/databases.py": "tells the server of a test session to read its configuration again",
+    "store/db/migrate.py": "asks which migrations have been applied, before there is a schema",
+    "store/store.py": "counts the shards when it opens",
+    "store/db/database.py": "sends a notification",
+    "engine/node.py": "probes its connection",
+    "testing/environment.py": "tells the server of a test session to read its configuration again",
 }
 SQL = re.compile(
     r"\b(SELECT\s.+|INSERT\s+INTO\s|UPDATE\s+\w+(\.\w+)?\s+SET\s|DELETE\s+FROM\s|LOCK\s+TABLE\s|(ALTER|CREATE|DROP)\s+(TABLE|INDEX)\s)",
@@ -285,3 +283,27 @@ def test_migrations_are_numbered_without_gaps_and_no_number_is_taken_twice() -> 
     numbers = [migration.number for migration in all_migrations()]
 
     assert numbers == list(range(1, len(numbers) + 1))
+
+
+# names
+
+
+def classes_by_name(sources: dict[str, str]) -> dict[str, list[str]]:
+    homes: dict[str, list[str]] = {}
+    for file, text in sources.items():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(f"{file}:{node.lineno}")
+    return homes
+
+
+def test_no_two_classes_have_the_same_name() -> None:
+    sources = {str(path.relative_to(SOURCE)): path.read_text() for path in SOURCE.rglob("*.py")}
+
+    assert {name: homes for name, homes in classes_by_name(sources).items() if len(homes) > 1} == {}
+
+
+def test_a_class_name_used_twice_does_not_go_unseen() -> None:
+    homes = classes_by_name({"a.py": "class Run: ...", "b.py": "def f():\n    class Run: ..."})
+
+    assert homes == {"Run": ["a.py:1", "b.py:2"]}

@@ -1,7 +1,7 @@
 """`python -m bench.peers.page`: write the figures of `bench/results/peers.json` into `docs/explanation/peers.md`, and draw them.
 
 Only what stands between the markers of the page is replaced; the words around it are written by hand.
-Whoever has something to say about a question of a run may add a `note` to it in the JSON.
+A `note` of a question in the JSON is shown above its table.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ PICTURE = RESULTS / "peers.svg"
 BEGIN, END = "<!-- figures: written by `make peers-page` -->", "<!-- end of figures -->"
 _SIZES = {
     "short": "A run with `SHORT=1`: few jobs and one round, which shows that everything works and not how fast it is.",
-    "usual": "The usual run.",
     "full": "The long run (`FULL=1`).",
 }
 
@@ -57,14 +56,20 @@ def _occasion(page: Page) -> str:
     state = "quiet" if is_quiet(machine) else f"busy (load {load:.1f}): only large differences mean something"
     day, hour = machine["at"][:10], machine["at"][11:16]
     asked = f"Asked on {day} at {hour} UTC; the machine was {state}."
-    return "\n".join([asked, _SIZES[page["size"]], *([page["note"]] if "note" in page else [])])
+    return "\n".join(
+        [
+            asked,
+            *([_SIZES[page["size"]]] if page["size"] in _SIZES else []),
+            *([page["note"]] if "note" in page else []),
+        ]
+    )
 
 
 def _ahead(page: Page) -> str:
-    """Where a peer is better than Timeball, nobody should have to look for it."""
+    """The peers that are better than Timeball, figure by figure: a reader need not look for them."""
     compared = [(figure, ahead(page, figure)) for figure in figures_of(page)]
     lines = [f"- {figure}: {', '.join(better)}" for figure, better in compared if better]
-    return "\n".join(["Better than Timeball:", "", *lines] if lines else ["Better than Timeball: nobody."])
+    return "\n".join(["Better than Timeball:", "", *lines] if lines else ["Better than Timeball: none."])
 
 
 def _settings(pages: Iterable[Page]) -> Iterator[str]:
@@ -72,7 +77,7 @@ def _settings(pages: Iterable[Page]) -> Iterator[str]:
     for page in pages:
         for peer in page["peers"]:
             said.setdefault((peer["subject"], peer["version"], peer["settings"]), []).append(page["question"])
-    head = ["", "version", "asked about", "settings"]
+    head = ["", "version", "questions", "settings"]
     body = [[subject, version, ", ".join(asked), says] for (subject, version, says), asked in said.items()]
     yield "### The settings"
     yield in_markdown([head, *sorted(body, key=lambda row: _place(row[0]))])

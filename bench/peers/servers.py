@@ -15,7 +15,7 @@ import psycopg
 from redis import Redis, RedisError
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-from tests.queues import running_redis
+from tests.support.broker_servers import running_redis
 
 from bench.lab import clear_shelter
 from bench.seasoning import season

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from timeball.version import __version__
 
 if TYPE_CHECKING:
-    from timeball.app import Timeball
     from timeball.client import AsyncClient, Client
-    from timeball.current import OutsideRun, current
+    from timeball.config.settings import Settings
+    from timeball.current import Cancel, OutsideRun, Retry, Snooze, current
     from timeball.errors import (
         Conflict,
         ExecutionFailed,
@@ -33,11 +33,10 @@ if TYPE_CHECKING:
         TimeballError,
         TooManyRequests,
     )
-    from timeball.handles import AsyncHandlerHandle, Call, Enqueueable, HandlerHandle, SyncHandlerHandle
-    from timeball.outcomes import Cancel, Retry, Snooze
-    from timeball.runs import Run
-    from timeball.settings import Settings
-    from timeball.transactions import ConnectionUnknown
+    from timeball.sdk.app import Timeball
+    from timeball.sdk.handlers import AsyncHandlerHandle, Call, Enqueueable, HandlerHandle, SyncHandlerHandle
+    from timeball.sdk.runs import Run
+    from timeball.sdk.transactions import ConnectionUnknown
 
 __all__ = [
     "AsyncClient",
@@ -74,29 +73,29 @@ __all__ = [
     "current",
 ]
 
-_HOME = {
+_MODULES = {
     "AsyncClient": "client",
     "Client": "client",
-    "AsyncHandlerHandle": "handles",
-    "Call": "handles",
-    "Cancel": "outcomes",
-    "ConnectionUnknown": "transactions",
-    "Enqueueable": "handles",
-    "HandlerHandle": "handles",
+    "AsyncHandlerHandle": "sdk.handlers",
+    "Call": "sdk.handlers",
+    "Cancel": "current",
+    "ConnectionUnknown": "sdk.transactions",
+    "Enqueueable": "sdk.handlers",
+    "HandlerHandle": "sdk.handlers",
     "OutsideRun": "current",
-    "Retry": "outcomes",
-    "Run": "runs",
-    "Settings": "settings",
-    "Snooze": "outcomes",
-    "SyncHandlerHandle": "handles",
-    "Timeball": "app",
+    "Retry": "current",
+    "Run": "sdk.runs",
+    "Settings": "config.settings",
+    "Snooze": "current",
+    "SyncHandlerHandle": "sdk.handlers",
+    "Timeball": "sdk.app",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"timeball.{_HOME.get(name, 'errors')}"), name)
+    value = getattr(import_module(f"timeball.{_MODULES.get(name, 'errors')}"), name)
     globals()[name] = value
     return value
 

@@ -1,17 +1,4 @@
-"""What a handler can know and do while it runs.
-
-    from timeball import current
-
-    def import_pages(source: str) -> None:
-        for number, page in enumerate(pages := fetch(source)):
-            if current.cancelled:
-                raise Cancel("asked to stop")
-            current.progress(number / len(pages), f"page {number}")
-
-It works in coroutines, in threads and in isolated child processes: a context variable holds the `RunContext` of the attempt.
-A process that a handler forks inherits the variable and with it the worker's connections, which it must not use;
-there every use raises `OutsideRun`, and a copy that returns from the handler is ended (`end_forked_copy`).
-"""
+"""What a handler can read, report and ask for while it runs: `current`, and `Snooze`, `Retry` and `Cancel`."""
 
 from __future__ import annotations
 
@@ -19,25 +6,80 @@ import os
 import sys
 from collections.abc import Callable
 from contextvars import ContextVar
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from timeball.clock import Clock
-from timeball.domain.execution import Claimed
-from timeball.domain.ids import show_execution, show_job
-from timeball.domain.log_buffer import MAX_LINE_CHARACTERS
-from timeball.domain.text import clean, shorten
+from timeball.domain.execution import MAX_LINE_CHARACTERS, ClaimedExecution
+from timeball.domain.values.ids import format_execution_id, format_job_id
+from timeball.domain.values.text import clean_text, shorten_text
+from timeball.domain.values.wording import Duration, format_duration, parse_duration
 from timeball.errors import TimeballError
 
 if TYPE_CHECKING:
     import asyncio
 
+
+# What a handler can say instead of returning a result or failing.
+#
+# return Snooze("30s")                 run me again in 30 s; this try does not count
+# raise Retry(after="5m")              this try failed; the next one after 5 minutes, if any are left
+# raise Cancel("the order is gone")    give this execution up, for good and without being a failure
+#
+# They are words of control, not errors: they pass through `except Exception`, as `asyncio.CancelledError` does.
+
+
+class ControlSignal(BaseException):
+    """What `Snooze`, `Retry` and `Cancel` have in common: each may be raised or returned."""
+
+
+class Snooze(ControlSignal):
+    """Run this execution again after a span; the try does not count."""
+
+    def __init__(self, delay: Duration) -> None:
+        self.delay: timedelta = parse_duration(delay, "delay")
+        super().__init__(f"snoozed for {format_duration(self.delay)}")
+
+
+class Retry(ControlSignal):
+    """This try has failed; make the next one after a span, or after the usual back-off.
+
+    It counts against `max_retries` as any failure. Raised `from` an error, that error is the one recorded.
+    """
+
+    def __init__(self, reason: str | None = None, *, after: Duration | None = None) -> None:
+        self.after: timedelta | None = None if after is None else parse_duration(after, "after")
+        super().__init__(reason if reason is not None else "the handler asked for another try")
+
+
+class Cancel(ControlSignal):
+    """Give this execution up: it ends as cancelled, with the reason."""
+
+    def __init__(self, reason: str = "cancelled by its handler") -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+# What a handler can know and do while it runs.
+#
+# from timeball import current
+#
+# def import_pages(source: str) -> None:
+# for number, page in enumerate(pages := fetch(source)):
+# if current.cancelled:
+# raise Cancel("asked to stop")
+# current.progress(number / len(pages), f"page {number}")
+#
+# It works in coroutines, in threads and in isolated child processes: a context variable holds the `RunContext` of the attempt.
+# A process that a handler forks inherits the variable and with it the worker's connections, which it must not use;
+# there every use raises `OutsideRun`, and a copy that returns from the handler is ended (`end_forked_copy`).
+
 _EX_SOFTWARE = 70
 _LONGEST_NOTE = 1_000
 
 
-class _Process:
+class _CurrentProcess:
     """The number of this process: asked for once, and again in a copy of it. Asking the kernel costs as much as a small handler."""
 
     __slots__ = ("number",)
@@ -50,7 +92,7 @@ class _Process:
         self.number = os.getpid()
 
 
-_PROCESS = _Process()
+_PROCESS = _CurrentProcess()
 
 
 class OutsideRun(TimeballError):
@@ -59,7 +101,7 @@ class OutsideRun(TimeballError):
     code = "outside_run"
 
 
-class Halt(StrEnum):
+class StopReason(StrEnum):
     """Why a running attempt is asked to stop."""
 
     TIMEOUT = "timeout"
@@ -67,7 +109,7 @@ class Halt(StrEnum):
     SHUTDOWN = "shutdown"
 
 
-class RunSink(Protocol):
+class AttemptSink(Protocol):
     """Where the words of one attempt go. Called from any thread; must be quick and must not raise."""
 
     def emit_log(self, at: datetime, level: str, message: str) -> None:
@@ -77,7 +119,7 @@ class RunSink(Protocol):
         """Note how far the attempt is, from 0 to 1; the last report counts."""
 
 
-class RunContext:
+class AttemptContext:
     """One running attempt, as its handler, its runner and the executor share it.
 
     *open_sink* is called once, when the attempt first has something to say; most never do.
@@ -96,10 +138,12 @@ class RunContext:
         "task",
     )
 
-    def __init__(self, claimed: Claimed, clock: Clock, open_sink: Callable[[RunContext], RunSink]) -> None:
+    def __init__(
+        self, claimed: ClaimedExecution, clock: Clock, open_sink: Callable[[AttemptContext], AttemptSink]
+    ) -> None:
         self.claimed = claimed
         self.clock = clock
-        self.halted: Halt | None = None
+        self.halted: StopReason | None = None
         self.halt_reason = ""
         # Whether the handler has seen that it is to stop: what it returns after that is no success.
         self.has_noticed = False
@@ -108,10 +152,10 @@ class RunContext:
         # The task that the attempt runs in, where whoever began it knows: asking the event loop costs as much as a small handler.
         self.task: asyncio.Task[Any] | None = None
         self._open_sink = open_sink
-        self._sink: RunSink | None = None
+        self._sink: AttemptSink | None = None
         self._pid = _PROCESS.number
 
-    def halt(self, why: Halt, reason: str = "") -> None:
+    def halt(self, why: StopReason, reason: str = "") -> None:
         """Ask the attempt to stop; the first reason stands. For the executor, on its loop."""
         if self.is_halted:
             return
@@ -145,24 +189,24 @@ class RunContext:
 
     def emit_log(self, level: str, message: str) -> None:
         """Add a line to the log of the attempt; whatever it is, the database and the wire can hold it."""
-        line = shorten(clean(message), MAX_LINE_CHARACTERS)
+        line = shorten_text(clean_text(message), MAX_LINE_CHARACTERS)
         self._open().emit_log(self.clock.now(), _level(level), line)
 
     def report_progress(self, fraction: float, note: str | None) -> None:
         """Note how far the attempt is; what is no number from 0 to 1 is taken as the nearer end."""
-        note = None if note is None else shorten(clean(note), _LONGEST_NOTE)
+        note = None if note is None else shorten_text(clean_text(note), _LONGEST_NOTE)
         self._open().report_progress(_fraction(fraction), note)
 
-    def _open(self) -> RunSink:
+    def _open(self) -> AttemptSink:
         if self._sink is None:
             self._sink = self._open_sink(self)
         return self._sink
 
 
-RUNNING: ContextVar[RunContext] = ContextVar("timeball_running")
+RUNNING: ContextVar[AttemptContext] = ContextVar("timeball_running")
 
 
-def end_forked_copy(context: RunContext) -> None:
+def end_forked_copy(context: AttemptContext) -> None:
     """End this process at once if it is a copy made by `os.fork()` inside of the handler; else do nothing.
 
     To be called where a handler has returned: the copy must not go on as if it were the worker.
@@ -185,12 +229,12 @@ class Current:
     @property
     def execution_id(self) -> str:
         """The execution's id: the same in every attempt, so it can serve as an idempotency key."""
-        return show_execution(_running().claimed.id)
+        return format_execution_id(_running().claimed.id)
 
     @property
     def job_id(self) -> str:
         """The id of the job."""
-        return show_job(_running().claimed.job_id)
+        return format_job_id(_running().claimed.job_id)
 
     @property
     def attempt(self) -> int:
@@ -227,7 +271,7 @@ class Current:
 
     def log(self, message: str, level: str = "info", **fields: Any) -> None:
         """Add a line to the execution's log: `current.log("sent", to=address)` reads `sent to='a@b.co'`."""
-        words = [clean(message), *(f"{name}={_shown(value)}" for name, value in fields.items())]
+        words = [clean_text(message), *(f"{name}={_shown(value)}" for name, value in fields.items())]
         _running().emit_log(level, " ".join(words))
 
     def progress(self, fraction: float, note: str | None = None) -> None:
@@ -238,7 +282,7 @@ class Current:
 current = Current()
 
 
-def _running() -> RunContext:
+def _running() -> AttemptContext:
     context = RUNNING.get(None)
     if context is None:
         raise OutsideRun("timeball.current was used outside of a running handler")
@@ -254,7 +298,7 @@ def _shown(value: Any) -> str:
     try:
         return repr(value)
     except Exception as error:  # a line in the log is not worth an attempt
-        return f"<its repr cannot be had: {clean(error)}>"
+        return f"<its repr cannot be had: {clean_text(error)}>"
 
 
 def _fraction(value: Any) -> float:
@@ -270,5 +314,5 @@ _LEVELS = frozenset({"debug", "info", "warning", "error", "critical"})
 
 
 def _level(name: str) -> str:
-    lowered = clean(name).lower()
+    lowered = clean_text(name).lower()
     return lowered if lowered in _LEVELS else "info"

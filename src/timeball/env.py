@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from uuid import UUID
 
 from timeball.clock import Clock, SystemClock
-from timeball.domain.ids import new_id, new_ids
+from timeball.domain.values.ids import new_id, new_ids
 
 
 def _no_fault(_point: str) -> None:

@@ -31,6 +31,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 
+def quote_text(text: str, limit: int = 60) -> str:
+    """*text* as it may stand in a message: short, and without control characters."""
+    short = text if len(text) <= limit else text[: limit - 1] + "…"
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in short)
+
+
 class TimeballError(Exception):
     """The root: `except TimeballError` catches all that Timeball itself raises.
 
@@ -213,7 +219,7 @@ class StoreUnavailable(StoreError):
     code = "store_unavailable"
 
 
-class Unwritable(StoreError):
+class UnstorableValue(StoreError):
     """The database cannot hold what it was given: the fault is in the data, and the same data will be refused again."""
 
     code = "unwritable"
@@ -241,7 +247,7 @@ class EmbeddedServerError(TimeballError):
         self.hint = hint
 
 
-class LoopEnded(TimeballError):
+class LoopClosed(TimeballError):
     """The event loop of a process was stopped, or all its tasks were cancelled, by something that ran in it."""
 
     code = "loop_ended"

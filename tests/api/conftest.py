@@ -10,18 +10,18 @@ import httpx
 import pytest
 
 from tests.conftest import FreshDatabase
-from tests.servers import PostgresServer, Servers, ServiceMissing, give_up_on
+from tests.support.servers import PostgresServer, Servers, ServiceMissing, give_up_on
 from timeball.api.app import make_api
 from timeball.api.server import ApiServer
+from timeball.application.commands import Commands
 from timeball.client.in_process import InProcessTransport
-from timeball.commands import Commands
-from timeball.dashboard.app import make_front
+from timeball.config.settings import Settings
+from timeball.dashboard.app import make_web_app
 from timeball.env import Env
-from timeball.handlers.box import Box
-from timeball.settings import Settings
-from timeball.store.placing import AuditEntry
-from timeball.store.postgres import Store
-from timeball.wiring import FrontParts, catalogue_of, front_parts
+from timeball.handlers.builtin import BuiltinHandlers
+from timeball.runtime import ServerRuntime, make_catalogue, make_server_runtime
+from timeball.store.store import Store
+from timeball.store.types import AuditEntry
 
 ROLES = ("viewer", "operator", "editor", "admin")
 
@@ -41,19 +41,19 @@ def fresh_database(servers: Servers, template_of: Callable[[PostgresServer], str
 
 def checking_commands(settings: Settings, store: Store) -> Commands:
     """Commands that know the handlers in the box."""
-    box = Box(settings, store.env.clock, settings.data_dir, store.history)
-    return Commands(store, store.env, catalogue_of(box))
+    box = BuiltinHandlers(settings, store.env.clock, settings.data_dir, store.history)
+    return Commands(store, store.env, make_catalogue(box))
 
 
 @pytest.fixture
-def parts(store: Store) -> FrontParts:
+def parts(store: Store) -> ServerRuntime:
     """What the API is made of, over the test's store."""
     settings = Settings()
-    return front_parts(settings, store, checking_commands(settings, store))
+    return make_server_runtime(settings, store, checking_commands(settings, store))
 
 
 @pytest.fixture
-async def client(parts: FrontParts) -> AsyncIterator[httpx.AsyncClient]:
+async def client(parts: ServerRuntime) -> AsyncIterator[httpx.AsyncClient]:
     """A program on the same machine, without a key."""
     transport = InProcessTransport(make_api(parts))
     headers = {"Content-Type": "application/json"}
@@ -64,7 +64,7 @@ async def client(parts: FrontParts) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @pytest.fixture
-def make_key(parts: FrontParts) -> Callable[[str], Awaitable[dict[str, str]]]:
+def make_key(parts: ServerRuntime) -> Callable[[str], Awaitable[dict[str, str]]]:
     """Makes a key of a role, as the header that carries it."""
 
     async def make(role: str) -> dict[str, str]:
@@ -110,8 +110,8 @@ class ApiThread:
         store = Store(self._dsn, Env())
         await store.open(migrates=False)
         self._loop = asyncio.get_running_loop()
-        front = front_parts(self._settings, store, checking_commands(self._settings, store))
-        self._server = ApiServer(front, make_front(front))
+        front = make_server_runtime(self._settings, store, checking_commands(self._settings, store))
+        self._server = ApiServer(front, make_web_app(front))
         await self._server.open()
         self.greeting = await self._server.greeting()
         self._started.set()

@@ -12,19 +12,19 @@ import pytest
 
 from tests.api.conftest import ROLES
 from tests.api.test_conventions import check_problem
-from tests.factories import FAILURE, claim_all, enqueue, found, make_job, make_node, record, table
+from tests.support.factories import FAILURE, claim_all, enqueue, found, make_job, make_node, record, table
 from timeball.api.app import make_api
-from timeball.api.auth import Gate, is_loopback
-from timeball.commands import Commands
+from timeball.api.auth import KeyAuthenticator, is_loopback
+from timeball.application.commands import Commands
+from timeball.config.settings import Settings
+from timeball.domain.bulk_operation import OperationAction
 from timeball.domain.execution import Failed
-from timeball.domain.operation import OperationAction
 from timeball.errors import InvalidInput, NotFound
-from timeball.hosting import Known, host_gate
-from timeball.settings import Settings
-from timeball.store.placing import AuditEntry
-from timeball.store.postgres import Store
+from timeball.runtime import ServerRuntime
+from timeball.sdk.embedding import HostIdentity, make_host_authenticator
+from timeball.store.store import Store
+from timeball.store.types import AuditEntry
 from timeball.testing import VirtualClock
-from timeball.wiring import FrontParts
 
 MakeKey = Callable[[str], Awaitable[dict[str, str]]]
 NEW = {"handler": "h"}
@@ -110,7 +110,7 @@ ROUTES: list[tuple[str, str, Any, str, int]] = [
 ]
 
 
-def test_the_table_has_every_route(parts: FrontParts) -> None:
+def test_the_table_has_every_route(parts: ServerRuntime) -> None:
     described = {
         (method.upper(), path.removeprefix("/api/v1"), operation["x-role"])
         for path, operations in make_api(parts).openapi()["paths"].items()
@@ -133,8 +133,8 @@ async def test_security_2_every_route_is_for_its_role(
     for method, pattern, body, least, expected in ROUTES:
         for role in ("none", *ROLES):
             job = await make_job(store, interval_seconds=3600)
-            template = await commands.create_template(f"template of {job.id}", {"handler": "h"})
-            operation = await commands.start_operation(OperationAction.CANCEL, [execution])
+            template = await commands.templates.create(f"template of {job.id}", {"handler": "h"})
+            operation = await commands.operations.start(OperationAction.CANCEL, [execution])
             path = pattern.format(
                 job=job.id,
                 execution=execution,
@@ -159,7 +159,7 @@ async def test_security_2_every_route_is_for_its_role(
 
 
 async def test_security_2_keys_are_hashed_expire_and_are_revoked(
-    client: httpx.AsyncClient, parts: FrontParts, store: Store, clock: VirtualClock
+    client: httpx.AsyncClient, parts: ServerRuntime, store: Store, clock: VirtualClock
 ) -> None:
     audit = AuditEntry("test")
     key, token = await parts.keys.create("viewer", "a", timedelta(days=90), audit)
@@ -215,7 +215,9 @@ async def test_the_audit_names_the_key(client: httpx.AsyncClient, store: Store, 
 # the open mode
 
 
-async def test_security_1_the_first_key_closes_the_door_for_good(client: httpx.AsyncClient, parts: FrontParts) -> None:
+async def test_security_1_the_first_key_closes_the_door_for_good(
+    client: httpx.AsyncClient, parts: ServerRuntime
+) -> None:
     assert (await client.get("/jobs")).status_code == 200
 
     key, _ = await parts.keys.create("admin", "a", None, AuditEntry("test"))
@@ -228,8 +230,8 @@ async def test_security_1_the_first_key_closes_the_door_for_good(client: httpx.A
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.com", ""])
-async def test_security_1_no_other_address_without_keys(parts: FrontParts, host: str) -> None:
-    gate = Gate(parts.keys, host)
+async def test_security_1_no_other_address_without_keys(parts: ServerRuntime, host: str) -> None:
+    gate = KeyAuthenticator(parts.keys, host)
 
     with pytest.raises(InvalidInput, match="without any key"):
         await gate.refuse_to_start_open(host)
@@ -240,8 +242,8 @@ async def test_security_1_no_other_address_without_keys(parts: FrontParts, host:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
-async def test_security_1_loopback_is_open_in_development(parts: FrontParts, host: str) -> None:
-    gate = Gate(parts.keys, host)
+async def test_security_1_loopback_is_open_in_development(parts: ServerRuntime, host: str) -> None:
+    gate = KeyAuthenticator(parts.keys, host)
 
     await gate.refuse_to_start_open(host)
 
@@ -305,8 +307,8 @@ def test_the_default_address_is_loopback() -> None:
     ("known", "name"),
     [("editor", "host"), (("ada", "editor"), "host:ada"), (None, None), (("key:1 x", "viewer"), "host:key:1 x")],
 )
-async def test_what_auth_returns_becomes_the_caller(known: Known, name: str | None) -> None:
-    gate = host_gate(_NoKeys(), lambda _headers: known)
+async def test_what_auth_returns_becomes_the_caller(known: HostIdentity, name: str | None) -> None:
+    gate = make_host_authenticator(_NoKeys(), lambda _headers: known)
 
     caller = await gate.identify({"type": "http", "method": "GET", "headers": []})
 

@@ -11,12 +11,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.api.test_conventions import check_problem
-from tests.factories import enqueue, make_job, make_recurring
-from tests.insights.support import ran
-from timeball.api.icalendar import escaped, folded
-from timeball.domain.ids import show_execution, show_job
-from timeball.insights import calendar
-from timeball.store.postgres import Store
+from tests.application.queries.support import ran
+from tests.support.factories import enqueue, make_job, make_recurring
+from timeball.api.resources.calendars import escaped, folded
+from timeball.application.queries import calendar
+from timeball.domain.values.ids import format_execution_id, format_job_id
+from timeball.store.store import Store
 from timeball.testing import VirtualClock
 
 Event = dict[str, str]
@@ -94,7 +94,7 @@ async def test_a_calendar_is_one_that_programs_read(
             "DURATION": "PT90S",
             "SUMMARY": "nightly",
             "DESCRIPTION": f"{job.rule.describe()}\nhandler {job.handler}\nqueue batch\nusually takes 1 min 30 s",
-            "URL": f"http://localhost:8080/jobs/{show_job(job.id)}",
+            "URL": f"http://localhost:8080/jobs/{format_job_id(job.id)}",
             "CATEGORIES": "batch",
             "TRANSP": "TRANSPARENT",
         }
@@ -110,7 +110,7 @@ async def test_what_runs_often_is_a_whole_day_with_how_often(client: httpx.Async
         ("20260302", "ping-partners, 1,439 times"),
         ("20260303", "ping-partners, 2,880 times"),
     ]
-    assert [one["UID"] for one in events] == [f"{show_job(job.id)}/2026-03-0{day}@timeball" for day in (2, 3)]
+    assert [one["UID"] for one in events] == [f"{format_job_id(job.id)}/2026-03-0{day}@timeball" for day in (2, 3)]
     assert all("DURATION" not in one for one in events)
 
 
@@ -131,8 +131,8 @@ async def test_one_queue_alone_and_one_offs_lead_to_their_execution(client: http
     answer = await client.get("/calendar.ics", params={"queue": "mail"})
 
     (event,) = events_of(answer.content)
-    assert event["UID"] == f"{show_execution(run)}@timeball"
-    assert event["URL"].endswith(f"/executions/{show_execution(run)}")
+    assert event["UID"] == f"{format_execution_id(run)}@timeball"
+    assert event["URL"].endswith(f"/executions/{format_execution_id(run)}")
     assert "X-WR-CALNAME:Timeball: mail" in lines_of(answer.content)
     assert "has not run yet" in event["DESCRIPTION"]
 
@@ -146,7 +146,7 @@ async def test_the_calendar_of_a_job(client: httpx.AsyncClient, store: Store) ->
     march = [f"202603{day:02}T030000Z" for day in range(3, 32)]
     assert [one["DTSTART"] for one in events_of(answer.content)] == [*march, "20260401T030000Z"]
     assert "X-WR-CALNAME:Timeball: nightly" in lines_of(answer.content)
-    assert answer.headers["content-disposition"] == f'attachment; filename="{show_job(job.id)}.ics"'
+    assert answer.headers["content-disposition"] == f'attachment; filename="{format_job_id(job.id)}.ics"'
     check_problem(await client.get("/jobs/nobody/calendar.ics"), 404, "not_found")
 
 

@@ -17,10 +17,10 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from timeball.api.connections import Connections
+from timeball.api.server import HttpConnections
+from timeball.config.file_limit import is_out_of_files
+from timeball.config.settings import ApiSettings, load_settings
 from timeball.errors import SettingsError
-from timeball.loops import is_out_of_files
-from timeball.settings import ApiSettings, load_settings
 
 HEAD = b"POST / HTTP/1.1\r\nHost: localhost\r\n"
 
@@ -39,7 +39,7 @@ class Watch:
 class Served:
     """Connections of a server that listens, and what its application was sent."""
 
-    connections: Connections
+    connections: HttpConnections
     watch: Watch
     port: int
     bodies: list[int] = field(default_factory=list)
@@ -85,7 +85,7 @@ async def serve() -> AsyncIterator[Serve]:
 
     async def start(**settings: Any) -> Served:
         watch = Watch()
-        served = Served(Connections(ApiSettings(**settings), watch), watch, 0)
+        served = Served(HttpConnections(ApiSettings(**settings), watch), watch, 0)
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             size, more = 0, scope["path"] != "/unread"
@@ -279,9 +279,9 @@ def test_running_out_of_files_is_known_by_its_cause() -> None:
 def test_every_process_may_open_as_many_files_as_the_system_allows() -> None:
     program = (
         "import resource, json; resource.setrlimit(resource.RLIMIT_NOFILE, (300, 900));"
-        "from timeball.cli.nodes import run_on_best_loop\n"
+        "from timeball.cli.nodes import run_event_loop\n"
         "async def show(): print(json.dumps(resource.getrlimit(resource.RLIMIT_NOFILE)))\n"
-        "run_on_best_loop(show())"
+        "run_event_loop(show())"
     )
 
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, cwd=Path.cwd())

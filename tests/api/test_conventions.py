@@ -17,19 +17,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.factories import FAILURE, claim_all, enqueue, found, record, table
+from tests.support.factories import FAILURE, claim_all, enqueue, found, record, table
 from timeball.api.app import make_api
-from timeball.api.door import QUESTIONS
-from timeball.api.export import cell
+from timeball.api.middleware import READ_ONLY_POSTS
 from timeball.api.openapi import served_below
-from timeball.commands import Commands
+from timeball.api.responses import cell
+from timeball.application.commands.bulk import OperationCommands
+from timeball.application.commands.executions import ExecutionCommands
+from timeball.application.commands.jobs import JobCommands
+from timeball.application.commands.templates import TemplateCommands
 from timeball.domain.execution import Failed
-from timeball.domain.ids import show, show_execution
-from timeball.domain.redaction import REDACTED
+from timeball.domain.values.ids import format_execution_id, format_id
+from timeball.domain.values.redaction import REDACTED
 from timeball.errors import StoreUnavailable
-from timeball.store.postgres import Store
+from timeball.runtime import ServerRuntime
+from timeball.store.store import Store
 from timeball.testing import VirtualClock
-from timeball.wiring import FrontParts
 
 PROBLEM_FIELDS = {"type", "title", "status", "detail", "instance", "code", "errors", "hint", "request_id"}
 
@@ -180,7 +183,7 @@ async def test_a_post_under_a_key_is_done_once(client: httpx.AsyncClient, store:
     assert len(await table(store, "job")) == 1
 
 
-async def test_a_key_in_flight_is_refused(client: httpx.AsyncClient, parts: FrontParts, store: Store) -> None:
+async def test_a_key_in_flight_is_refused(client: httpx.AsyncClient, parts: ServerRuntime, store: Store) -> None:
     body = orjson.dumps({"handler": "h"})
     await parts.requests.begin("local", "k", sha256(b"\0".join((b"/api/v1/jobs", b"", body))).digest())
 
@@ -207,7 +210,7 @@ async def test_a_request_that_is_cut_off_is_not_done_twice(client: httpx.AsyncCl
 
 
 async def test_a_wait_ends_with_the_process_and_its_answer_is_kept(
-    client: httpx.AsyncClient, parts: FrontParts, store: Store
+    client: httpx.AsyncClient, parts: ServerRuntime, store: Store
 ) -> None:
     await client.post("/jobs", json={"handler": "h", "name": "a"})
     parts.live.close()
@@ -238,9 +241,10 @@ async def test_a_key_whose_request_failed_may_be_used_again(client: httpx.AsyncC
     assert (refused.status_code, accepted.status_code) == (422, 201)
 
 
-def lose_first_answer(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+def lose_first_answer(monkeypatch: pytest.MonkeyPatch, command: tuple[type, str]) -> None:
     """Let a command be done, and its caller be told that the database has gone; the first time."""
-    done = getattr(Commands, command)
+    kind, name = command
+    done = getattr(kind, name)
     failures = [StoreUnavailable("gone")]
 
     async def fails_once(*given: Any, **named: Any) -> Any:
@@ -249,18 +253,26 @@ def lose_first_answer(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
             raise failures.pop()
         return result
 
-    monkeypatch.setattr(Commands, command, fails_once)
+    monkeypatch.setattr(kind, name, fails_once)
 
 
-UNANSWERED = {
-    "trigger": ("/jobs/minutely/trigger", {}),
-    "retry": ("/jobs/enqueued/retry", {}),
-    "backfill": ("/jobs/minutely/backfill", {"start": "2026-03-02T12:00:00Z", "end": "2099-01-01T00:00:00Z"}),
-    "create": ("/jobs", {"handler": "h"}),
-    "create_all": ("/jobs/bulk", {"jobs": [{"handler": "h"}, {"handler": "g"}]}),
-    "enqueue_many": ("/jobs/bulk", {"jobs": [{"handler": "h"}, {"handler": "h"}]}),
-    "create each": ("/jobs/bulk", {"mode": "per_item", "jobs": [{"handler": "h"}, {"handler": "h"}]}),
-    "use_template": ("/templates/t/use", {}),
+UNANSWERED: dict[str, tuple[tuple[type, str], str, dict[str, Any]]] = {
+    "trigger": ((ExecutionCommands, "trigger"), "/jobs/minutely/trigger", {}),
+    "retry": ((ExecutionCommands, "retry"), "/jobs/enqueued/retry", {}),
+    "backfill": (
+        (ExecutionCommands, "backfill"),
+        "/jobs/minutely/backfill",
+        {"start": "2026-03-02T12:00:00Z", "end": "2099-01-01T00:00:00Z"},
+    ),
+    "create": ((JobCommands, "create"), "/jobs", {"handler": "h"}),
+    "create_all": ((JobCommands, "create_all"), "/jobs/bulk", {"jobs": [{"handler": "h"}, {"handler": "g"}]}),
+    "enqueue_many": ((JobCommands, "enqueue_many"), "/jobs/bulk", {"jobs": [{"handler": "h"}, {"handler": "h"}]}),
+    "create each": (
+        (JobCommands, "create"),
+        "/jobs/bulk",
+        {"mode": "per_item", "jobs": [{"handler": "h"}, {"handler": "h"}]},
+    ),
+    "use_template": ((TemplateCommands, "use"), "/templates/t/use", {}),
 }
 
 
@@ -270,8 +282,8 @@ async def test_what_was_done_though_the_answer_is_a_failure_is_not_done_again_un
 ) -> None:
     await client.post("/jobs", json={"handler": "h", "name": "minutely", "interval_seconds": 60})
     await client.post("/templates", json={"name": "t", "job": {"handler": "h"}})
-    command, (path, body) = case.split()[0], UNANSWERED[case]
-    if command == "retry":
+    command, path, body = UNANSWERED[case]
+    if case == "retry":
         ended = await enqueue(store)
         await record(store, [found(claimed) for claimed in await claim_all(store)])
         path = f"/executions/{ended}/retry"
@@ -290,7 +302,7 @@ async def test_what_was_done_though_the_answer_is_a_failure_is_not_done_again_un
     assert again.is_success
     after = await executions(store)
     assert set(made) <= set(after)
-    assert [one for one in after if show_execution(one) not in again.text] == []
+    assert [one for one in after if format_execution_id(one) not in again.text] == []
     assert (await ask("k")).headers["idempotent-replayed"] == "true"
     assert (await ask("another")).is_success
     assert len(await executions(store)) >= 2 * len(after) > 0
@@ -305,9 +317,7 @@ async def test_what_was_done_though_the_answer_is_a_failure_is_not_done_again_un
         ("/dead-letter/retry", {"ids": ["ended"]}),
     ],
 )
-@pytest.mark.parametrize(
-    ("failing", "most_at_once"), [("start_operation", 500), ("work_off", 500), ("start_operation", 0)]
-)
+@pytest.mark.parametrize(("failing", "most_at_once"), [("start", 500), ("run", 500), ("start", 0)])
 async def test_an_operation_that_was_begun_though_the_answer_is_a_failure_is_not_begun_again_under_its_key(
     client: httpx.AsyncClient,
     store: Store,
@@ -321,9 +331,9 @@ async def test_an_operation_that_was_begun_though_the_answer_is_a_failure_is_not
     ended = await enqueue(store, max_retries=0)
     await record(store, [found(claimed, Failed(FAILURE)) for claimed in await claim_all(store)])
     if body.get("ids") == ["ended"]:
-        body = body | {"ids": [show_execution(ended)]}
-    monkeypatch.setattr("timeball.api.many.MOST_AT_ONCE", most_at_once)
-    lose_first_answer(monkeypatch, failing)
+        body = body | {"ids": [format_execution_id(ended)]}
+    monkeypatch.setattr("timeball.api.resources.operations.MAX_INLINE", most_at_once)
+    lose_first_answer(monkeypatch, (OperationCommands, failing))
 
     async def ask() -> httpx.Response:
         return await client.post(path, json=body, headers={"Idempotency-Key": "k"})
@@ -332,8 +342,8 @@ async def test_an_operation_that_was_begun_though_the_answer_is_a_failure_is_not
 
     check_problem(first, 503, "store_unavailable")
     (operation,) = await table(store, "operation")
-    assert (again.status_code, again.json()["id"]) == (202, show("op", operation["id"]))
-    assert len(await executions(store)) == (1 if failing == "work_off" else 0)
+    assert (again.status_code, again.json()["id"]) == (202, format_id("op", operation["id"]))
+    assert len(await executions(store)) == (1 if failing == "run" else 0)
 
 
 async def executions(store: Store) -> list[UUID]:
@@ -471,7 +481,7 @@ async def test_an_optional_body_may_be_left_out_with_its_media_type(client: http
 # description
 
 
-def test_every_route_is_described_with_an_example_and_a_role(parts: FrontParts) -> None:
+def test_every_route_is_described_with_an_example_and_a_role(parts: ServerRuntime) -> None:
     schema = make_api(parts).openapi()
 
     for path, operations in schema["paths"].items():
@@ -490,7 +500,7 @@ def test_every_route_is_described_with_an_example_and_a_role(parts: FrontParts) 
     assert len(schema["paths"]) >= 35
 
 
-def test_every_example_fits_its_own_schema(parts: FrontParts) -> None:
+def test_every_example_fits_its_own_schema(parts: ServerRuntime) -> None:
     document = make_api(parts).openapi()
     examples = [
         (f"{method} {path} {status}", media)
@@ -513,7 +523,7 @@ def test_every_example_fits_its_own_schema(parts: FrontParts) -> None:
     assert len(examples) > 500
 
 
-def test_bounds_servers_and_tags_are_told_in_the_words_of_openapi(parts: FrontParts) -> None:
+def test_bounds_servers_and_tags_are_told_in_the_words_of_openapi(parts: ServerRuntime) -> None:
     document = served_below(make_api(parts).openapi(), "/jobs")
 
     interval = document["components"]["schemas"]["JobIn"]["properties"]["interval_seconds"]
@@ -614,8 +624,8 @@ async def test_what_changes_nothing_is_not_remembered(
     assert await table(store, "idempotency_key") == []
 
 
-def test_every_question_of_a_viewer_is_known_as_one(parts: FrontParts) -> None:
+def test_every_question_of_a_viewer_is_known_as_one(parts: ServerRuntime) -> None:
     paths = make_api(parts).openapi()["paths"]
     asked = {path for path, verbs in paths.items() if verbs.get("post", {}).get("x-role") == "viewer"}
 
-    assert asked | {"/api/v1/handlers/check"} == QUESTIONS
+    assert asked | {"/api/v1/handlers/check"} == READ_ONLY_POSTS

@@ -8,12 +8,11 @@ import httpx
 import pytest
 
 from tests.api.test_conventions import check_problem
-from tests.factories import FAILURE, claim_all, enqueue, found, record, seconds, table
-from timeball.domain.dead_letters import NO_FINGERPRINT
+from tests.support.factories import FAILURE, claim_all, enqueue, found, record, seconds, table
 from timeball.domain.execution import ErrorInfo, Failed, parse_states
-from timeball.domain.search import ExecutionFilter, PageRequest
-from timeball.store.listing import Listing
-from timeball.store.postgres import Store
+from timeball.domain.search import NO_FINGERPRINT, ExecutionFilter, PageRequest, where
+from timeball.store.search.listing import ListingStore
+from timeball.store.store import Store
 from timeball.testing import VirtualClock
 
 NAMELESS = ErrorInfo(type="KilledError", message="gone")
@@ -118,9 +117,9 @@ async def test_those_without_a_fingerprint_are_found_by_search_too(client: httpx
 
 
 async def test_those_without_a_fingerprint_are_read_in_the_order_of_their_index(store: Store) -> None:
-    wanted = ExecutionFilter(states=parse_states(["dead"]), fingerprint=NO_FINGERPRINT, is_unsettled=True)
+    wanted = ExecutionFilter(where(status=parse_states(["dead"]), fingerprint=NO_FINGERPRINT, settled="no"))
 
-    plan = await Listing(store.database, store.jobs).explain_executions(wanted, PageRequest(limit=50))
+    plan = await ListingStore(store.database).explain_executions(wanted, PageRequest(limit=50))
 
     assert "fingerprint IS NULL" in plan
     assert "fingerprint_id_idx" in plan

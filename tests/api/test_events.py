@@ -13,19 +13,19 @@ import httpx
 import pytest
 
 from tests.api.conftest import checking_commands
-from tests.factories import claim_all, enqueue, found, make_recurring, record
-from timeball.api import event_stream
+from tests.support.factories import claim_all, enqueue, found, make_recurring, record
 from timeball.api.app import make_api
+from timeball.api.resources import events as events_resource
 from timeball.api.server import ApiServer
+from timeball.application.commands import Commands
 from timeball.client import AsyncClient
 from timeball.client.in_process import InProcessTransport
 from timeball.clock import SystemClock
-from timeball.commands import Commands
+from timeball.config.settings import ApiSettings, Settings
 from timeball.env import Env
-from timeball.settings import ApiSettings, Settings
-from timeball.store.placing import AuditEntry
-from timeball.store.postgres import Store
-from timeball.wiring import FrontParts, front_parts
+from timeball.runtime import ServerRuntime, make_server_runtime
+from timeball.store.store import Store
+from timeball.store.types import AuditEntry
 
 MakeKey = Callable[[str], Awaitable[dict[str, str]]]
 
@@ -36,7 +36,7 @@ async def store(open_store: Callable[..., Awaitable[Store]]) -> Store:
 
 
 @pytest.fixture
-async def streaming(parts: FrontParts) -> AsyncIterator[httpx.AsyncClient]:
+async def streaming(parts: ServerRuntime) -> AsyncIterator[httpx.AsyncClient]:
     """A client that reads an answer while it is made."""
     transport = InProcessTransport(make_api(parts))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost/api/v1") as opened:
@@ -112,7 +112,7 @@ async def test_a_stream_that_cannot_be_taken_up_says_so(streaming: httpx.AsyncCl
 async def test_a_quiet_stream_says_that_it_is_there(
     streaming: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_stream, "KEEP_ALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(events_resource, "KEEP_ALIVE_SECONDS", 0.05)
 
     async with events_of(streaming) as events:
         await anext(events)
@@ -171,7 +171,7 @@ async def test_a_question_about_one_job(client: httpx.AsyncClient, store: Store)
     job = await make_recurring(store, name="nightly")
     start = (await client.get("/events", params={"wait": "0s"})).json()
     await run_one(store)
-    await Commands(store, store.env).trigger(job.id)
+    await Commands(store, store.env).executions.trigger(job.id)
     await record(store, [found(claimed) for claimed in await claim_all(store)])
 
     answer = await client.get("/events", params={"since": start["next_cursor"], "wait": "1s", "job": "nightly"})
@@ -191,8 +191,8 @@ async def test_a_cursor_that_is_none_is_refused_with_a_hint(client: httpx.AsyncC
 
 async def test_a_server_that_ends_does_not_wait_for_its_streams(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     # So that uvicorn itself does not cut them off.
-    monkeypatch.setattr("timeball.api.server._LAST_WORDS_SECONDS", 3600)
-    parts = front_parts(Settings(port=0), store, Commands(store, store.env))
+    monkeypatch.setattr("timeball.api.server._SHUTDOWN_SECONDS", 3600)
+    parts = make_server_runtime(Settings(port=0), store, Commands(store, store.env))
     server = ApiServer(parts)
     await server.open()
     running = asyncio.ensure_future(server.run())
@@ -211,9 +211,9 @@ async def test_a_server_that_ends_does_not_wait_for_its_streams(store: Store, mo
 
 async def test_a_reader_that_reads_nothing_is_given_up(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """It fills its own buffers, then it is hung up on; nothing piles up here."""
-    monkeypatch.setattr(event_stream, "SEND_SECONDS", 0.2)
-    parts = front_parts(Settings(port=0), store, Commands(store, store.env))
-    monkeypatch.setattr(event_stream.EventStreamResponse, "_texts", _endless)
+    monkeypatch.setattr(events_resource, "SEND_SECONDS", 0.2)
+    parts = make_server_runtime(Settings(port=0), store, Commands(store, store.env))
+    monkeypatch.setattr(events_resource.EventStreamResponse, "_texts", _endless)
     server = ApiServer(parts)
     await server.open()
     running = asyncio.ensure_future(server.run())
@@ -235,7 +235,7 @@ async def _endless(_self: object, _listener: object) -> AsyncIterator[bytes]:
         yield b": " + b"x" * 100_000 + b"\n\n"
 
 
-async def test_our_own_client_follows_the_stream(parts: FrontParts, store: Store) -> None:
+async def test_our_own_client_follows_the_stream(parts: ServerRuntime, store: Store) -> None:
     async with AsyncClient("http://localhost", transport=InProcessTransport(make_api(parts))) as client:
         told = client.events(types="execution.succeeded")
         first = asyncio.ensure_future(anext(told))
@@ -254,9 +254,9 @@ async def test_our_own_client_follows_the_stream(parts: FrontParts, store: Store
 
 
 async def test_a_revoked_key_ends_its_open_streams_though_events_flow(
-    parts: FrontParts, streaming: httpx.AsyncClient, make_key: MakeKey, store: Store, monkeypatch: pytest.MonkeyPatch
+    parts: ServerRuntime, streaming: httpx.AsyncClient, make_key: MakeKey, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_stream, "KEEP_ALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(events_resource, "KEEP_ALIVE_SECONDS", 0.05)
     viewer, admin = await make_key("viewer"), await make_key("admin")
     (key,) = [key for key in await parts.keys.list() if key.role == "viewer"]
     async with events_of(streaming, headers=viewer) as leaving, events_of(streaming, headers=admin) as staying:
@@ -273,9 +273,9 @@ async def test_a_revoked_key_ends_its_open_streams_though_events_flow(
 
 
 async def test_an_expired_key_ends_its_open_stream(
-    parts: FrontParts, streaming: httpx.AsyncClient, store: Store, monkeypatch: pytest.MonkeyPatch
+    parts: ServerRuntime, streaming: httpx.AsyncClient, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_stream, "KEEP_ALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(events_resource, "KEEP_ALIVE_SECONDS", 0.05)
     _, token = await parts.keys.create("viewer", "short", timedelta(hours=1), AuditEntry("test"))
     async with events_of(streaming, headers={"Authorization": f"Bearer {token}"}) as events:
         await anext(events)
@@ -292,7 +292,7 @@ async def test_a_stream_ends_after_its_longest_time(
     store: Store,
 ) -> None:
     settings = Settings(api=ApiSettings(stream_minutes=0.002))
-    api = make_api(front_parts(settings, store, checking_commands(settings, store)))
+    api = make_api(make_server_runtime(settings, store, checking_commands(settings, store)))
     async with (
         httpx.AsyncClient(transport=InProcessTransport(api), base_url="http://localhost:8080/api/v1") as client,
         asyncio.timeout(30),

@@ -9,13 +9,13 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.factories import FAILURE, claim_all, found, make_node, record
+from tests.support.factories import FAILURE, claim_all, found, make_node, record
+from timeball.config.settings import Settings
 from timeball.domain.execution import Failed
-from timeball.domain.ids import show_execution
-from timeball.handlers.box import Box
-from timeball.settings import Settings
-from timeball.store.postgres import Store
-from timeball.wiring import FrontParts, catalogue_of
+from timeball.domain.values.ids import format_execution_id
+from timeball.handlers.builtin import BuiltinHandlers
+from timeball.runtime import ServerRuntime, make_catalogue
+from timeball.store.store import Store
 
 MakeKey = Callable[[str], Awaitable[dict[str, str]]]
 GOOD = {"handler": "http.webhook", "payload": {"url": "https://example.com"}}
@@ -106,9 +106,9 @@ async def test_the_catalogue_tells_of_every_handler(client: httpx.AsyncClient, s
     assert (await client.get("/handlers/nobody")).status_code == 404
 
 
-def test_the_example_of_every_handler_is_one_that_it_takes(parts: FrontParts) -> None:
+def test_the_example_of_every_handler_is_one_that_it_takes(parts: ServerRuntime) -> None:
     settings = Settings()
-    catalogue = catalogue_of(Box(settings, parts.env.clock, settings.data_dir))
+    catalogue = make_catalogue(BuiltinHandlers(settings, parts.env.clock, settings.data_dir))
 
     for entry in catalogue.entries():
         check = catalogue.checker(entry.name)
@@ -164,8 +164,10 @@ PLANTED = {"command": "id", "args": ["--", "root"]}
 
 async def run_of(store: Store, execution: str) -> tuple[str, dict[str, Any]]:
     """Handler and payload with which a worker is given an execution; it ends well."""
-    claims = {show_execution(each.id): each for each in await claim_all(store, handlers=["shell.command", "test.echo"])}
-    await store.rooms.finish_succeeded([found(claimed) for claimed in claims.values()])
+    claims = {
+        format_execution_id(each.id): each for each in await claim_all(store, handlers=["shell.command", "test.echo"])
+    }
+    await store.executions.finish_succeeded([found(claimed) for claimed in claims.values()])
     return claims[execution].handler, json.loads(claims[execution].payload)
 
 

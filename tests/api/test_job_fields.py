@@ -10,9 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from timeball.api.schemas.jobs import JobIn, JobOut
-from timeball.cli.fields import FIELDS_OF_A_JOB
-from timeball.cli.job_files import read_jobs
+from timeball.api.models.jobs import JobIn, JobOut
+from timeball.cli.files import JOB_FIELDS, read_jobs
 from timeball.domain.job import SPEC_FIELDS, JobSpec
 
 # A value for each field that is not its default; texts that look like numbers must stay texts.
@@ -144,7 +143,7 @@ def test_every_field_has_a_value_here_that_is_not_its_default() -> None:
     defaults = {name: field.default for name, field in JobSpec.__dataclass_fields__.items()}
     given = {name: value for fields in (*JOBS.values(), ENQUEUED) for name, value in fields.items()}
 
-    assert set(given) == SPEC_FIELDS == set(FIELDS_OF_A_JOB) == set(JobIn.model_fields) - {"unchecked"}
+    assert set(given) == SPEC_FIELDS == set(JOB_FIELDS) == set(JobIn.model_fields) - {"unchecked"}
     assert set(JobOut.model_fields) >= SPEC_FIELDS
     assert not [name for name, value in given.items() if value == defaults[name]]
 

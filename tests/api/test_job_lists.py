@@ -9,20 +9,27 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.factories import claim_all, enqueue, found, make_job, record
-from timeball.commands import Commands
+from tests.support.factories import claim_all, enqueue, found, make_job, record
+from timeball.application.commands import Commands
 from timeball.domain.execution import ErrorInfo, ExecutionState, Failed
-from timeball.domain.ids import ExecutionId, JobId
 from timeball.domain.job import JobStatus
-from timeball.domain.query import JOB_FIELDS, parse_query
-from timeball.domain.schedule import ScheduleKind
-from timeball.domain.search import JobFilter, JobOrder, Page, PageRequest
-from timeball.store import job_search, leads, stretches
-from timeball.store.composing import Reader
-from timeball.store.job_search import JobSearch
-from timeball.store.leads import jobs_led_to
-from timeball.store.postgres import Store
-from timeball.wiring import FrontParts
+from timeball.domain.scheduling.schedule import ScheduleKind
+from timeball.domain.search import (
+    JOB_FIELDS,
+    JobFilter,
+    JobOrder,
+    PageRequest,
+    ResultPage,
+    SearchRelation,
+    parse_query,
+    where,
+)
+from timeball.domain.values.ids import ExecutionId, JobId
+from timeball.runtime import ServerRuntime
+from timeball.store.search import jobs, scan
+from timeball.store.search.jobs import JobListQuery, candidate_jobs
+from timeball.store.search.scan import QueryReader
+from timeball.store.store import Store
 
 RUNNING, DEAD = ExecutionState.RUNNING, ExecutionState.DEAD
 
@@ -43,7 +50,7 @@ async def furnish(store: Store) -> None:
     await record(store, [found(one, Failed(error)) for one in await claim_all(store, handlers=["app:three"])])
     await one_off("cancelled", after=50)
     cancelled = (await claimed_id(store, "cancelled"),)
-    await commands.cancel(cancelled)
+    await commands.executions.cancel(cancelled)
     await one_off("running", handler="app:four")
     await claim_all(store, handlers=["app:four"])
     await one_off("ready", queue="mail")
@@ -55,9 +62,9 @@ async def furnish(store: Store) -> None:
     await make_job(store, name="report-hourly", description="every", interval_seconds=3600)
     await make_job(store, name="by-hand", description="manual")
     paused = await make_job(store, name="resting", description="paused", interval_seconds=60)
-    await commands.pause(paused.id)
+    await commands.jobs.pause(paused.id)
     gone = await make_job(store, name="gone", description="deleted", interval_seconds=60, tags=("red",))
-    await commands.delete(gone.id)
+    await commands.jobs.delete(gone.id)
 
 
 async def claimed_id(store: Store, called: str) -> ExecutionId:
@@ -71,24 +78,24 @@ ALL = ALIVE | {"succeeded", "dead", "cancelled", "paused"}
 
 FILTERS: dict[str, tuple[JobFilter, set[str]]] = {
     "everything": (JobFilter(), ALL),
-    "active": (JobFilter(status=JobStatus.ACTIVE), ALIVE),
-    "paused": (JobFilter(status=JobStatus.PAUSED), {"paused"}),
-    "finished": (JobFilter(status=JobStatus.FINISHED), {"succeeded", "dead", "cancelled"}),
-    "last dead": (JobFilter(states=(DEAD,)), {"dead"}),
-    "last dead or running": (JobFilter(states=(DEAD, RUNNING)), {"dead", "running"}),
-    "last cancelled": (JobFilter(states=(ExecutionState.CANCELLED,)), {"cancelled"}),
-    "last succeeded": (JobFilter(states=(ExecutionState.SUCCEEDED,)), {"succeeded"}),
-    "queued": (JobFilter(states=(ExecutionState.QUEUED,)), {"ready", "blocked", "blocked too"}),
-    "retrying": (JobFilter(states=(ExecutionState.RETRYING,)), {"retrying"}),
-    "scheduled": (JobFilter(states=(ExecutionState.SCHEDULED,)), {"later", "cron", "every"}),
-    "cron": (JobFilter(kind=ScheduleKind.CRON), {"cron"}),
-    "handler": (JobFilter(handler="app:two"), {"dead"}),
-    "queue": (JobFilter(queue="mail"), {"ready"}),
-    "tag": (JobFilter(tag="red"), {"later", "cron"}),
+    "active": (JobFilter(where(status=JobStatus.ACTIVE)), ALIVE),
+    "paused": (JobFilter(where(status=JobStatus.PAUSED)), {"paused"}),
+    "finished": (JobFilter(where(status=JobStatus.FINISHED)), {"succeeded", "dead", "cancelled"}),
+    "last dead": (JobFilter(where(status=(DEAD,))), {"dead"}),
+    "last dead or running": (JobFilter(where(status=(DEAD, RUNNING))), {"dead", "running"}),
+    "last cancelled": (JobFilter(where(status=(ExecutionState.CANCELLED,))), {"cancelled"}),
+    "last succeeded": (JobFilter(where(status=(ExecutionState.SUCCEEDED,))), {"succeeded"}),
+    "queued": (JobFilter(where(status=(ExecutionState.QUEUED,))), {"ready", "blocked", "blocked too"}),
+    "retrying": (JobFilter(where(status=(ExecutionState.RETRYING,))), {"retrying"}),
+    "scheduled": (JobFilter(where(status=(ExecutionState.SCHEDULED,))), {"later", "cron", "every"}),
+    "cron": (JobFilter(where(kind=ScheduleKind.CRON)), {"cron"}),
+    "handler": (JobFilter(where(handler="app:two")), {"dead"}),
+    "queue": (JobFilter(where(queue="mail")), {"ready"}),
+    "tag": (JobFilter(where(tag="red")), {"later", "cron"}),
     "named": (JobFilter(is_named=True), NAMED),
-    "name": (JobFilter(search="REPORT"), {"cron", "every"}),
-    "payload": (JobFilter(payload='"user": 42'), {"dead"}),
-    "tag and kind": (JobFilter(tag="red", kind=ScheduleKind.CRON), {"cron"}),
+    "name": (JobFilter(where(SearchRelation.CONTAINS, name="REPORT")), {"cron", "every"}),
+    "payload": (JobFilter(where(SearchRelation.CONTAINS, payload='"user": 42')), {"dead"}),
+    "tag and kind": (JobFilter(where(tag="red", kind=ScheduleKind.CRON)), {"cron"}),
     "in words": (JobFilter(terms=parse_query("tag:red -kind:cron", JOB_FIELDS)), {"later"}),
     "status in words": (JobFilter(terms=parse_query("status:paused,dead", JOB_FIELDS)), {"paused", "dead"}),
     "a bare word": (JobFilter(terms=parse_query("report", JOB_FIELDS)), {"cron", "every"}),
@@ -97,12 +104,12 @@ FILTERS: dict[str, tuple[JobFilter, set[str]]] = {
 }
 
 
-async def walk(parts: FrontParts, wanted: JobFilter, order: JobOrder, limit: int) -> list[str]:
+async def walk(parts: ServerRuntime, wanted: JobFilter, order: JobOrder, limit: int) -> list[str]:
     """What all pages show, by following their cursors."""
     shown: list[str] = []
     cursor: str | None = None
     while True:
-        page = await parts.insights.jobs(wanted, order, PageRequest(limit=limit, cursor=cursor))
+        page = await parts.queries.jobs(wanted, order, PageRequest(limit=limit, cursor=cursor))
         shown += [view.job.description or "" for view in page.items]
         cursor = page.next_cursor
         if cursor is None:
@@ -110,14 +117,14 @@ async def walk(parts: FrontParts, wanted: JobFilter, order: JobOrder, limit: int
 
 
 async def test_every_filter_finds_the_same_by_leads_by_stretches_and_by_numbers(
-    store: Store, parts: FrontParts, monkeypatch: pytest.MonkeyPatch
+    store: Store, parts: ServerRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await furnish(store)
     now = store.env.clock.now()
     dated = {
-        "created": (JobFilter(created_from=now - timedelta(days=1)), NAMED),
-        "created before": (JobFilter(created_until=now - timedelta(days=39)), ALL - NAMED),
-        "due": (JobFilter(due_from=now, due_until=now + timedelta(hours=2)), {"every"}),
+        "created": (JobFilter(where(after=now - timedelta(days=1))), NAMED),
+        "created before": (JobFilter(where(before=now - timedelta(days=39))), ALL - NAMED),
+        "due": (JobFilter(where(due_after=now, due_before=now + timedelta(hours=2))), {"every"}),
     }
     for name, (wanted, expected) in (FILTERS | dated).items():
         newest = await walk(parts, wanted, JobOrder.NEWEST, 5)
@@ -126,26 +133,26 @@ async def test_every_filter_finds_the_same_by_leads_by_stretches_and_by_numbers(
         assert set(await walk(parts, wanted, JobOrder.NAME, 5)) == expected & NAMED, name
 
         with monkeypatch.context() as patch:
-            patch.setattr(stretches, "SEARCH_SECONDS", 0)
-            patch.setattr(stretches, "FIRST_STRETCH", 3)
-            patch.setattr(stretches, "STRETCH", 4)
-            patch.setattr(leads, "LONGEST", 0)
+            patch.setattr(scan, "SCAN_SECONDS", 0)
+            patch.setattr(scan, "FIRST_CHUNK", 3)
+            patch.setattr(scan, "CHUNK", 4)
+            patch.setattr(scan, "MAX_CANDIDATES", 0)
             assert await walk(parts, wanted, JobOrder.NEWEST, 2) == newest, name
             assert set(await walk(parts, wanted, JobOrder.NAME_BACKWARDS, 1)) == expected & NAMED, name
 
 
 @pytest.mark.parametrize(("stretch", "longest"), [(10_000, 10_000), (2, 0)])
 async def test_numbered_pages_and_totals_are_the_same_however_they_are_found(
-    store: Store, parts: FrontParts, monkeypatch: pytest.MonkeyPatch, stretch: int, longest: int
+    store: Store, parts: ServerRuntime, monkeypatch: pytest.MonkeyPatch, stretch: int, longest: int
 ) -> None:
     await furnish(store)
-    monkeypatch.setattr(stretches, "FIRST_STRETCH", stretch)
-    monkeypatch.setattr(stretches, "STRETCH", stretch)
-    monkeypatch.setattr(leads, "LONGEST", longest)
+    monkeypatch.setattr(scan, "FIRST_CHUNK", stretch)
+    monkeypatch.setattr(scan, "CHUNK", stretch)
+    monkeypatch.setattr(scan, "MAX_CANDIDATES", longest)
 
-    async def numbered(page: int) -> Page[Any]:
+    async def numbered(page: int) -> ResultPage[Any]:
         request = PageRequest(limit=4, page=page, with_total=True)
-        return await parts.insights.jobs(JobFilter(status=JobStatus.ACTIVE), JobOrder.NEWEST, request)
+        return await parts.queries.jobs(JobFilter(where(status=JobStatus.ACTIVE)), JobOrder.NEWEST, request)
 
     pages = [await numbered(page) for page in (1, 2, 3, 4)]
 
@@ -158,13 +165,13 @@ async def test_numbered_pages_and_totals_are_the_same_however_they_are_found(
 
 @pytest.mark.parametrize(("exact_up_to", "is_exact"), [(len(ALIVE), True), (len(ALIVE) - 1, False)])
 async def test_who_asks_only_about_how_many_there_are_is_told_by_a_few(
-    store: Store, parts: FrontParts, monkeypatch: pytest.MonkeyPatch, exact_up_to: int, is_exact: bool
+    store: Store, parts: ServerRuntime, monkeypatch: pytest.MonkeyPatch, exact_up_to: int, is_exact: bool
 ) -> None:
     await furnish(store)
-    monkeypatch.setattr(job_search, "_FEW", 3)
+    monkeypatch.setattr(jobs, "_SAMPLE", 3)
     request = PageRequest(limit=2, with_total=True, exact_up_to=exact_up_to)
 
-    total = (await parts.insights.jobs(JobFilter(status=JobStatus.ACTIVE), JobOrder.NEWEST, request)).total
+    total = (await parts.queries.jobs(JobFilter(where(status=JobStatus.ACTIVE)), JobOrder.NEWEST, request)).total
 
     assert total is not None
     assert (total.count, total.is_exact) == (len(ALIVE), is_exact)
@@ -196,8 +203,8 @@ async def test_a_search_among_very_many_jobs_says_how_far_it_has_come(
 ) -> None:
     await fill(store, 2_500)
     await enqueue(store, handler="test.echo")
-    monkeypatch.setattr(stretches, "SEARCH_SECONDS", 0)
-    monkeypatch.setattr(stretches, "STRETCH", 1_000)
+    monkeypatch.setattr(scan, "SCAN_SECONDS", 0)
+    monkeypatch.setattr(scan, "CHUNK", 1_000)
 
     pages = [(await client.get("/jobs", params={"handler": "nobody"})).json()]
     while pages[-1]["has_more"]:
@@ -228,10 +235,10 @@ async def test_a_stretch_reads_no_more_than_its_rows(store: Store, belief: str) 
     async with store.database.connection() as connection:
         await connection.execute(_AHEAD, store.env.clock.now(), ROWS)
         await connection.execute("ANALYZE" if belief == "fresh statistics" else _FORGET)
-    reader = Reader(store.database)
+    reader = QueryReader(store.database)
 
     for name, (wanted, _) in FILTERS.items():
-        search = JobSearch(reader, wanted, JobOrder.NEWEST, None)
+        search = JobListQuery(reader, wanted, JobOrder.NEWEST, None)
         end = await search.end(None, 1_000)
         plan = await search.explain(None, end, 51)
         touched = sum(int(rows) * int(loops) for rows, loops in re.findall(r"rows=(\d+)(?:\.\d+)? loops=(\d+)", plan))
@@ -247,10 +254,10 @@ async def test_what_is_rare_is_led_to(store: Store, belief: str) -> None:
     await furnish(store)
     async with store.database.connection() as connection:
         await connection.execute("ANALYZE" if belief == "fresh statistics" else _FORGET)
-    reader = Reader(store.database)
+    reader = QueryReader(store.database)
     without = {"everything", "finished", "last succeeded", "handler", "queue", "payload", "payload in words"}
 
     for name, (wanted, expected) in FILTERS.items():
-        led_to = await jobs_led_to(reader, wanted)
+        led_to = await candidate_jobs(reader, wanted)
         assert (led_to is None) == (name in without), name
         assert led_to is None or len(expected) <= len(led_to) < 20, name

@@ -9,13 +9,13 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from tests.factories import FAILURE, claim_all, enqueue, found, make_job, make_owner, record, seconds, table
+from tests.support.factories import FAILURE, claim_all, enqueue, found, make_job, make_owner, record, seconds, table
 from timeball.api.app import make_api
 from timeball.domain.execution import Failed, Succeeded
 from timeball.domain.job import RESERVED_NAMES
-from timeball.store.postgres import Store
+from timeball.runtime import ServerRuntime
+from timeball.store.store import Store
 from timeball.testing import VirtualClock
-from timeball.wiring import FrontParts
 
 DAILY = {
     "name": "daily-report",
@@ -298,9 +298,9 @@ async def test_executions_are_filtered_by_the_words_people_use(client: httpx.Asy
         return {item["id"] for item in response.json()["data"]}
 
     def shown(execution_id: Any) -> str:
-        from timeball.domain.ids import show_execution
+        from timeball.domain.values.ids import format_execution_id
 
-        return show_execution(execution_id)
+        return format_execution_id(execution_id)
 
     assert await listed(status="completed") == {shown(succeeded)}
     assert await listed(status="pending") == {shown(scheduled)}
@@ -317,10 +317,10 @@ async def test_executions_are_filtered_by_the_words_people_use(client: httpx.Asy
 
 
 async def test_logs_are_read_by_cursor(client: httpx.AsyncClient, store: Store, clock: VirtualClock) -> None:
-    from timeball.store.history import LogLine
+    from timeball.store.types import LogRecord
 
     execution_id = await enqueue(store)
-    lines = [LogLine(execution_id, 1, number, clock.now(), "info", f"line {number}") for number in range(1, 6)]
+    lines = [LogRecord(execution_id, 1, number, clock.now(), "info", f"line {number}") for number in range(1, 6)]
     await store.history.write_log(lines)
     url = f"/executions/{execution_id}/logs"
 
@@ -449,7 +449,7 @@ async def test_a_queue_is_found_by_whatever_name_it_has(client: httpx.AsyncClien
 
 
 async def test_workers_and_schedulers_are_listed_and_drained(client: httpx.AsyncClient, store: Store) -> None:
-    from tests.factories import make_node
+    from tests.support.factories import make_node
 
     await make_node(store, slots=7, handlers=("h",))
     await make_owner(store)
@@ -506,7 +506,7 @@ async def test_the_audit_names_who_did_what(client: httpx.AsyncClient, clock: Vi
     assert len((await client.get("/audit", params={"actor": "nobody"})).json()["data"]) == 0
 
 
-def test_no_job_can_be_called_like_a_route(parts: FrontParts) -> None:
+def test_no_job_can_be_called_like_a_route(parts: ServerRuntime) -> None:
     paths = make_api(parts).openapi()["paths"]
     behind_jobs = {path.split("/")[4] for path in paths if path.startswith("/api/v1/jobs/")}
 

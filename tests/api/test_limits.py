@@ -10,14 +10,14 @@ import pytest
 from tests.api.conftest import checking_commands
 from tests.api.test_conventions import check_problem
 from timeball.api.app import make_api
-from timeball.api.limits import Bucket, Limits
-from timeball.api.problems import Refusal
+from timeball.api.errors import HttpProblem
+from timeball.api.limits import RateLimiter, TokenBucket
 from timeball.client.in_process import InProcessTransport
-from timeball.settings import ApiSettings, Settings
-from timeball.store.placing import AuditEntry
-from timeball.store.postgres import Store
+from timeball.config.settings import ApiSettings, Settings
+from timeball.runtime import make_server_runtime
+from timeball.store.store import Store
+from timeball.store.types import AuditEntry
 from timeball.testing import VirtualClock
-from timeball.wiring import front_parts
 
 
 class Watch:
@@ -33,12 +33,12 @@ def watch() -> Watch:
     return Watch()
 
 
-def limits(watch: Callable[[], float], **settings: float) -> Limits:
-    return Limits(ApiSettings(**settings), watch)
+def limits(watch: Callable[[], float], **settings: float) -> RateLimiter:
+    return RateLimiter(ApiSettings(**settings), watch)
 
 
 def test_a_bucket_fills_steadily_and_never_over_its_rim() -> None:
-    bucket = Bucket(size=2, rate=0.5, level=2, filled_at=0)
+    bucket = TokenBucket(size=2, rate=0.5, level=2, filled_at=0)
 
     assert [bucket.wait_for(1, 0), bucket.wait_for(1, 0)] == [0, 0]
     assert bucket.wait_for(1, 1) == 1
@@ -47,7 +47,7 @@ def test_a_bucket_fills_steadily_and_never_over_its_rim() -> None:
 
 
 def test_what_is_larger_than_the_bucket_is_let_through_when_it_is_full() -> None:
-    bucket = Bucket(size=2, rate=1, level=2, filled_at=0)
+    bucket = TokenBucket(size=2, rate=1, level=2, filled_at=0)
 
     assert bucket.wait_for(50, 0) == 0
     assert bucket.wait_for(50, 1) == 1
@@ -57,7 +57,7 @@ def test_every_caller_has_limits_of_their_own(watch: Watch) -> None:
     ours = limits(watch, requests_per_second=0.1, request_burst=1)
     ours.begin("a")
 
-    with pytest.raises(Refusal, match="more than") as refused:
+    with pytest.raises(HttpProblem, match="more than") as refused:
         ours.begin("a")
 
     assert (refused.value.status, refused.value.headers) == (429, {"Retry-After": "10"})
@@ -70,7 +70,7 @@ def test_requests_under_way_are_counted_until_they_end(watch: Watch) -> None:
     ours = limits(watch, concurrent_requests=1)
     ours.begin("a")
 
-    with pytest.raises(Refusal, match="under way"):
+    with pytest.raises(HttpProblem, match="under way"):
         ours.begin("a")
 
     ours.end("a")
@@ -81,7 +81,7 @@ def test_bodies_are_counted_by_their_size(watch: Watch) -> None:
     ours = limits(watch, megabytes_per_second=1, megabyte_burst=2)
     ours.count_bytes("a", 2 * 1024**2)
 
-    with pytest.raises(Refusal, match="more than 1 MB"):
+    with pytest.raises(HttpProblem, match="more than 1 MB"):
         ours.count_bytes("a", 1024**2)
 
 
@@ -102,7 +102,7 @@ def test_callers_who_are_long_silent_are_forgotten(watch: Watch, monkeypatch: py
 async def narrow(store: Store) -> AsyncIterator[httpx.AsyncClient]:
     """An API that lets two requests through, and then one every ten seconds."""
     settings = Settings(api=ApiSettings(requests_per_second=0.1, request_burst=2, largest_body_megabytes=0.001))
-    api = make_api(front_parts(settings, store, checking_commands(settings, store)))
+    api = make_api(make_server_runtime(settings, store, checking_commands(settings, store)))
     async with httpx.AsyncClient(transport=InProcessTransport(api), base_url="http://localhost:8080/api/v1") as opened:
         yield opened
 
@@ -124,7 +124,7 @@ async def test_security_13_too_many_requests_are_told_when_to_come_again(
 async def test_security_13_one_key_does_not_use_up_the_limits_of_another(
     narrow: httpx.AsyncClient, store: Store
 ) -> None:
-    keys = front_parts(Settings(), store, checking_commands(Settings(), store)).keys
+    keys = make_server_runtime(Settings(), store, checking_commands(Settings(), store)).keys
     tokens = [(await keys.create("viewer", name, None, AuditEntry("test")))[1] for name in ("a", "b")]
     first, second = ({"Authorization": f"Bearer {token}"} for token in tokens)
 

@@ -21,9 +21,9 @@ from tests.conftest import FreshDatabase
 from timeball.api import peers
 from timeball.api.app import make_api
 from timeball.client import Client
-from timeball.local_key import find_local_key, write_local_key
-from timeball.settings import Settings
-from timeball.wiring import FrontParts
+from timeball.config.local_key import find_local_key, write_local_key
+from timeball.config.settings import Settings
+from timeball.runtime import ServerRuntime
 
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another account")
@@ -110,7 +110,7 @@ def test_an_unknown_or_foreign_owner_is_not_served(
     check_problem(httpx.get(f"{running_api}/api/v1/jobs"), 401, "unauthenticated")
 
 
-async def test_a_server_that_says_nothing_of_its_connections_is_not_trusted(parts: FrontParts) -> None:
+async def test_a_server_that_says_nothing_of_its_connections_is_not_trusted(parts: ServerRuntime) -> None:
     transport = httpx.ASGITransport(app=make_api(parts))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8080/api/v1") as client:
         check_problem(await client.get("/jobs"), 401, "unauthenticated")

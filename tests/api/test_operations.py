@@ -8,13 +8,14 @@ import httpx
 import pytest
 
 from tests.api.test_conventions import check_problem
-from tests.factories import FAILURE, claim_all, enqueue, found, make_job, record, seconds, table
-from timeball.api.background import OperationLoop
-from timeball.commands import Actor, Commands
+from tests.support.factories import FAILURE, claim_all, enqueue, found, make_job, record, seconds, table
+from timeball.api.server import OperationLoop
+from timeball.application.commands import Commands
+from timeball.application.commands.requests import Actor
+from timeball.domain.bulk_operation import OperationAction, OperationItem, OperationState, OperationSubject
 from timeball.domain.execution import Failed
-from timeball.domain.ids import ExecutionId
-from timeball.domain.operation import OperationAction, OperationItem, OperationState, OperationSubject
-from timeball.store.postgres import Store
+from timeball.domain.values.ids import ExecutionId
+from timeball.store.store import Store
 from timeball.testing import VirtualClock
 
 SOMEBODY = Actor("somebody", "a bad release")
@@ -23,8 +24,8 @@ SOMEBODY = Actor("somebody", "a bad release")
 @pytest.fixture(autouse=True)
 def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Six executions are too many to be done at once."""
-    monkeypatch.setattr("timeball.api.many.MOST_AT_ONCE", 5)
-    monkeypatch.setattr("timeball.commands.operating._BATCH", 4)
+    monkeypatch.setattr("timeball.api.resources.operations.MAX_INLINE", 5)
+    monkeypatch.setattr("timeball.application.commands.bulk._BATCH", 4)
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ async def test_many_become_an_operation_that_is_worked_off_in_the_background(
         (await client.get(f"/executions/{row['id']}")).json()["id"] for row in await retries_of(store)
     }
     (failed,) = (await client.get(f"{location}/items", params={"status": "failed"})).json()["data"]
-    assert "not ended" in failed["error"]
+    assert "expected a finished one" in failed["error"]
     assert [one["id"] for one in (await client.get("/operations")).json()["data"]] == [after["id"]]
 
 
@@ -127,7 +128,7 @@ async def test_what_is_done_to_many_jobs_goes_on_in_the_background(
         ("resume", False, None),
         ("trigger", False, None),
         ("cancel", False, None),
-        ("retry", False, "no execution of this job has ended"),
+        ("retry", False, "no execution of the job has finished"),
         ("retry", True, None),
         ("delete", False, None),
     ],
@@ -159,11 +160,11 @@ async def test_a_trigger_that_a_dead_process_left_is_not_done_twice(
 ) -> None:
     ids = [(await make_job(store, name=name)).id for name in ("a", "b")]
     dead_holder = store.env.new_id()
-    operation = await commands.start_operation(
+    operation = await commands.operations.start(
         OperationAction.TRIGGER, ids, SOMEBODY, subject=OperationSubject.JOB, holder=dead_holder
     )
     first, _ = await store.operations.left(operation.id, 2)
-    await commands._do_to_job(operation.action, first, SOMEBODY)
+    await commands.operations.apply_to_job(operation.action, first, SOMEBODY)
 
     clock.advance(seconds(31))
     assert await loop.round()
@@ -214,11 +215,11 @@ async def test_what_a_dead_process_left_is_taken_up_and_nothing_is_done_twice(
 ) -> None:
     ids = await make_dead(store, 6)
     dead_holder = store.env.new_id()
-    operation = await commands.start_operation(OperationAction.RETRY, ids, SOMEBODY, holder=dead_holder)
+    operation = await commands.operations.start(OperationAction.RETRY, ids, SOMEBODY, holder=dead_holder)
     # It did two and wrote down one of them, and died.
     first, second = await store.operations.left(operation.id, 2)
     for item in (first, second):
-        await commands._retry_once(item, SOMEBODY)
+        await commands.operations.retry_once(item, SOMEBODY)
     await store.operations.record(operation, dead_holder, [OperationItem(**{**_fields(first), "status": "done"})])
     assert not await loop.round()
 
@@ -241,7 +242,7 @@ async def test_an_operation_can_be_stopped_where_it_is(
     client: httpx.AsyncClient, store: Store, commands: Commands, loop: OperationLoop
 ) -> None:
     ids = await make_dead(store, 6)
-    operation = await commands.start_operation(OperationAction.RETRY, ids, SOMEBODY)
+    operation = await commands.operations.start(OperationAction.RETRY, ids, SOMEBODY)
 
     asked = await client.post(f"/operations/{operation.id}/cancel", json={"reason": "enough"})
     await loop.round()
@@ -257,12 +258,12 @@ async def test_an_operation_that_meets_a_surprise_ends_as_failed(
     store: Store, commands: Commands, loop: OperationLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = await make_dead(store, 6)
-    operation = await commands.start_operation(OperationAction.RETRY, ids, SOMEBODY)
+    operation = await commands.operations.start(OperationAction.RETRY, ids, SOMEBODY)
 
     async def surprise(*_: object) -> None:
         raise ZeroDivisionError("surprise")
 
-    monkeypatch.setattr(commands, "_retry_once", surprise)
+    monkeypatch.setattr(commands.operations, "retry_once", surprise)
     with pytest.raises(ZeroDivisionError):
         await loop.round()
 
@@ -274,11 +275,11 @@ async def test_an_operation_that_meets_a_surprise_ends_as_failed(
 async def test_finished_operations_are_forgotten_after_a_week(
     store: Store, commands: Commands, loop: OperationLoop, clock: VirtualClock
 ) -> None:
-    old = await commands.start_operation(OperationAction.CANCEL, [await enqueue(store)], SOMEBODY)
+    old = await commands.operations.start(OperationAction.CANCEL, [await enqueue(store)], SOMEBODY)
     await loop.round()
 
     clock.advance(seconds(8 * 86_400))
-    young = await commands.start_operation(OperationAction.CANCEL, [await enqueue(store)], SOMEBODY)
+    young = await commands.operations.start(OperationAction.CANCEL, [await enqueue(store)], SOMEBODY)
 
     assert await store.operations.find(old.id) is None
     assert await store.operations.find(young.id) is not None

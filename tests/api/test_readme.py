@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.servers import ServiceMissing, give_up_on
+from tests.support.servers import ServiceMissing, give_up_on
 
 README = Path(__file__).parents[2] / "README.md"
 ISSUE: dict[str, Any] = {

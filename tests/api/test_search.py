@@ -8,11 +8,11 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.factories import FAILURE, claim_all, found, make_job, record
-from timeball.commands import Commands
+from tests.support.factories import FAILURE, claim_all, found, make_job, record
+from timeball.application.commands import Commands
 from timeball.domain.execution import Failed
-from timeball.domain.ids import show_job
-from timeball.store.postgres import Store
+from timeball.domain.values.ids import format_job_id
+from timeball.store.store import Store
 from timeball.testing import VirtualClock
 
 Names = set[str | None]
@@ -75,7 +75,7 @@ async def some_executions(store: Store, clock: VirtualClock) -> dict[str, Any]:
     }
     commands = Commands(store, store.env)
     for name in ("good", "bad"):
-        await commands.trigger(jobs[name].id)
+        await commands.executions.trigger(jobs[name].id)
     claimed = {one.job_id: one for one in await claim_all(store)}
     started, ended = clock.now(), clock.advance("5s")
     await record(
@@ -116,7 +116,7 @@ EXECUTION_SEARCHES: list[tuple[str, Names]] = [
 async def test_executions_are_found_in_whatever_room_they_are(
     client: httpx.AsyncClient, some_executions: dict[str, Any]
 ) -> None:
-    ids = {show_job(job.id): name for name, job in some_executions.items()}
+    ids = {format_job_id(job.id): name for name, job in some_executions.items()}
 
     async def jobs_of(q: str) -> Names:
         answer = await client.get("/executions", params={"q": q})

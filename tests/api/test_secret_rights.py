@@ -8,11 +8,11 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.factories import claim_all, found
-from timeball.commands import Commands
-from timeball.domain.execution import Claimed
+from tests.support.factories import claim_all, found
+from timeball.application.commands import Commands
+from timeball.domain.execution import ClaimedExecution
 from timeball.domain.job import JobSpec
-from timeball.store.postgres import Store
+from timeball.store.store import Store
 
 MakeKey = Callable[[str], Awaitable[dict[str, str]]]
 NAMED = {"url": "https://example.com", "headers": {"Authorization": {"$secret": "TOKEN"}}}
@@ -30,7 +30,7 @@ class House:
         assert response.is_success, response.text
         return response.json() if response.content else None
 
-    async def claim(self) -> Claimed:
+    async def claim(self) -> ClaimedExecution:
         (claimed,) = await claim_all(self.store, handlers=["http.webhook"])
         return claimed
 
@@ -58,9 +58,9 @@ async def test_an_unbound_secret_is_for_payloads_of_administrators(
 
 async def test_a_program_that_holds_the_password_of_the_database_is_an_administrator(house: House) -> None:
     commands = Commands(house.store, house.store.env)
-    pattern = commands.pattern(JobSpec(handler="http.webhook"))
+    pattern = commands.jobs.pattern(JobSpec(handler="http.webhook"))
     assert pattern is not None
-    await commands.enqueue(pattern, ['{"url": "https://example.com", "body": {"$secret": "TOKEN"}}'])
+    await commands.jobs.enqueue(pattern, ['{"url": "https://example.com", "body": {"$secret": "TOKEN"}}'])
 
     assert await house.may_use()
 
@@ -123,7 +123,7 @@ async def test_a_payload_of_its_own_has_the_right_of_who_gave_it_and_keeps_it(ho
     run = await house.ask("POST", "/jobs/a/trigger", house.editor, {"payload": NAMED | {"url": "https://e.example"}})
     claimed = await house.claim()
     assert not await house.store.history.use_secrets(claimed, ["TOKEN"], is_bound=False)
-    await house.store.rooms.finish_succeeded([found(claimed)])
+    await house.store.executions.finish_succeeded([found(claimed)])
 
     await house.ask("POST", f"/executions/{run['id']}/retry", house.admin)
     assert not await house.may_use()
@@ -135,7 +135,7 @@ async def test_a_payload_of_its_own_has_the_right_of_who_gave_it_and_keeps_it(ho
 async def test_who_has_lost_the_claim_may_use_nothing(house: House) -> None:
     await house.ask("POST", "/jobs", house.admin, WEBHOOK)
     claimed = await house.claim()
-    await house.store.rooms.finish_succeeded([found(claimed)])
+    await house.store.executions.finish_succeeded([found(claimed)])
 
     assert not await house.store.history.use_secrets(claimed, ["TOKEN"], is_bound=True)
 

@@ -11,16 +11,16 @@ import pytest
 from timeball.api.app import make_api
 from timeball.api.server import ApiServer
 from timeball.client.in_process import InProcessTransport
-from timeball.settings import Settings
-from timeball.store.postgres import Store
-from timeball.wiring import FrontParts, front_parts
+from timeball.config.settings import Settings
+from timeball.runtime import ServerRuntime, make_server_runtime
+from timeball.store.store import Store
 
 
 async def test_all_routes_are_built_before_the_first_request(
-    store: Store, parts: FrontParts, monkeypatch: pytest.MonkeyPatch
+    store: Store, parts: ServerRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = make_api(parts)
-    server = ApiServer(front_parts(Settings(port=0), store, parts.commands), app)
+    server = ApiServer(make_server_runtime(Settings(port=0), store, parts.commands), app)
     await server.open()
     built: list[Any] = []
     original = fastapi.routing.get_dependant

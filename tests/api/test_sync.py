@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 
 from tests.api.test_conventions import check_problem
-from tests.factories import claim_all, enqueue, found, make_job, record, table
-from timeball.store.postgres import Store
+from tests.support.factories import claim_all, enqueue, found, make_job, record, table
+from timeball.store.store import Store
 
 MakeKey = Callable[[str], Awaitable[dict[str, str]]]
 DAILY: dict[str, Any] = {"name": "daily", "handler": "h", "schedule": "0 6 * * *"}

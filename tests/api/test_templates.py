@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 
 from tests.api.test_conventions import check_problem
-from tests.factories import table
-from timeball.domain.redaction import REDACTED
-from timeball.store.postgres import Store
+from tests.support.factories import table
+from timeball.domain.values.redaction import REDACTED
+from timeball.store.store import Store
 
 MakeKey = Callable[[str], Awaitable[dict[str, str]]]
 JOB: dict[str, Any] = {

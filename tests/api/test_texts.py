@@ -21,10 +21,10 @@ from tests.api.conftest import checking_commands
 from tests.conftest import FreshDatabase
 from timeball.api.app import make_api
 from timeball.client.in_process import InProcessTransport
+from timeball.config.settings import ApiSettings, Settings
 from timeball.env import Env
-from timeball.settings import ApiSettings, Settings
-from timeball.store.postgres import Store
-from timeball.wiring import front_parts
+from timeball.runtime import make_server_runtime
+from timeball.store.store import Store
 
 NASTY = [
     "\0",
@@ -134,7 +134,7 @@ async def opened_api(dsn: str) -> AsyncIterator[Asking]:
     await store.open(migrates=False)
     # More than a quick machine asks in a second.
     settings = Settings(api=ApiSettings(requests_per_second=1_000_000, request_burst=1_000_000))
-    app = make_api(front_parts(settings, store, checking_commands(settings, store)))
+    app = make_api(make_server_runtime(settings, store, checking_commands(settings, store)))
     transport = InProcessTransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8080/api/v1", timeout=60) as client:
         yield Asking(client)

@@ -28,9 +28,9 @@ from bench.system import System
 
 from bench import report
 from tests.conftest import FreshDatabase
+from timeball.config.settings import load_settings
 from timeball.domain.job import JobSpec
-from timeball.settings import load_settings
-from timeball.wiring import opened
+from timeball.runtime import open_runtime
 
 ALL = (*main_module.QUESTIONS, *main_module.LONG_QUESTIONS)
 ON_ONE_SERVER = pytest.mark.parametrize("fresh_database", ["pg18"], indirect=True)
@@ -136,7 +136,7 @@ def test_portions_leave_nothing_out() -> None:
 @pytest.fixture
 async def system(fresh_database: FreshDatabase, tmp_path: Path) -> AsyncIterator[System]:
     """A system with nobody on it, as a question has it."""
-    async with opened(load_settings(database_url=fresh_database.dsn)) as parts:
+    async with open_runtime(load_settings(database_url=fresh_database.dsn)) as parts:
         made = System(parts, fresh_database.dsn, tmp_path, os.getpid(), tmp_path / "log")
         await made.value("UPDATE timeball.fold SET seen = pg_current_snapshot()")
         yield made
@@ -169,7 +169,7 @@ async def test_bare_claims_keep_every_promise_too(system: System) -> None:
 
 @ON_ONE_SERVER
 async def test_a_benchmark_whose_promises_do_not_hold_fails(system: System) -> None:
-    await system.parts.commands.create(JobSpec(name="nightly", handler="bench.noop", interval_seconds=3600))
+    await system.parts.commands.jobs.create(JobSpec(name="nightly", handler="bench.noop", interval_seconds=3600))
     # Of an active job nothing is left to be run.
     await system.value("DELETE FROM timeball.due")
 
@@ -194,7 +194,7 @@ async def test_a_lab_verifies_each_system_and_drops_it_however_it_ends(
     def fail(_system: System) -> None:
         raise SystemExit("verify does not hold")
 
-    monkeypatch.setattr("bench.lab.opened", nothing)
+    monkeypatch.setattr("bench.lab.open_runtime", nothing)
     monkeypatch.setattr(Lab, "_run", run)
     monkeypatch.setattr(System, "value", value)
     monkeypatch.setattr(System, "verify", fail)

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import FreshDatabase
-from tests.servers import PostgresServer, Servers, ServiceMissing, give_up_on
-from timeball.cli.main import run as run_command
+from tests.support.servers import PostgresServer, Servers, ServiceMissing, give_up_on
+from timeball.cli.app import run as run_command
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ import pytest
 import typer
 
 import timeball
-from timeball.cli.branches import Branch
-from timeball.cli.root import app
+from timeball.cli.app import app
+from timeball.cli.tree import LazyCommand
 
 SOURCES = Path(timeball.__file__).parent
 # A command stands alone in its text, or behind a colon at the end of a sentence.
@@ -62,7 +62,7 @@ def parse(command: str) -> None:
         if not words:
             return
         _, found, words = found.resolve_command(context, words)
-        found = found.load() if isinstance(found, Branch) else found
+        found = found.load() if isinstance(found, LazyCommand) else found
 
 
 @pytest.mark.parametrize("command", advised())

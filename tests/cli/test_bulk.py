@@ -5,25 +5,25 @@ from __future__ import annotations
 import pytest
 
 from tests.cli.conftest import Cli
-from tests.cli.test_insights import Terminal
-from timeball.cli.render import Printer
-from timeball.cli.session import Session
+from tests.cli.test_explain import Terminal
+from timeball.cli.output import Printer
+from timeball.cli.session import CliSession
 
 
 @pytest.fixture(autouse=True)
 def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three executions are too many to be done at once."""
-    monkeypatch.setattr("timeball.api.many.MOST_AT_ONCE", 2)
+    monkeypatch.setattr("timeball.api.resources.operations.MAX_INLINE", 2)
 
 
 def make_runs(number: int) -> list[str]:
     jobs = [{"handler": "test.echo", "queue": "mail"} for _ in range(number)]
-    made = Session().talk(lambda client: client.jobs.create_many(jobs))
+    made = CliSession().talk(lambda client: client.jobs.create_many(jobs))
     return [item.execution_id or "" for item in made.results]
 
 
 def states(ids: list[str]) -> set[str]:
-    found = Session().talk(lambda client: client.executions.list(limit=200))
+    found = CliSession().talk(lambda client: client.executions.list(limit=200))
     return {run.state for run in found.data if run.id in ids}
 
 
@@ -53,7 +53,7 @@ def test_nobody_needs_to_wait(cli: Cli) -> None:
     ids = make_runs(3)
 
     begun = cli("runs", "cancel", *ids, "--no-wait", "--json").json
-    operations = Session().talk(lambda client: client.operations.list())
+    operations = CliSession().talk(lambda client: client.operations.list())
 
     assert [one.id for one in operations.data] == [begun["id"]]
     assert (begun["state"], begun["total"]) == ("pending", 3)
@@ -82,7 +82,7 @@ def test_people_are_told_of_those_that_failed(cli: Cli, monkeypatch: pytest.Monk
     ids = make_runs(3)
     cli("runs", "cancel", ids[0])
     shown = Terminal()
-    monkeypatch.setattr(Session, "printer", property(lambda self: Printer(self.output, self.times, out=shown)))
+    monkeypatch.setattr(CliSession, "printer", property(lambda self: Printer(self.output, self.times, out=shown)))
 
     done = cli("runs", "cancel", *ids)
 

@@ -14,7 +14,7 @@ def completions(typed: str) -> set[str]:
     words = typed.split(" ")
     asked = {"_TIMEBALL_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(len(words) - 1)}
     found = subprocess.run(
-        [sys.executable, "-c", "from timeball.cli.root import app; app(prog_name='timeball')"],
+        [sys.executable, "-c", "from timeball.cli.app import app; app(prog_name='timeball')"],
         env=os.environ | asked,
         capture_output=True,
         text=True,

@@ -13,9 +13,9 @@ from typing import TypeVar
 import pytest
 
 from tests.cli.conftest import Cli
-from tests.pace import patience
+from tests.support.pace import patience
 from timeball import Client
-from timeball.client.models import Execution
+from timeball.client.types import Execution
 
 T = TypeVar("T")
 

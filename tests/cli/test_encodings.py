@@ -12,8 +12,8 @@ from contextlib import redirect_stderr, redirect_stdout
 import pytest
 
 from tests.cli.conftest import Cli
-from timeball.cli.main import bear_with_encodings
-from timeball.cli.main import run as run_command
+from timeball.cli.app import replace_unencodable
+from timeball.cli.app import run as run_command
 
 NAME = "café → ✓ 🎈"
 
@@ -79,7 +79,7 @@ def test_no_command_ends_in_a_traceback(a_job: str, words: list[str]) -> None:
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors="strict") for _ in range(2))
 
     with redirect_stdout(out), redirect_stderr(err):
-        bear_with_encodings()
+        replace_unencodable()
         run_command(words)
         out.flush()
         err.flush()

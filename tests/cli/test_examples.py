@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.app.conftest import running_node
+from tests.cli.command_tree import all_commands, all_examples, examples_of
 from tests.cli.conftest import Cli, run
-from tests.cli.tree import all_commands, all_examples, examples_of
-from tests.cli.world import World, make_world
+from tests.cli.sample_data import World, make_world
 from tests.conftest import FreshDatabase
-from tests.pace import patience
-from tests.servers import PostgresServer, Servers, ServiceMissing, give_up_on
+from tests.sdk.conftest import running_node
+from tests.support.pace import patience
+from tests.support.servers import PostgresServer, Servers, ServiceMissing, give_up_on
 from timeball import Timeball
-from timeball.settings import load_settings
+from timeball.config.settings import load_settings
 
 PROGRAM = """
 from timeball import Timeball

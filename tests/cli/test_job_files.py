@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cli.conftest import Cli
-from timeball.api.export import cell, text_of_cell
+from timeball.api.responses import cell, text_of_cell
 
 JOBS: list[dict[str, Any]] = [
     {"name": "ab", "handler": "test.echo", "schedule": "30 2 * * *", "timezone": "Europe/Berlin", "tags": ["a", "b"]},

@@ -9,10 +9,10 @@ from urllib.request import urlopen
 
 import pytest
 
-from timeball.cli.nodes import _metrics_served
-from timeball.domain.events import Reaped
+from timeball.cli.nodes import _metrics_server
+from timeball.config.settings import Settings, load_settings
 from timeball.errors import InvalidInput
-from timeball.settings import Settings, load_settings
+from timeball.telemetry.events import ExecutionsRescued
 from timeball.telemetry.metrics import ProcessMetrics
 
 
@@ -33,10 +33,10 @@ def settings(taken: socket.socket, monkeypatch: pytest.MonkeyPatch) -> Settings:
 def test_it_is_read_as_long_as_the_process_runs(taken: socket.socket, settings: Settings) -> None:
     taken.close()
     metrics = ProcessMetrics()
-    metrics.emit(Reaped(lost=3, timed_out=0))
+    metrics.emit(ExecutionsRescued(lost=3, timed_out=0))
     address = f"http://127.0.0.1:{settings.metrics_port}/metrics"
 
-    with _metrics_served(metrics, settings), urlopen(address, timeout=30) as answer:
+    with _metrics_server(metrics, settings), urlopen(address, timeout=30) as answer:
         text = answer.read().decode()
 
     assert 'timeball_attempts_reaped_total{outcome="lost"} 3.0' in text
@@ -49,7 +49,7 @@ def test_a_port_that_is_taken_is_said(taken: socket.socket, settings: Settings) 
 
     with (
         pytest.raises(InvalidInput, match="metrics cannot be served on") as refused,
-        _metrics_served(ProcessMetrics(), settings),
+        _metrics_server(ProcessMetrics(), settings),
     ):
         pass
 

@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from tests.cli.conftest import Cli
-from timeball.cli.session import Session
+from timeball.cli.session import CliSession
 
 
 def test_without_a_server_the_api_is_called_in_process_and_the_audit_names_the_user(cli: Cli) -> None:
     limited = cli("queues", "limit", "mail", "3", "--json")
-    audited = Session().talk(lambda client: client.system.audit())
+    audited = CliSession().talk(lambda client: client.system.audit())
 
     assert limited.json["max_running"] == 3
     assert [(record.actor, record.action) for record in audited.data] == [("cli:ana", "queue.limit")]

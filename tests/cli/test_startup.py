@@ -8,14 +8,14 @@ import sys
 
 import pytest
 
-from tests.cli.tree import all_branches
+from tests.cli.command_tree import all_branches
 from tests.conftest import FreshDatabase
-from tests.pace import patience
-from timeball.cli.branches import Branch
+from tests.support.pace import patience
+from timeball.cli.tree import LazyCommand
 
 # None of these is needed to show a help, or when a schedule fires; each takes its time.
 HEAVY = {
-    *("aiohttp", "asyncio", "asyncpg", "fastapi", "httpx", "jinja2", "orjson", "prometheus_client", "pydantic"),
+    *("aiohttp", "asyncio", "asyncpg", "fastapi", "httpx", "jinja2", "prometheus_client", "pydantic"),
     *("pydantic_core", "rich", "starlette", "uvicorn", "uvloop"),
 }
 
@@ -23,7 +23,7 @@ HEAVY = {
 def imported_by(*arguments: str) -> set[str]:
     """The packages that a command has imported when it ends."""
     program = (
-        "import sys\nfrom timeball.cli.main import run\n"
+        "import sys\nfrom timeball.cli.app import run\n"
         f"code = run({list(arguments)!r})\n"
         "print(*{name.partition('.')[0] for name in sys.modules}, file=sys.stderr)\nsys.exit(code)"
     )
@@ -50,7 +50,7 @@ def test_nothing_heavy_is_imported_for_what_needs_it_not(arguments: list[str]) -
 def imported_by_a_running(kind: str, dsn: str) -> set[str]:
     """The modules of a node that has started and has nothing to do."""
     program = (
-        f"import sys\nfrom timeball.cli.main import run\ncode = run([{kind!r}])\nprint(*sys.modules)\nsys.exit(code)"
+        f"import sys\nfrom timeball.cli.app import run\ncode = run([{kind!r}])\nprint(*sys.modules)\nsys.exit(code)"
     )
     node = subprocess.Popen(
         [sys.executable, "-c", program],
@@ -70,16 +70,16 @@ def imported_by_a_running(kind: str, dsn: str) -> set[str]:
     return set(out.split())
 
 
-# What a mail, a call, a page, a broker, a child process, an embedded server, somebody who reads metrics, types options or mistypes
+# What a mail, a call, a page, a broker, a child process, an embedded server, somebody who reads metrics or mistypes
 # a name needs.
 SPARED = {
-    *("aio_pika", "aiohttp", "aiosmtplib", "ctypes", "difflib", "fastapi", "greenlet", "httpx", "jinja2"),
-    *("prometheus_client", "pygments", "redis", "rich", "starlette", "typer", "wsgiref", "yarl", "_strptime"),
-    *("timeball.cli.render", "timeball.cli.root", "timeball.cli.session", "timeball.cli.tree"),
-    *("timeball.handlers.email_send", "timeball.handlers.queue_publish", "timeball.handlers.shell_command"),
-    *("timeball.insights", "timeball.live", "timeball.store.embedded"),
+    *("aio_pika", "aiohttp", "aiosmtplib", "ctypes", "fastapi", "greenlet", "httpx", "jinja2"),
+    *("prometheus_client", "pygments", "redis", "rich", "starlette", "wsgiref", "yarl", "_strptime"),
+    *("timeball.handlers.builtin.email", "timeball.handlers.builtin.queue_publish", "timeball.handlers.builtin.shell"),
+    *("timeball.application.queries", "timeball.application.events", "timeball.store.embedded"),
     *("timeball.domain.search", "timeball.store.changes", "timeball.store.operations", "timeball.store.templates"),
-    *("timeball.engine.broker_watch", "timeball.store.tickets"),
+    *("timeball.brokers.redis", "timeball.brokers.rabbitmq"),
+    *("timeball.engine.scheduler.ticket_publisher", "timeball.engine.worker.ticket_claimer"),
 }
 
 
@@ -89,11 +89,18 @@ SPARED = {
         (
             "worker",
             {
-                *("timeball.engine.scheduler", "timeball.engine.janitor", "timeball.runners.process"),
-                *("timeball.domain.sketch", "timeball.store.rollups"),
+                *(
+                    "timeball.engine.scheduler.scheduler",
+                    "timeball.engine.scheduler.housekeeping",
+                    "timeball.engine.runners.process",
+                ),
+                *("timeball.domain.rollup", "timeball.store.rollups"),
             },
         ),
-        ("scheduler", {"timeball.engine.claimer", "timeball.engine.executor", "timeball.runners.thread"}),
+        (
+            "scheduler",
+            {"timeball.engine.worker.claimer", "timeball.engine.worker.executor", "timeball.engine.runners.in_process"},
+        ),
     ],
 )
 def test_an_idle_node_has_imported_nothing_that_it_may_never_need(
@@ -102,22 +109,24 @@ def test_an_idle_node_has_imported_nothing_that_it_may_never_need(
     """It is to be small: what only some need is imported by the first that needs it."""
     imported = imported_by_a_running(kind, fresh_database.dsn)
 
-    assert f"timeball.engine.{kind}_life" in imported
+    assert f"timeball.engine.{kind}.node" in imported
     assert imported & (SPARED | other) == set()
 
 
 def test_help_imports_no_command() -> None:
     program = (
-        "import sys\nfrom timeball.cli.main import run\nrun(['--help'])\n"
+        "import sys\nfrom timeball.cli.app import run\nrun(['--help'])\n"
         "print(*sorted(name for name in sys.modules if name.startswith('timeball.cli.')), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
 
-    assert done.stderr.split() == [f"timeball.cli.{name}" for name in ("branches", "exits", "main", "root", "words")]
+    assert done.stderr.split() == [
+        f"timeball.cli.{name}" for name in ("app", "errors", "formatting", "output", "session", "tree")
+    ]
 
 
 @pytest.mark.parametrize("branch", all_branches(), ids=lambda branch: str(branch.name))
-def test_a_branch_says_of_itself_what_its_command_says(branch: Branch) -> None:
+def test_a_branch_says_of_itself_what_its_command_says(branch: LazyCommand) -> None:
     whole = branch.load()
 
     assert (branch.name, branch.get_short_help_str(1000)) == (whole.name, whole.get_short_help_str(1000))

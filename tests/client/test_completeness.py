@@ -11,11 +11,10 @@ from fastapi.routing import APIRoute
 
 from timeball import Client
 from timeball.api.app import _ROUTERS
-from timeball.api.schemas.jobs import JobIn
-from timeball.api.wishes import execution_filter, job_filter
-from timeball.client.calls import Awaited, Call
-from timeball.client.verbs import Await, Download, Group, Verb, Walk
-from timeball.client.wishes import ExecutionSearch, JobFields, JobSearch
+from timeball.api.models.jobs import JobIn
+from timeball.api.params import execution_filter, job_filter
+from timeball.client.requests import ApiRequest, DownloadMethod, IterateMethod, Method, Poll, Resource, WaitMethod
+from timeball.client.types import ExecutionFilterParams, JobFilterParams, JobParams
 
 # PUT is the twin of PATCH; the probes of load balancers have no use for a client; events have a verb of their own;
 # `jobs.bulk` takes `delete` like its other actions.
@@ -29,15 +28,15 @@ WITHOUT_A_VERB = {
 }
 
 
-def calls_of_the_client() -> Iterator[Call[Any]]:
+def calls_of_the_client() -> Iterator[ApiRequest[Any]]:
     """Each verb, asked to make its call with whatever it needs."""
     with Client("http://nowhere") as client:
-        groups = [one for one in vars(client).values() if isinstance(one, Group)]
+        groups = [one for one in vars(client).values() if isinstance(one, Resource)]
     for group in groups:
         for verb in vars(type(group)).values():
-            if isinstance(verb, Verb | Await | Walk | Download):
+            if isinstance(verb, Method | WaitMethod | IterateMethod | DownloadMethod):
                 made: Any = verb._make(*_arguments(verb._make), **_named(verb._make))
-                yield made.question if isinstance(made, Awaited) else made
+                yield made.request if isinstance(made, Poll) else made
 
 
 def _arguments(make: Any) -> list[Any]:
@@ -84,6 +83,6 @@ def test_every_route_has_a_verb() -> None:
 
 def test_what_may_be_given_by_name_is_what_the_api_takes() -> None:
     """Type checkers need the names written out, so they stand twice; here they are held together."""
-    assert JobFields.__optional_keys__ == set(JobIn.model_fields)
-    assert JobSearch.__optional_keys__ == set(inspect.signature(job_filter).parameters)
-    assert ExecutionSearch.__optional_keys__ == set(inspect.signature(execution_filter).parameters)
+    assert JobParams.__optional_keys__ == set(JobIn.model_fields)
+    assert JobFilterParams.__optional_keys__ == set(inspect.signature(job_filter).parameters)
+    assert ExecutionFilterParams.__optional_keys__ == set(inspect.signature(execution_filter).parameters)

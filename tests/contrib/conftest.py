@@ -15,10 +15,10 @@ import pytest
 from django.db import connections
 from psycopg.conninfo import conninfo_to_dict
 
-from tests.app.conftest import running_node
 from tests.conftest import FreshDatabase
+from tests.sdk.conftest import running_node
+from timeball.config.settings import load_settings
 from timeball.env import Env
-from timeball.settings import load_settings
 
 GUIDE = Path(__file__).parents[2] / "docs" / "howto" / "django.md"
 _BLOCK = re.compile(r"```python\n# (?P<path>\S+)\n(?P<code>.*?)```", re.DOTALL)

@@ -17,10 +17,10 @@ import pytest
 from django.db import connection, transaction
 from django.utils import timezone
 
-from tests.app.conftest import ON_ONE_SERVER, SOURCES
 from tests.conftest import FreshDatabase
 from tests.contrib.conftest import environment_of
-from tests.pace import patience
+from tests.sdk.conftest import ON_ONE_SERVER, SOURCES
+from tests.support.pace import patience
 
 pytestmark = ON_ONE_SERVER
 
@@ -118,7 +118,7 @@ def test_a_result_that_is_no_json_fails_at_the_first_try(tasks: Any, worker: Wor
 
 
 def test_signals_tell_of_every_step(tasks: Any, worker: Worker) -> None:
-    from timeball.contrib.django.frameworks import task_enqueued, task_finished, task_started
+    from timeball.contrib.django.compat import task_enqueued, task_finished, task_started
 
     told: list[tuple[str, str, int]] = []
     receivers = [
@@ -211,7 +211,7 @@ def test_any_handler_can_be_enqueued_in_a_transaction_of_django_s(shop: Any) -> 
 
 
 def test_a_task_in_a_transaction_is_nobodys_before_the_commit(tasks: Any, shop: Any) -> None:
-    from timeball.contrib.django.frameworks import TaskResultDoesNotExist
+    from timeball.contrib.django.compat import TaskResultDoesNotExist
 
     with transaction.atomic():
         result = tasks.positions.enqueue()
@@ -226,7 +226,7 @@ def test_workers_are_told_when_a_transaction_has_brought_something(
     tasks: Any, shop: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[Any] = []
-    monkeypatch.setattr("timeball.store.hinter.Hinter.tell", lambda _self, hints: told.append(hints))
+    monkeypatch.setattr("timeball.store.db.notifier.Notifier.tell", lambda _self, hints: told.append(hints))
 
     with transaction.atomic():
         tasks.positions.using(priority=20).enqueue()
@@ -253,7 +253,7 @@ def test_what_cannot_be_run_is_refused_where_it_is_written(tasks: Any, enqueue: 
 
 
 def test_results_that_are_not_there(tasks: Any, shop: Any) -> None:
-    from timeball.contrib.django.frameworks import TaskResultDoesNotExist
+    from timeball.contrib.django.compat import TaskResultDoesNotExist
 
     foreign = shop.enqueue("test.echo", {"hello": "world"})
 

@@ -12,10 +12,10 @@ import pytest
 from django.conf import LazySettings
 from django.db.utils import ConnectionHandler
 
-from timeball.contrib.django import homes, program
-from timeball.contrib.django.homes import UNSAID, Home, find_home
+from timeball.contrib.django import app
+from timeball.contrib.django.app import NOT_SET, TaskDatabase, find_task_database
 from timeball.errors import InvalidInput
-from timeball.store.database_url import DatabaseUrl, Host
+from timeball.store.db.url import DatabaseUrl, Host
 
 POSTGRES = {
     "ENGINE": "django.db.backends.postgresql",
@@ -34,7 +34,7 @@ def databases(django_is_set_up: None, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Has Django know these databases: `databases(default=...)`."""
 
     def know(**given: Any) -> None:
-        monkeypatch.setattr(homes, "connections", ConnectionHandler(given))
+        monkeypatch.setattr(app, "connections", ConnectionHandler(given))
 
     return know
 
@@ -42,13 +42,13 @@ def databases(django_is_set_up: None, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_django_s_own_database_is_the_home_of_those_who_say_nothing(databases: Any) -> None:
     databases(default=POSTGRES)
 
-    assert find_home([UNSAID]) == Home(URL, "default")
+    assert find_task_database([NOT_SET]) == TaskDatabase(URL, "default")
 
 
 def test_a_database_of_another_kind_is_none(databases: Any) -> None:
     databases(default=SQLITE)
 
-    assert find_home([UNSAID]) == Home(None, None)
+    assert find_task_database([NOT_SET]) == TaskDatabase(None, None)
 
 
 @pytest.mark.parametrize(
@@ -66,17 +66,17 @@ def test_timeball_s_own_setting_goes_before(
     databases(default=POSTGRES)
     monkeypatch.setenv("TIMEBALL_DATABASE_URL", url)
 
-    assert find_home([UNSAID]) == Home(url, alias)
+    assert find_task_database([NOT_SET]) == TaskDatabase(url, alias)
 
 
 def test_the_options_can_say_it_outright(databases: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     databases(default=SQLITE, queue=POSTGRES)
-    assert find_home(["queue", "queue"]) == Home(URL, "queue")
-    assert find_home([None]) == Home(None, None)
+    assert find_task_database(["queue", "queue"]) == TaskDatabase(URL, "queue")
+    assert find_task_database([None]) == TaskDatabase(None, None)
 
     monkeypatch.setenv("TIMEBALL_DATABASE_URL", "postgresql://pooler:6432/shop")
-    assert find_home(["queue"]) == Home("postgresql://pooler:6432/shop", "queue")
-    assert find_home([None]) == Home("postgresql://pooler:6432/shop", None)
+    assert find_task_database(["queue"]) == TaskDatabase("postgresql://pooler:6432/shop", "queue")
+    assert find_task_database([None]) == TaskDatabase("postgresql://pooler:6432/shop", None)
 
 
 @pytest.mark.parametrize(
@@ -103,19 +103,19 @@ def test_the_options_can_say_it_outright(databases: Any, monkeypatch: pytest.Mon
 def test_settings_of_django_s_become_a_url(databases: Any, changes: dict[str, Any], url: str) -> None:
     databases(default=POSTGRES | changes)
 
-    assert find_home([UNSAID]).url == url
+    assert find_task_database([NOT_SET]).url == url
 
 
 def test_several_hosts_and_ports_of_django_s_are_several_for_timeball(databases: Any) -> None:
     databases(default=POSTGRES | {"HOST": "a,b", "PORT": "1,2"})
 
-    assert DatabaseUrl.parse(str(find_home([UNSAID]).url), {}).hosts() == [Host("a", 1), Host("b", 2)]
+    assert DatabaseUrl.parse(str(find_task_database([NOT_SET]).url), {}).hosts() == [Host("a", 1), Host("b", 2)]
 
 
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        (["queue", UNSAID], "several databases, expected one and the same: 'queue', nothing"),
+        (["queue", NOT_SET], "several databases, expected one and the same: 'queue', nothing"),
         (["moon"], "'moon', expected None or one of DATABASES: 'default', 'queue'"),
         ([["queue"]], "expected None or one of DATABASES"),
         (["default"], "'default', which is sqlite, expected a PostgreSQL"),
@@ -125,19 +125,19 @@ def test_what_cannot_be_a_home_is_refused(databases: Any, said: list[Any], why: 
     databases(default=SQLITE, queue=POSTGRES)
 
     with pytest.raises(InvalidInput, match=why):
-        find_home(said)
+        find_task_database(said)
 
 
 @pytest.fixture
 def check(django_is_set_up: None, monkeypatch: pytest.MonkeyPatch) -> Any:
     """What the checks say of a backend with these OPTIONS."""
     from timeball.contrib.django import backend
-    from timeball.contrib.django.program import DjangoTimeball
+    from timeball.contrib.django.app import DjangoTimeball
 
     def look(**options: Any) -> list[tuple[str, str]]:
         made = backend.Backend("default", {"OPTIONS": options})
         fresh = DjangoTimeball()
-        monkeypatch.setattr("timeball.contrib.django.program.own_backends", lambda: [made])
+        monkeypatch.setattr("timeball.contrib.django.app.own_backends", lambda: [made])
         monkeypatch.setattr(backend, "tb", fresh)
         return [(message.id, str(message.msg)) for message in made.check()]
 
@@ -171,12 +171,12 @@ def test_checks_tell_when_a_rollback_does_not_take_a_task_back(check: Any, monke
 def test_without_settings_a_worker_is_told_what_is_missing(
     django_is_set_up: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(program.apps, "ready", False)
-    monkeypatch.setattr(program, "django_settings", LazySettings())
+    monkeypatch.setattr(app.apps, "ready", False)
+    monkeypatch.setattr(app, "django_settings", LazySettings())
     monkeypatch.delenv("DJANGO_SETTINGS_MODULE")
 
     with pytest.raises(InvalidInput, match="DJANGO_SETTINGS_MODULE is not set") as error:
-        _ = program.DjangoTimeball().settings
+        _ = app.DjangoTimeball().settings
 
     assert "DJANGO_SETTINGS_MODULE=project.settings timeball worker" in str(error.value.hint)
 
@@ -187,17 +187,17 @@ def test_settings_that_are_not_there_are_told_of_in_a_sentence(
     def set_up() -> None:
         import_module(os.environ["DJANGO_SETTINGS_MODULE"])
 
-    monkeypatch.setattr(program.apps, "ready", False)
-    monkeypatch.setattr(program.django, "setup", set_up)
+    monkeypatch.setattr(app.apps, "ready", False)
+    monkeypatch.setattr(app.django, "setup", set_up)
     monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "moon.settings")
 
     with pytest.raises(InvalidInput, match="there is no module 'moon'"):
-        _ = program.DjangoTimeball().settings
+        _ = app.DjangoTimeball().settings
 
 
 def test_django_s_own_classes_are_not_taken_for_generic_ones() -> None:
     """Those of the backport are, and it is the backport that most tests run with."""
-    sources = Path(program.__file__).parent.glob("*.py")
+    sources = Path(app.__file__).parent.glob("*.py")
     classes = [
         node for path in sources for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)
     ]

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.contrib.conftest import tasks_are
-from tests.servers import POSTGRES_PORT, PostgresServer
+from tests.support.servers import POSTGRES_PORT, VERSIONS, PostgresServer
 
-pytestmark = [pytest.mark.parametrize("postgres_server", ["pg15", "pg18"], indirect=True), pytest.mark.slow]
+pytestmark = [pytest.mark.parametrize("postgres_server", VERSIONS, indirect=True), pytest.mark.slow]
 
 _SETTINGS = """
 INSTALLED_APPS += ["shop"] + (["django_tasks"] if "{tasks}" == "django_tasks" else [])

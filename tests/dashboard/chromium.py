@@ -21,9 +21,9 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, Route, async_playwright
 
-from tests.pace import patience
-from tests.queues import free_port
-from tests.servers import PostgresServer, Servers, ServiceMissing, give_up_on, wait_until
+from tests.support.broker_servers import free_port
+from tests.support.pace import patience
+from tests.support.servers import PostgresServer, Servers, ServiceMissing, give_up_on, wait_until
 
 FLAGS = [
     "--headless",

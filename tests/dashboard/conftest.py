@@ -10,10 +10,10 @@ import pytest
 
 from tests.api.conftest import fresh_database, make_key, parts
 from tests.dashboard.chromium import chromium, make, page, timeball_up
-from tests.dashboard.lively_process import lively
+from tests.dashboard.demo_process import lively
 from timeball.client.in_process import InProcessTransport
-from timeball.dashboard.app import make_front
-from timeball.wiring import FrontParts
+from timeball.dashboard.app import make_web_app
+from timeball.runtime import ServerRuntime
 
 # Here and nowhere else: each module that imports a fixture has a server and a browser of its own.
 __all__ = ["chromium", "fresh_database", "lively", "make", "make_key", "page", "parts", "timeball_up"]
@@ -34,13 +34,13 @@ def token_of(page: str) -> str:
     return found[1] if found else ""
 
 
-def open_browser(parts: FrontParts, address: str = "http://localhost:8080") -> Browser:
-    transport = InProcessTransport(make_front(parts))
+def open_browser(parts: ServerRuntime, address: str = "http://localhost:8080") -> Browser:
+    transport = InProcessTransport(make_web_app(parts))
     return Browser(transport=transport, base_url=address, follow_redirects=True)
 
 
 @pytest.fixture
-async def browser(parts: FrontParts) -> AsyncIterator[Browser]:
+async def browser(parts: ServerRuntime) -> AsyncIterator[Browser]:
     """Somebody on this machine; there is no key yet."""
     async with open_browser(parts) as opened:
         yield opened
@@ -48,7 +48,7 @@ async def browser(parts: FrontParts) -> AsyncIterator[Browser]:
 
 @pytest.fixture
 async def log_in(
-    parts: FrontParts, make_key: Callable[[str], Awaitable[dict[str, str]]]
+    parts: ServerRuntime, make_key: Callable[[str], Awaitable[dict[str, str]]]
 ) -> AsyncIterator[Callable[[str], Awaitable[Browser]]]:
     """Opens a browser that has logged in with a key of this role."""
     opened: list[Browser] = []

@@ -10,8 +10,8 @@ import pytest
 
 from tests.dashboard.conftest import Browser, token_of
 from tests.dashboard.test_pages import ids
-from tests.factories import enqueue, make_job, make_node
-from timeball.store.postgres import Store
+from tests.support.factories import enqueue, make_job, make_node
+from timeball.store.store import Store
 
 __all__ = ["ids"]
 Ids = dict[str, str]

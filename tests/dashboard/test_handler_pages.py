@@ -9,11 +9,11 @@ import pytest
 
 from tests.dashboard.conftest import Browser
 from tests.dashboard.test_actions import NEW, api, toast
-from tests.factories import make_node
+from tests.support.factories import make_node
 from timeball.handlers.catalogue import contract_of
 from timeball.handlers.registry import make_handler
-from timeball.options import handler_options
-from timeball.store.postgres import Store
+from timeball.sdk.options import handler_options
+from timeball.store.store import Store
 
 HOSTILE = "<b>\"'& x"
 DECLARED: dict[str, Any] = {"queue": "pay", "retries": 7, "timeout": "7s", "max_running": 3, "tags": ["money", "slow"]}

@@ -8,26 +8,26 @@ from typing import Any
 
 import pytest
 
+from tests.application.queries.support import ran
 from tests.dashboard.conftest import Browser
-from tests.factories import (
+from tests.support.factories import (
     FAILURE,
     HANDLER,
     claim_all,
     enqueue,
     found,
-    hoist_due,
     make_job,
     make_node,
     make_owner,
     make_recurring,
+    promote_due,
     record,
     seconds,
 )
-from tests.insights.support import ran
-from timeball.commands import Commands
+from timeball.application.commands import Commands
 from timeball.domain.execution import Failed
 from timeball.domain.node import NodeKind
-from timeball.store.postgres import Store
+from timeball.store.store import Store
 from timeball.testing import VirtualClock
 
 Entering = Callable[[str], Awaitable[Browser]]
@@ -49,12 +49,12 @@ async def test_late_is_the_first_start_and_not_the_last_try(
     browser: Browser, store: Store, clock: VirtualClock, path: str
 ) -> None:
     job = await make_job(store, name="shaky", max_retries=1)
-    await Commands(store, store.env).trigger(job.id)
+    await Commands(store, store.env).executions.trigger(job.id)
     clock.advance(seconds(3))
     await record(store, [found(one, Failed(FAILURE), started_at=clock.now()) for one in await claim_all(store)])
     retrying = (await browser.get(path.format(job=job.id))).text
     clock.advance(seconds(7_200))
-    await hoist_due(store, await make_owner(store))
+    await promote_due(store, await make_owner(store))
     await record(store, [found(one, Failed(FAILURE), started_at=clock.now()) for one in await claim_all(store)])
 
     dead = (await browser.get(path.format(job=job.id))).text
@@ -208,7 +208,7 @@ async def test_tries_that_failed_are_just_what_their_list_shows(
 async def test_a_long_list_of_tries_goes_on(
     browser: Browser, store: Store, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("timeball.dashboard.pages.tries._PAGE", 2)
+    monkeypatch.setattr("timeball.dashboard.pages.executions._ATTEMPTS_PAGE", 2)
     for _ in range(3):
         await _fail(store, 1)
         clock.advance(seconds(1))

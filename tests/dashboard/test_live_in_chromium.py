@@ -11,8 +11,8 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
 from tests.dashboard.chromium import PATIENCE_MS, Up, find_chromium, stop_time, until_it_listens, window
-from tests.dashboard.lively_process import PAGES
-from tests.servers import PostgresServer, Servers, ServiceMissing, give_up_on
+from tests.dashboard.demo_process import PAGES
+from tests.support.servers import PostgresServer, Servers, ServiceMissing, give_up_on
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 expect.set_options(timeout=PATIENCE_MS)

@@ -10,14 +10,14 @@ from dataclasses import replace
 import pytest
 
 from tests.dashboard.conftest import Browser, open_browser
-from tests.factories import claim_all, enqueue, found, make_job, make_node, make_recurring, record, seconds
-from timeball.dashboard.pages.home import DEMO_JOB
-from timeball.dashboard.shared_reads import FRESH_SECONDS, SharedReads
+from tests.support.factories import claim_all, enqueue, found, make_job, make_node, make_recurring, record, seconds
+from timeball.config.settings import Settings
+from timeball.dashboard.internal_api import FRESH_SECONDS, ReadCache
+from timeball.dashboard.pages.live import DEMO_JOB
 from timeball.domain.node import NodeKind
-from timeball.settings import Settings
-from timeball.store.postgres import Store
+from timeball.runtime import ServerRuntime
+from timeball.store.store import Store
 from timeball.testing import VirtualClock
-from timeball.wiring import FrontParts
 
 Entering = Callable[[str], Awaitable[Browser]]
 PARTIAL = {"HX-Request": "true", "HX-Request-Type": "partial"}
@@ -45,19 +45,19 @@ async def test_a_worker_that_came_is_ticked_off(browser: Browser, store: Store) 
     assert "timeball worker app:tb" not in page
 
 
-async def test_the_demo_job_runs_at_once_and_the_checklist_becomes_live(browser: Browser, parts: FrontParts) -> None:
+async def test_the_demo_job_runs_at_once_and_the_checklist_becomes_live(browser: Browser, parts: ServerRuntime) -> None:
     answer = await browser.submit("/welcome/demo")
 
     assert "The demo job runs" in answer.text
     assert "Needs attention" in answer.text
-    job = await parts.insights.find_job(DEMO_JOB["name"])
-    current = await parts.insights.current_execution(job.id)
+    job = await parts.queries.find_job(DEMO_JOB["name"])
+    current = await parts.queries.current_execution(job.id)
     assert current is not None
     assert current.state == "queued"
     assert (await browser.get("/", headers=PARTIAL)).headers["hx-refresh"] == "true"
 
 
-async def test_the_demo_job_is_made_once_however_often_it_is_asked_for(browser: Browser, parts: FrontParts) -> None:
+async def test_the_demo_job_is_made_once_however_often_it_is_asked_for(browser: Browser, parts: ServerRuntime) -> None:
     await browser.submit("/welcome/demo")
     answer = await browser.submit("/welcome/demo")
 
@@ -147,7 +147,7 @@ async def test_each_part_comes_alone_when_it_is_refreshed(browser: Browser, stor
         assert "<img src=x" not in text
 
 
-async def test_the_page_lies_below_the_prefix(parts: FrontParts, store: Store) -> None:
+async def test_the_page_lies_below_the_prefix(parts: ServerRuntime, store: Store) -> None:
     async with open_browser(replace(parts, settings=Settings(url_prefix="/below"))) as browser:
         first = (await browser.get("/below/")).text
         await make_recurring(store)
@@ -183,7 +183,7 @@ async def test_the_first_view_is_small(browser: Browser, store: Store) -> None:
 async def test_a_read_that_many_ask_for_is_made_once() -> None:
     asked: list[int] = []
     now = [0.0]
-    reads = SharedReads(lambda: now[0])
+    reads = ReadCache(lambda: now[0])
 
     async def ask() -> bytes:
         asked.append(1)
@@ -204,7 +204,7 @@ async def test_a_read_that_many_ask_for_is_made_once() -> None:
 
 
 async def test_a_read_that_failed_is_made_again() -> None:
-    reads = SharedReads(lambda: 0.0)
+    reads = ReadCache(lambda: 0.0)
     answers: Iterator[Exception | bytes] = iter([ValueError("no"), b"yes"])
 
     async def ask() -> bytes:

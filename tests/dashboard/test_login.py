@@ -11,27 +11,27 @@ import orjson
 import pytest
 
 from tests.dashboard.conftest import Browser, open_browser, token_of
-from tests.factories import make_job, table
-from timeball.dashboard.visit import TOAST_COOKIE
-from timeball.dashboard.visitor import SESSION_COOKIE, Signer
-from timeball.domain.events import Event, KeyRefused, LoggedIn
-from timeball.domain.happening import Interest
-from timeball.settings import ApiSettings, Settings
-from timeball.store.postgres import Store
+from tests.support.factories import make_job, table
+from timeball.config.settings import ApiSettings, Settings
+from timeball.dashboard.context import TOAST_COOKIE
+from timeball.dashboard.session import SESSION_COOKIE, CookieSigner
+from timeball.domain.change_event import EventFilter
+from timeball.runtime import ServerRuntime, make_server_runtime
+from timeball.store.store import Store
+from timeball.telemetry.events import Event, KeyRefused, LoggedIn
 from timeball.testing import VirtualClock
-from timeball.wiring import FrontParts, front_parts
 
 MakeKey = Callable[[str], Awaitable[dict[str, str]]]
 LogIn = Callable[[str], Awaitable[Browser]]
-_ALL = Interest()
+_ALL = EventFilter()
 WRONG = "tb_000000000000_wrong"
 
 
-def heard_parts(parts: FrontParts, store: Store, **limits: Any) -> tuple[FrontParts, list[Event]]:
+def heard_parts(parts: ServerRuntime, store: Store, **limits: Any) -> tuple[ServerRuntime, list[Event]]:
     """The same, with what is emitted kept in a list."""
     heard: list[Event] = []
     settings = Settings(api=ApiSettings(**limits))
-    return front_parts(settings, store, parts.commands, emit=heard.append), heard
+    return make_server_runtime(settings, store, parts.commands, emit=heard.append), heard
 
 
 async def audit_of(store: Store, action: str) -> list[dict[str, Any]]:
@@ -41,7 +41,7 @@ async def audit_of(store: Store, action: str) -> list[dict[str, Any]]:
 # limits
 
 
-async def test_security_13_logins_are_limited_by_address(parts: FrontParts, store: Store, make_key: MakeKey) -> None:
+async def test_security_13_logins_are_limited_by_address(parts: ServerRuntime, store: Store, make_key: MakeKey) -> None:
     right = (await make_key("viewer"))["Authorization"].removeprefix("Bearer ")
     strict, _ = heard_parts(parts, store, request_burst=5, requests_per_second=0.001)
     async with open_browser(strict) as browser:
@@ -55,7 +55,7 @@ async def test_security_13_logins_are_limited_by_address(parts: FrontParts, stor
 
 
 async def test_trying_keys_and_sessions_on_pages_is_limited_too(
-    parts: FrontParts, store: Store, make_key: MakeKey
+    parts: ServerRuntime, store: Store, make_key: MakeKey
 ) -> None:
     await make_key("admin")
     strict, _ = heard_parts(parts, store, request_burst=5, requests_per_second=0.001)
@@ -72,7 +72,7 @@ async def test_trying_keys_and_sessions_on_pages_is_limited_too(
 
 
 async def test_security_14_logins_are_audited_counted_and_logged_with_their_place(
-    parts: FrontParts, store: Store, make_key: MakeKey
+    parts: ServerRuntime, store: Store, make_key: MakeKey
 ) -> None:
     key = (await make_key("operator"))["Authorization"].removeprefix("Bearer ")
     watched, heard = heard_parts(parts, store)
@@ -93,7 +93,7 @@ async def test_security_14_logins_are_audited_counted_and_logged_with_their_plac
 
 
 async def test_tries_of_one_address_are_told_once_a_minute_with_their_number(
-    parts: FrontParts, store: Store, make_key: MakeKey, clock: VirtualClock
+    parts: ServerRuntime, store: Store, make_key: MakeKey, clock: VirtualClock
 ) -> None:
     await make_key("admin")
     watched, _ = heard_parts(parts, store)
@@ -106,7 +106,7 @@ async def test_tries_of_one_address_are_told_once_a_minute_with_their_number(
     assert [orjson.loads(row["after"])["count"] for row in await audit_of(store, "key.refused")] == [1, 4]
 
 
-async def test_viewers_are_not_told_who_logs_in_from_where(parts: FrontParts, log_in: LogIn) -> None:
+async def test_viewers_are_not_told_who_logs_in_from_where(parts: ServerRuntime, log_in: LogIn) -> None:
     position = await parts.live.since(None, _ALL)
 
     await log_in("operator")
@@ -134,7 +134,7 @@ async def test_security_14_what_is_done_in_the_dashboard_is_audited_with_its_pla
 
 
 async def test_a_second_login_ends_the_first_session_of_the_browser(
-    parts: FrontParts, make_key: MakeKey, log_in: LogIn, store: Store
+    parts: ServerRuntime, make_key: MakeKey, log_in: LogIn, store: Store
 ) -> None:
     browser = await log_in("admin")
     first = browser.cookies[SESSION_COOKIE]
@@ -149,7 +149,7 @@ async def test_a_second_login_ends_the_first_session_of_the_browser(
         assert "/login" in str((await thief.get("/jobs")).url)
 
 
-async def test_a_logout_ends_the_session_for_good(parts: FrontParts, log_in: LogIn, store: Store) -> None:
+async def test_a_logout_ends_the_session_for_good(parts: ServerRuntime, log_in: LogIn, store: Store) -> None:
     browser = await log_in("admin")
     kept = browser.cookies[SESSION_COOKIE]
 
@@ -161,7 +161,7 @@ async def test_a_logout_ends_the_session_for_good(parts: FrontParts, log_in: Log
         assert "/login" in str((await thief.get("/jobs")).url)
 
 
-async def test_a_session_that_is_not_used_ends(log_in: LogIn, clock: VirtualClock, parts: FrontParts) -> None:
+async def test_a_session_that_is_not_used_ends(log_in: LogIn, clock: VirtualClock, parts: ServerRuntime) -> None:
     idle = parts.settings.api.session_idle
     browser = await log_in("admin")
 
@@ -175,7 +175,7 @@ async def test_a_session_that_is_not_used_ends(log_in: LogIn, clock: VirtualCloc
 
 
 async def test_an_open_stream_does_not_keep_a_session_alive(
-    log_in: LogIn, clock: VirtualClock, parts: FrontParts
+    log_in: LogIn, clock: VirtualClock, parts: ServerRuntime
 ) -> None:
     browser = await log_in("admin")
     session = browser.cookies[SESSION_COOKIE]
@@ -191,7 +191,7 @@ async def test_an_open_stream_does_not_keep_a_session_alive(
 # forms
 
 
-async def test_a_form_of_too_many_fields_is_refused(parts: FrontParts, browser: Browser) -> None:
+async def test_a_form_of_too_many_fields_is_refused(parts: ServerRuntime, browser: Browser) -> None:
     fields = "&".join(f"f{number}=x" for number in range(2_001))
     as_form = {"Content-Type": "application/x-www-form-urlencoded"}
 
@@ -205,7 +205,7 @@ async def test_a_form_of_too_many_fields_is_refused(parts: FrontParts, browser: 
 # strangers
 
 
-async def test_strangers_see_no_numbers_and_no_version(parts: FrontParts, log_in: LogIn, store: Store) -> None:
+async def test_strangers_see_no_numbers_and_no_version(parts: ServerRuntime, log_in: LogIn, store: Store) -> None:
     for number in range(7):
         await make_job(store, name=f"job-{number}", interval_seconds=3600)
     admin = await log_in("admin")
@@ -268,7 +268,7 @@ async def test_a_toast_that_we_did_not_sign_is_ignored(browser: Browser, cookie:
     assert 'class="toast' not in seen.text
 
 
-async def test_a_toast_is_told_once_and_only_to_its_visitor(parts: FrontParts, log_in: LogIn, store: Store) -> None:
+async def test_a_toast_is_told_once_and_only_to_its_visitor(parts: ServerRuntime, log_in: LogIn, store: Store) -> None:
     await make_job(store, name="nightly", interval_seconds=3600)
     browser, other = await log_in("admin"), await log_in("admin")
     browser.follow_redirects = False
@@ -282,8 +282,8 @@ async def test_a_toast_is_told_once_and_only_to_its_visitor(parts: FrontParts, l
     assert 'class="toast' not in (await browser.get("/jobs")).text
 
 
-async def test_every_process_reads_what_another_has_signed(parts: FrontParts) -> None:
-    ours, theirs = Signer(parts.sessions.signing_secret), Signer(parts.sessions.signing_secret)
+async def test_every_process_reads_what_another_has_signed(parts: ServerRuntime) -> None:
+    ours, theirs = CookieSigner(parts.sessions.signing_secret), CookieSigner(parts.sessions.signing_secret)
     await ours.prepare()
     await theirs.prepare()
 

@@ -11,10 +11,10 @@ import pytest
 from tests.api.test_operations import make_dead
 from tests.dashboard.conftest import Browser
 from tests.dashboard.test_actions import api, toast
-from tests.factories import enqueue, make_recurring, seconds
-from timeball.api.background import OperationLoop
-from timeball.commands import Commands
-from timeball.store.postgres import Store
+from tests.support.factories import enqueue, make_recurring, seconds
+from timeball.api.server import OperationLoop
+from timeball.application.commands import Commands
+from timeball.store.store import Store
 from timeball.testing import VirtualClock
 
 Entering = Callable[[str], Awaitable[Browser]]
@@ -23,7 +23,7 @@ Entering = Callable[[str], Awaitable[Browser]]
 @pytest.fixture(autouse=True)
 def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Six executions are too many to be done at once."""
-    monkeypatch.setattr("timeball.api.many.MOST_AT_ONCE", 5)
+    monkeypatch.setattr("timeball.api.resources.operations.MAX_INLINE", 5)
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ async def test_what_could_not_be_done_is_listed_with_why(browser: Browser, store
 
     over = await browser.get(page.url.path)
     assert "5 done, 1 failed" in over.text
-    assert "not ended" in over.text
+    assert "expected a finished one" in over.text
 
 
 async def test_an_operation_is_stopped_by_whoever_may(

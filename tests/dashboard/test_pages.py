@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from tests.dashboard.conftest import Browser
-from tests.factories import FAILURE, claim_all, enqueue, found, make_job, record
-from timeball.commands import Commands
-from timeball.dashboard.pages import every_page
+from tests.support.factories import FAILURE, claim_all, enqueue, found, make_job, record
+from timeball.application.commands import Commands
+from timeball.dashboard.app import every_page
 from timeball.domain.execution import Failed
-from timeball.domain.ids import show_execution, show_job
-from timeball.store.postgres import Store
+from timeball.domain.values.ids import format_execution_id, format_job_id
+from timeball.store.store import Store
 from timeball.testing import VirtualClock
 
 HOSTILE = "<img src=x onerror=alert(1)>\"'{{7*7}}"
@@ -55,8 +55,8 @@ async def ids(store: Store, clock: VirtualClock) -> Ids:
     await make_job(store, name="every", interval_seconds=60)
     await make_job(store, name="once", scheduled_at="2030-01-01T00:00:00Z")
     commands = Commands(store, store.env)
-    dead = await commands.trigger(job.id)
-    good = await commands.trigger(cron.id)
+    dead = await commands.executions.trigger(job.id)
+    good = await commands.executions.trigger(cron.id)
     claimed = {one.id: one for one in await claim_all(store)}
     start, end = clock.now(), clock.advance("2s")
     failure = Failed(error=FAILURE.__class__(type="ValueError", message=HOSTILE, traceback=HOSTILE, fingerprint="f1"))
@@ -67,14 +67,14 @@ async def ids(store: Store, clock: VirtualClock) -> Ids:
             found(claimed[good], started_at=start, finished_at=end),
         ],
     )
-    await commands.pause(job.id)
-    waiting = await commands.trigger(cron.id)
+    await commands.jobs.pause(job.id)
+    waiting = await commands.executions.trigger(cron.id)
     return {
-        "job": show_job(job.id),
-        "cron": show_job(cron.id),
-        "dead": show_execution(dead),
-        "good": show_execution(good),
-        "waiting": show_execution(waiting),
+        "job": format_job_id(job.id),
+        "cron": format_job_id(cron.id),
+        "dead": format_execution_id(dead),
+        "good": format_execution_id(good),
+        "waiting": format_execution_id(waiting),
     }
 
 
@@ -208,8 +208,8 @@ async def test_a_search_that_was_broken_off_can_be_gone_on_with(
 ) -> None:
     for number in range(4):
         await enqueue(store, queue="rare" if number == 0 else "other")
-    monkeypatch.setattr("timeball.store.stretches.SEARCH_SECONDS", 0)
-    monkeypatch.setattr("timeball.store.stretches.FIRST_STRETCH", 2)
+    monkeypatch.setattr("timeball.store.search.scan.SCAN_SECONDS", 0)
+    monkeypatch.setattr("timeball.store.search.scan.FIRST_CHUNK", 2)
 
     first = (await browser.get(path, params={"q": "queue:rare"})).text
     go_on = re.search(r'href="([^"]*cursor=[^"]*)">Go on searching', first)

@@ -10,11 +10,11 @@ import pytest
 from pydantic import SecretStr
 
 from tests.dashboard.conftest import Browser, open_browser
-from timeball.dashboard.pages.settings import shown_settings
-from timeball.domain.redaction import REDACTED
-from timeball.setting_names import paths, variable
-from timeball.settings import Settings, WorkerSettings
-from timeball.wiring import FrontParts
+from timeball.config.settings import Settings, WorkerSettings
+from timeball.config.sources import setting_paths, variable_name
+from timeball.dashboard.pages.admin import setting_rows
+from timeball.domain.values.redaction import REDACTED
+from timeball.runtime import ServerRuntime
 
 ROW = re.compile(r'<td class="name"><span class="mono">(\w+)</span>(.*?)</tr>', re.DOTALL)
 
@@ -25,7 +25,7 @@ def rows_of(page: str) -> dict[str, str]:
     return {name: " ".join(text.split()) for name, text in said.items()}
 
 
-async def test_every_setting_is_there_with_its_value_and_its_meaning(parts: FrontParts) -> None:
+async def test_every_setting_is_there_with_its_value_and_its_meaning(parts: ServerRuntime) -> None:
     settings = Settings(
         port=9090,
         worker=WorkerSettings(slots=7),
@@ -39,7 +39,7 @@ async def test_every_setting_is_there_with_its_value_and_its_meaning(parts: Fron
 
     assert "canary" not in page
     rows = rows_of(page)
-    assert set(rows) == {variable(path) for path in paths(Settings)}
+    assert set(rows) == {variable_name(path) for path in setting_paths(Settings)}
     assert rows["TIMEBALL_PORT"] == "The port the API listens on. 9090 set"
     assert rows["TIMEBALL_WORKER__SLOTS"] == "How many executions a worker runs together. 7 set"
     assert rows["TIMEBALL_WORKER__GRACE_SECONDS"].endswith(" 30 default")
@@ -64,7 +64,7 @@ def test_no_secret_is_shown(name: str, url: str, shown: str) -> None:
     # Some of these are refused when settings are read; the page hides them all the same.
     settings = Settings().model_copy(update={name: url if name == "database_url" else SecretStr(url)})
 
-    found = {one.name: one for _, some in shown_settings(settings) for one in some}
+    found = {one.name: one for _, some in setting_rows(settings) for one in some}
 
     assert "nary" not in repr(found)
     assert (found[f"TIMEBALL_{name.upper()}"].value, found[f"TIMEBALL_{name.upper()}"].is_default) == (shown, False)

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 
 from tests.dashboard.conftest import Browser
-from tests.factories import claim_all, make_job
-from tests.pace import patience
-from timeball.api import event_stream
-from timeball.api.peers import PEER, SameProcess
-from timeball.commands import Commands
-from timeball.dashboard.app import make_front
-from timeball.dashboard.pages.stream import MOST_STREAMS
-from timeball.store.placing import AuditEntry
-from timeball.store.postgres import Store
-from timeball.wiring import FrontParts
+from tests.support.factories import claim_all, make_job
+from tests.support.pace import patience
+from timeball.api.peers import PEER, InProcessPeer
+from timeball.api.resources import events
+from timeball.application.commands import Commands
+from timeball.dashboard.app import make_web_app
+from timeball.dashboard.pages.live import MAX_STREAMS
+from timeball.runtime import ServerRuntime
+from timeball.store.store import Store
+from timeball.store.types import AuditEntry
 
 MakeKey = Callable[[str], Awaitable[dict[str, str]]]
 SCOPE: dict[str, Any] = {
@@ -46,7 +46,7 @@ class Listening:
         self._stirred = asyncio.Event()
         self.gone = asyncio.Event()
         given = [*SCOPE["headers"], *((name.lower().encode(), value.encode()) for name, value in headers.items())]
-        scope = {**SCOPE, "headers": given, "state": {PEER: SameProcess()}}
+        scope = {**SCOPE, "headers": given, "state": {PEER: InProcessPeer()}}
         self.task = asyncio.ensure_future(app(scope, self._receive, self._send))
 
     async def _receive(self) -> dict[str, Any]:
@@ -65,13 +65,13 @@ class Listening:
                 await self._stirred.wait()
 
 
-async def test_a_drop_is_told_and_what_it_changed(parts: FrontParts, store: Store) -> None:
+async def test_a_drop_is_told_and_what_it_changed(parts: ServerRuntime, store: Store) -> None:
     job = await make_job(store, name="nightly")
-    listening = Listening(make_front(parts))
+    listening = Listening(make_web_app(parts))
     # By then it is known where the stream is; what happened before is no news.
     await listening.until(b"retry:")
 
-    await Commands(store, store.env).trigger(job.id)
+    await Commands(store, store.env).executions.trigger(job.id)
     await claim_all(store)
 
     await listening.until(b"event: drop")
@@ -80,8 +80,8 @@ async def test_a_drop_is_told_and_what_it_changed(parts: FrontParts, store: Stor
     await asyncio.wait_for(listening.task, 30)
 
 
-async def test_the_stream_ends_with_the_server(parts: FrontParts) -> None:
-    listening = Listening(make_front(parts))
+async def test_the_stream_ends_with_the_server(parts: ServerRuntime) -> None:
+    listening = Listening(make_web_app(parts))
     await listening.until(b"retry:")
 
     parts.live.close()
@@ -89,9 +89,9 @@ async def test_the_stream_ends_with_the_server(parts: FrontParts) -> None:
     await asyncio.wait_for(listening.task, 30)
 
 
-async def test_too_many_streams_are_refused(parts: FrontParts) -> None:
-    front: Any = make_front(parts)
-    front._pages.state.site.streams["others"] = MOST_STREAMS
+async def test_too_many_streams_are_refused(parts: ServerRuntime) -> None:
+    front: Any = make_web_app(parts)
+    front._pages.state.site.streams["others"] = MAX_STREAMS
 
     listening = Listening(front)
     await asyncio.wait_for(listening.task, 30)
@@ -99,7 +99,7 @@ async def test_too_many_streams_are_refused(parts: FrontParts) -> None:
     assert listening.status == 503
 
 
-async def test_a_stranger_hears_nothing(parts: FrontParts, browser: Browser, log_in: Any) -> None:
+async def test_a_stranger_hears_nothing(parts: ServerRuntime, browser: Browser, log_in: Any) -> None:
     await log_in("viewer")
 
     answer = await browser.get("/parts/stream", headers={"Accept": "text/event-stream"})
@@ -107,8 +107,8 @@ async def test_a_stranger_hears_nothing(parts: FrontParts, browser: Browser, log
     assert answer.status_code == 401
 
 
-async def test_one_key_does_not_take_the_streams_of_all(parts: FrontParts, make_key: MakeKey) -> None:
-    front: Any = make_front(parts)
+async def test_one_key_does_not_take_the_streams_of_all(parts: ServerRuntime, make_key: MakeKey) -> None:
+    front: Any = make_web_app(parts)
     most = parts.settings.api.concurrent_requests
     greedy, other = await make_key("viewer"), await make_key("admin")
     listening = Listening(front, greedy)
@@ -129,10 +129,10 @@ async def test_one_key_does_not_take_the_streams_of_all(parts: FrontParts, make_
 
 
 async def test_a_revoked_key_ends_its_streams(
-    parts: FrontParts, make_key: MakeKey, monkeypatch: pytest.MonkeyPatch
+    parts: ServerRuntime, make_key: MakeKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_stream, "KEEP_ALIVE_SECONDS", 0.05)
-    front = make_front(parts)
+    monkeypatch.setattr(events, "KEEP_ALIVE_SECONDS", 0.05)
+    front = make_web_app(parts)
     staying, leaving = Listening(front, await make_key("admin")), Listening(front, await make_key("viewer"))
     await staying.until(b"retry:")
     await leaving.until(b"retry:")
@@ -147,10 +147,10 @@ async def test_a_revoked_key_ends_its_streams(
 
 
 async def test_the_first_key_ends_the_streams_of_open_mode(
-    parts: FrontParts, make_key: MakeKey, monkeypatch: pytest.MonkeyPatch
+    parts: ServerRuntime, make_key: MakeKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_stream, "KEEP_ALIVE_SECONDS", 0.05)
-    listening = Listening(make_front(parts))
+    monkeypatch.setattr(events, "KEEP_ALIVE_SECONDS", 0.05)
+    listening = Listening(make_web_app(parts))
     await listening.until(b"retry:")
 
     await make_key("admin")

@@ -14,17 +14,17 @@ import httpx
 import pytest
 
 from tests.dashboard.conftest import Browser, open_browser
-from tests.factories import claim_all, enqueue, found, make_job, make_node, make_recurring, record, seconds
-from timeball.dashboard import timeline_drawing as drawing
+from tests.support.factories import claim_all, enqueue, found, make_job, make_node, make_recurring, record, seconds
+from timeball.config.settings import Settings
+from timeball.dashboard import timeline_chart as drawing
+from timeball.dashboard.context import ZONE_COOKIE
 from timeball.dashboard.pages.forecast import shade
-from timeball.dashboard.timeline_view import read_view
-from timeball.dashboard.zones import ZONE_COOKIE
-from timeball.domain.ids import show_job
+from timeball.dashboard.timeline_chart import parse_time_window
 from timeball.domain.node import NodeKind
-from timeball.settings import Settings
-from timeball.store.postgres import Store
+from timeball.domain.values.ids import format_job_id
+from timeball.runtime import ServerRuntime
+from timeball.store.store import Store
 from timeball.testing import VirtualClock
-from timeball.wiring import FrontParts
 
 NOW = datetime(2026, 11, 16, 10, 20, tzinfo=UTC)
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -72,7 +72,7 @@ async def test_an_address_that_makes_no_sense_shows_the_usual_view(browser: Brow
 
 
 @pytest.mark.usefixtures("busy_store")
-async def test_all_addresses_lie_below_the_prefix(parts: FrontParts) -> None:
+async def test_all_addresses_lie_below_the_prefix(parts: ServerRuntime) -> None:
     async with open_browser(replace(parts, settings=Settings(url_prefix="/below"))) as browser:
         for path in VIEWS:
             page = (await browser.get(f"/below{path}")).text
@@ -141,7 +141,7 @@ async def test_a_zone_that_does_not_exist_is_utc(browser: Browser) -> None:
 
 @pytest.mark.parametrize("word", ["1h", "4h", "6h", "1d", "7d"])
 def test_ticks_are_even_on_the_visitors_clock_and_not_too_many(word: str) -> None:
-    view = read_view(NOW, "", word, BERLIN)
+    view = parse_time_window(NOW, "", word, BERLIN)
 
     ticks = view.ticks()
 
@@ -152,7 +152,7 @@ def test_ticks_are_even_on_the_visitors_clock_and_not_too_many(word: str) -> Non
 
 
 def test_a_day_with_a_clock_change_still_has_its_ticks() -> None:
-    view = read_view(NOW, "2027-03-27T23:00:00Z", "1d", BERLIN)
+    view = parse_time_window(NOW, "2027-03-27T23:00:00Z", "1d", BERLIN)
 
     texts = [tick.text for tick in view.ticks()]
 
@@ -161,27 +161,27 @@ def test_a_day_with_a_clock_change_still_has_its_ticks() -> None:
 
 
 def test_a_view_that_was_moved_keeps_its_middle_when_it_comes_closer() -> None:
-    view = read_view(NOW, "2026-11-16T08:00:00Z", "4h", BERLIN)
+    view = parse_time_window(NOW, "2026-11-16T08:00:00Z", "4h", BERLIN)
 
     assert view.zoomed("1h") == "2026-11-16T09:30:00Z"
     assert view.shifted(0.5) == "2026-11-16T10:00:00Z"
-    assert read_view(NOW, "", "4h", BERLIN).zoomed("1h") is None
+    assert parse_time_window(NOW, "", "4h", BERLIN).zoomed("1h") is None
 
 
 def test_what_lies_outside_ends_at_the_edge() -> None:
-    view = read_view(NOW, "2026-11-16T10:00:00Z", "1h", BERLIN)
+    view = parse_time_window(NOW, "2026-11-16T10:00:00Z", "1h", BERLIN)
 
-    assert view.place(NOW - timedelta(days=1)) == 0
-    assert view.place(NOW + timedelta(days=1)) == 100
-    assert view.place(NOW) == pytest.approx(33.33, abs=0.01)
+    assert view.percent_of(NOW - timedelta(days=1)) == 0
+    assert view.percent_of(NOW + timedelta(days=1)) == 100
+    assert view.percent_of(NOW) == pytest.approx(33.33, abs=0.01)
 
 
 def test_a_mark_of_many_runs_bears_the_colour_of_the_worst() -> None:
     mark = {"kind": "past", "states": {"succeeded": 40, "dead": 1}}
 
-    assert drawing.tone_of(mark) == "tone-bad"
-    assert drawing.tone_of(mark | {"states": {"succeeded": 40}}) == "tone-good"
-    assert drawing.tone_of(mark | {"states": {"skipped": 2}}) == "tone-calm"
+    assert drawing.mark_tone(mark) == "tone-bad"
+    assert drawing.mark_tone(mark | {"states": {"succeeded": 40}}) == "tone-good"
+    assert drawing.mark_tone(mark | {"states": {"skipped": 2}}) == "tone-calm"
 
 
 # the forecast
@@ -326,7 +326,7 @@ def test_the_busiest_hour_is_the_darkest_when_starts_are_shown() -> None:
 
 
 async def test_a_forecast_and_a_schedule_can_be_taken_along(browser: Browser, store: Store) -> None:
-    job = show_job((await make_job(store, name="nightly", schedule="0 3 * * *", queue="crm & co")).id)
+    job = format_job_id((await make_job(store, name="nightly", schedule="0 3 * * *", queue="crm & co")).id)
 
     forecast = (await browser.get("/forecast?queue=crm+%26+co")).text
     schedule = (await browser.get(f"/jobs/{job}?tab=schedule")).text
@@ -340,8 +340,8 @@ async def test_a_forecast_and_a_schedule_can_be_taken_along(browser: Browser, st
         assert "SUMMARY:nightly" in answer.text
 
 
-async def test_a_calendar_leads_back_below_the_prefix(parts: FrontParts, store: Store) -> None:
-    job = show_job((await make_job(store, name="nightly", schedule="0 3 * * *")).id)
+async def test_a_calendar_leads_back_below_the_prefix(parts: ServerRuntime, store: Store) -> None:
+    job = format_job_id((await make_job(store, name="nightly", schedule="0 3 * * *")).id)
 
     async with open_browser(replace(parts, settings=Settings(url_prefix="/below"))) as browser:
         for path in ("/calendar.ics", f"/jobs/{job}/calendar.ics", "/api/v1/calendar.ics"):

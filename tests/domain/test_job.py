@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.domain.oracle import utc
-from timeball.domain.ids import JobId
-from timeball.domain.job import SPEC_FIELDS, Job, JobSpec, define, redefine, spec_of
-from timeball.domain.lifecycle import Delivery
-from timeball.domain.misfire import Misfire, Overlap
-from timeball.domain.schedule import Cron, Every, Manual, Once, OnGap, OnRepeat
+from tests.domain.scheduling.oracle import utc
+from timeball.domain.job import SPEC_FIELDS, Job, JobSpec, define_job, redefine_job, spec_of
+from timeball.domain.policies import Delivery, Misfire, Overlap
+from timeball.domain.scheduling.schedule import Cron, Every, Manual, Once, OnGap, OnRepeat
+from timeball.domain.values.ids import JobId
 from timeball.errors import InvalidInput
 
 NOW = utc(2026, 3, 2, 12)
@@ -32,7 +31,7 @@ anything = json_values | st.datetimes() | st.binary(max_size=4) | st.just(object
 
 
 def make(**fields: Any) -> Job:
-    return define(JobSpec(**{"handler": "app:work"} | fields), JOB, NOW, SHARDS)
+    return define_job(JobSpec(**{"handler": "app:work"} | fields), JOB, NOW, SHARDS)
 
 
 def refusal_of(**fields: Any) -> InvalidInput:
@@ -160,7 +159,7 @@ def test_a_shared_limit_that_lets_a_job_overlap_itself_is_refused(overlap: str) 
 @settings(deadline=None)
 def test_jitter_is_the_same_for_a_job_for_ever_and_within_its_bounds(job_id: UUID, jitter_seconds: int) -> None:
     spec = JobSpec(handler="app:work", interval_seconds=60, jitter_seconds=jitter_seconds)
-    job = define(spec, JobId(job_id), NOW, SHARDS)
+    job = define_job(spec, JobId(job_id), NOW, SHARDS)
 
     assert timedelta(0) <= job.jitter <= timedelta(seconds=jitter_seconds)
     assert replace(job, version=7, name="other").jitter == job.jitter
@@ -169,7 +168,7 @@ def test_jitter_is_the_same_for_a_job_for_ever_and_within_its_bounds(job_id: UUI
 def test_jitter_spreads_jobs() -> None:
     spec = JobSpec(handler="app:work", interval_seconds=60, jitter_seconds=60)
 
-    found = {define(spec, JobId(UUID(int=number)), NOW, SHARDS).jitter for number in range(500)}
+    found = {define_job(spec, JobId(UUID(int=number)), NOW, SHARDS).jitter for number in range(500)}
 
     assert len(found) == 500
     assert max(found) - min(found) > timedelta(seconds=50)
@@ -325,10 +324,10 @@ def test_a_job_defined_again_without_changes_is_the_same_but_for_its_version(
 ) -> None:
     job = make(payload={"a": [1]}, **fields, **when)
 
-    again = redefine(job, {}, NOW + timedelta(hours=3), SHARDS)
+    again = redefine_job(job, {}, NOW + timedelta(hours=3), SHARDS)
 
     assert again == replace(job, version=2)
-    assert define(replace(spec_of(job), payload={"a": [1]}), JOB, NOW, SHARDS) == job
+    assert define_job(replace(spec_of(job), payload={"a": [1]}), JOB, NOW, SHARDS) == job
 
 
 def test_a_change_keeps_what_it_does_not_name() -> None:
@@ -344,7 +343,7 @@ def test_a_change_keeps_what_it_does_not_name() -> None:
         created_at=NOW,
     )
 
-    changed = redefine(job, {"priority": 9}, NOW, SHARDS)
+    changed = redefine_job(job, {"priority": 9}, NOW, SHARDS)
 
     assert changed == replace(job, priority=9, version=5)
 
@@ -352,7 +351,7 @@ def test_a_change_keeps_what_it_does_not_name() -> None:
 def test_a_payload_can_be_changed() -> None:
     job = make(payload={"a": 1})
 
-    assert redefine(job, {"payload": {"b": 2}}, NOW, SHARDS).payload == '{"b":2}'
+    assert redefine_job(job, {"payload": {"b": 2}}, NOW, SHARDS).payload == '{"b":2}'
 
 
 @pytest.mark.parametrize(
@@ -379,7 +378,7 @@ def test_another_kind_of_schedule_replaces_the_old_one(
 ) -> None:
     job = make(name="a", **before)
 
-    changed = redefine(job, change, NOW, SHARDS)
+    changed = redefine_job(job, change, NOW, SHARDS)
 
     assert type(changed.rule) is type(rule)
     assert changed.rule == rule
@@ -388,7 +387,7 @@ def test_another_kind_of_schedule_replaces_the_old_one(
 def test_a_changed_interval_keeps_its_anchor() -> None:
     job = make(interval_seconds=60)
 
-    changed = redefine(job, {"interval_seconds": 90}, NOW + timedelta(days=3), SHARDS)
+    changed = redefine_job(job, {"interval_seconds": 90}, NOW + timedelta(days=3), SHARDS)
 
     assert changed.rule == Every(interval_seconds=90, anchor=NOW + timedelta(seconds=60))
 
@@ -396,7 +395,7 @@ def test_a_changed_interval_keeps_its_anchor() -> None:
 @pytest.mark.parametrize("name", ["cron", "Handler", "id", "version", "paused_at", ""])
 def test_unknown_fields_are_refused_with_those_that_are_known(name: str) -> None:
     with pytest.raises(InvalidInput) as refusal:
-        redefine(make(), {"queue": "mail", name: 1}, NOW, SHARDS)
+        redefine_job(make(), {"queue": "mail", name: 1}, NOW, SHARDS)
 
     assert refusal.value.field == name
     assert "interval_seconds" in str(refusal.value)
@@ -407,7 +406,7 @@ def test_a_change_is_checked_like_a_wish(field: str, value: Any, words: str) -> 
     job = make(name="a", interval_seconds=None)
 
     with pytest.raises(InvalidInput) as refusal:
-        redefine(job, {field: value}, NOW, SHARDS)
+        redefine_job(job, {field: value}, NOW, SHARDS)
 
     assert refusal.value.field == field
     assert words in str(refusal.value)
@@ -416,6 +415,6 @@ def test_a_change_is_checked_like_a_wish(field: str, value: Any, words: str) -> 
 def test_the_limit_key_of_a_job_that_is_no_longer_limited_goes() -> None:
     job = make(max_running=3)
 
-    free = redefine(job, {"max_running": None}, NOW, SHARDS)
+    free = redefine_job(job, {"max_running": None}, NOW, SHARDS)
 
     assert (free.limit_key, free.effective_limit) == (None, None)

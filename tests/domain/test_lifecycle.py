@@ -11,22 +11,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.domain.oracle import utc
+from tests.domain.scheduling.oracle import utc
 from timeball.domain.execution import (
     Cancelled,
     ErrorInfo,
     ExecutionState,
     Failed,
     Lost,
-    NotDropped,
+    NotStarted,
     Outcome,
     Released,
     Snoozed,
     Succeeded,
     TimedOut,
 )
-from timeball.domain.lifecycle import Delivery, Finish, Requeue, Standing, Transition, Wait, decide
-from timeball.domain.retry import RetryPolicy
+from timeball.domain.lifecycle import AttemptFacts, Finish, Postpone, Requeue, Transition, decide
+from timeball.domain.policies import Delivery, RetryPolicy
 
 NOW = utc(2026, 3, 2, 12)
 ERROR = ErrorInfo(type="ValueError", message="no")
@@ -36,7 +36,7 @@ chances = st.floats(0, 1, exclude_max=True)
 failures = st.builds(Failed, st.just(ERROR), st.booleans(), st.none() | spans)
 uncounted = st.just(Released()) | st.builds(Snoozed, spans)
 unhappy = failures | st.just(TimedOut(ERROR)) | st.just(Lost(ERROR))
-final = st.just(Succeeded("1")) | st.just(Cancelled("enough")) | st.just(NotDropped("deleted"))
+final = st.just(Succeeded("1")) | st.just(Cancelled("enough")) | st.just(NotStarted("deleted"))
 policies = st.builds(
     RetryPolicy,
     max_retries=st.integers(0, 5),
@@ -59,7 +59,7 @@ class Walk:
 
     def take(self, outcome: Outcome, chance: float = 0.5) -> Transition:
         assert self.end is None, "nothing can follow an end"
-        standing = Standing(attempts=self.attempts + 1, lost=self.lost, retry=self.policy, delivery=self.delivery)
+        standing = AttemptFacts(attempts=self.attempts + 1, lost=self.lost, retry=self.policy, delivery=self.delivery)
         transition = decide(standing, outcome, NOW, chance)
         self.attempts, self.lost = transition.attempts, transition.lost
         if isinstance(transition, Finish):
@@ -142,7 +142,7 @@ def test_a_success_a_cancellation_and_a_calling_off_end_it_for_good(
             assert (end.state, end.result) == (ExecutionState.SUCCEEDED, "1")
         case Cancelled():
             assert (end.state, end.reason) == (ExecutionState.CANCELLED, "enough")
-        case NotDropped():
+        case NotStarted():
             assert (end.state, end.reason) == (ExecutionState.SKIPPED, "deleted")
 
 
@@ -151,11 +151,11 @@ def test_a_success_a_cancellation_and_a_calling_off_end_it_for_good(
 def test_nothing_is_to_be_tried_in_the_past(
     policy: RetryPolicy, outcome: Outcome, chance: float, attempts: int, lost: int
 ) -> None:
-    standing = Standing(attempts=attempts, lost=min(lost, attempts - 1), retry=policy)
+    standing = AttemptFacts(attempts=attempts, lost=min(lost, attempts - 1), retry=policy)
 
     transition = decide(standing, outcome, NOW, chance)
 
-    if isinstance(transition, Wait):
+    if isinstance(transition, Postpone):
         assert transition.run_at >= NOW
     assert transition.attempts >= transition.lost >= 0
 
@@ -163,50 +163,50 @@ def test_nothing_is_to_be_tried_in_the_past(
 @given(policies, chances, st.integers(1, 6))
 @settings(deadline=None)
 def test_a_failure_waits_for_its_back_off(policy: RetryPolicy, chance: float, number: int) -> None:
-    standing = Standing(attempts=number, lost=0, retry=policy)
+    standing = AttemptFacts(attempts=number, lost=0, retry=policy)
 
     transition = decide(standing, Failed(ERROR), NOW, chance)
 
     if number > policy.max_retries:
         assert isinstance(transition, Finish)
     else:
-        assert transition == Wait(NOW + policy.delay(number, chance), number, 0, is_retry=True, error=ERROR)
+        assert transition == Postpone(NOW + policy.delay(number, chance), number, 0, is_retry=True, error=ERROR)
 
 
 def test_lost_attempts_do_not_lengthen_the_back_off() -> None:
     policy = RetryPolicy(max_retries=3, initial_backoff_ms=1_000)
 
-    transition = decide(Standing(attempts=3, lost=2, retry=policy), Failed(ERROR), NOW, 0.9)
+    transition = decide(AttemptFacts(attempts=3, lost=2, retry=policy), Failed(ERROR), NOW, 0.9)
 
-    assert transition == Wait(NOW + policy.delay(1, 0.9), 3, 2, is_retry=True, error=ERROR)
+    assert transition == Postpone(NOW + policy.delay(1, 0.9), 3, 2, is_retry=True, error=ERROR)
 
 
 def test_lost_attempts_do_not_use_up_the_retries() -> None:
     policy = RetryPolicy(max_retries=1, max_lost=5)
 
-    transition = decide(Standing(attempts=4, lost=3, retry=policy), Failed(ERROR), NOW, 0)
+    transition = decide(AttemptFacts(attempts=4, lost=3, retry=policy), Failed(ERROR), NOW, 0)
 
-    assert isinstance(transition, Wait)
+    assert isinstance(transition, Postpone)
 
 
 def test_a_handler_may_choose_its_own_wait() -> None:
     outcome = Failed(ERROR, retry_after=timedelta(hours=5))
 
-    transition = decide(Standing(attempts=1, lost=0, retry=RetryPolicy()), outcome, NOW, 0.9)
+    transition = decide(AttemptFacts(attempts=1, lost=0, retry=RetryPolicy()), outcome, NOW, 0.9)
 
-    assert transition == Wait(NOW + timedelta(hours=5), 1, 0, is_retry=True, error=ERROR)
+    assert transition == Postpone(NOW + timedelta(hours=5), 1, 0, is_retry=True, error=ERROR)
 
 
 def test_its_own_wait_gives_no_further_tries() -> None:
     outcome = Failed(ERROR, retry_after=timedelta(hours=5))
 
-    transition = decide(Standing(attempts=1, lost=0, retry=RetryPolicy(max_retries=0)), outcome, NOW, 0.9)
+    transition = decide(AttemptFacts(attempts=1, lost=0, retry=RetryPolicy(max_retries=0)), outcome, NOW, 0.9)
 
     assert isinstance(transition, Finish)
 
 
 def test_a_hopeless_error_is_not_tried_again() -> None:
-    end = decide(Standing(attempts=1, lost=0, retry=RetryPolicy()), Failed(ERROR, is_retryable=False), NOW, 0)
+    end = decide(AttemptFacts(attempts=1, lost=0, retry=RetryPolicy()), Failed(ERROR, is_retryable=False), NOW, 0)
 
     assert isinstance(end, Finish)
     assert (end.state, end.error, end.attempts) == (ExecutionState.DEAD, ERROR, 1)
@@ -216,8 +216,8 @@ def test_a_hopeless_error_is_not_tried_again() -> None:
 def test_the_dead_know_which_budget_was_used_up() -> None:
     policy = RetryPolicy(max_retries=2, max_lost=4)
 
-    failed = decide(Standing(attempts=3, lost=0, retry=policy), Failed(ERROR), NOW, 0)
-    lost = decide(Standing(attempts=4, lost=3, retry=policy), Lost(ERROR), NOW, 0)
+    failed = decide(AttemptFacts(attempts=3, lost=0, retry=policy), Failed(ERROR), NOW, 0)
+    lost = decide(AttemptFacts(attempts=4, lost=3, retry=policy), Lost(ERROR), NOW, 0)
 
     assert isinstance(failed, Finish)
     assert failed.reason == "failed 3 times, max_retries is 2"
@@ -226,13 +226,13 @@ def test_the_dead_know_which_budget_was_used_up() -> None:
 
 
 def test_a_lost_attempt_goes_back_to_the_queue_at_once() -> None:
-    transition = decide(Standing(attempts=2, lost=0, retry=RetryPolicy()), Lost(ERROR), NOW, 0)
+    transition = decide(AttemptFacts(attempts=2, lost=0, retry=RetryPolicy()), Lost(ERROR), NOW, 0)
 
     assert transition == Requeue(attempts=2, lost=1, error=ERROR)
 
 
 def test_at_most_once_never_runs_a_lost_attempt_again() -> None:
-    standing = Standing(
+    standing = AttemptFacts(
         attempts=1, lost=0, retry=RetryPolicy(max_retries=9, max_lost=9), delivery=Delivery.AT_MOST_ONCE
     )
 
@@ -245,7 +245,7 @@ def test_at_most_once_never_runs_a_lost_attempt_again() -> None:
 
 def test_at_most_once_never_runs_again_what_was_touched() -> None:
     policy = RetryPolicy(max_retries=9, max_lost=9)
-    standing = Standing(attempts=1, lost=0, retry=policy, delivery=Delivery.AT_MOST_ONCE)
+    standing = AttemptFacts(attempts=1, lost=0, retry=policy, delivery=Delivery.AT_MOST_ONCE)
 
     end = decide(standing, Released(has_started=True), NOW, 0)
 
@@ -263,16 +263,18 @@ def test_at_most_once_never_runs_again_what_was_touched() -> None:
     ],
 )
 def test_what_is_given_back_may_run_elsewhere_at_once(delivery: Delivery, has_started: bool) -> None:
-    standing = Standing(attempts=3, lost=1, retry=RetryPolicy(), delivery=delivery)
+    standing = AttemptFacts(attempts=3, lost=1, retry=RetryPolicy(), delivery=delivery)
 
     assert decide(standing, Released(has_started=has_started), NOW, 0) == Requeue(attempts=2, lost=1)
 
 
 @pytest.mark.parametrize(("attempts", "is_retry"), [(1, False), (2, True)])
 def test_a_snooze_shows_as_retrying_only_after_a_try_that_counted(attempts: int, is_retry: bool) -> None:
-    transition = decide(Standing(attempts=attempts, lost=0, retry=RetryPolicy()), Snoozed(timedelta(minutes=5)), NOW, 0)
+    transition = decide(
+        AttemptFacts(attempts=attempts, lost=0, retry=RetryPolicy()), Snoozed(timedelta(minutes=5)), NOW, 0
+    )
 
-    assert transition == Wait(NOW + timedelta(minutes=5), attempts - 1, 0, is_retry=is_retry)
+    assert transition == Postpone(NOW + timedelta(minutes=5), attempts - 1, 0, is_retry=is_retry)
 
 
 # what people said meanwhile
@@ -287,7 +289,7 @@ GENEROUS = RetryPolicy(max_retries=9, max_lost=9)
 @settings(deadline=None)
 def test_what_was_to_stop_is_not_tried_again(outcome: Outcome) -> None:
     """Its holder may have died before it heard of it."""
-    end = decide(Standing(attempts=2, lost=1, retry=GENEROUS, stop="not needed"), outcome, NOW, 0)
+    end = decide(AttemptFacts(attempts=2, lost=1, retry=GENEROUS, stop="not needed"), outcome, NOW, 0)
 
     assert isinstance(end, Finish)
     assert (end.state, end.reason) == (ExecutionState.CANCELLED, "not needed")
@@ -297,16 +299,16 @@ def test_what_was_to_stop_is_not_tried_again(outcome: Outcome) -> None:
 @given(again | st.just(Released(has_started=True)))
 @settings(deadline=None)
 def test_what_belongs_to_a_deleted_job_is_not_tried_again(outcome: Outcome) -> None:
-    end = decide(Standing(attempts=2, lost=1, retry=GENEROUS, is_deleted=True), outcome, NOW, 0)
+    end = decide(AttemptFacts(attempts=2, lost=1, retry=GENEROUS, is_deleted=True), outcome, NOW, 0)
 
     assert isinstance(end, Finish)
     assert (end.state, end.reason) == (ExecutionState.CANCELLED, "the job was deleted")
 
 
 @pytest.mark.parametrize("called_off", [{"stop": "not needed"}, {"is_deleted": True}, {"is_paused": True}])
-@pytest.mark.parametrize("outcome", [Succeeded("1"), Failed(ERROR, is_retryable=False), NotDropped("paused")])
+@pytest.mark.parametrize("outcome", [Succeeded("1"), Failed(ERROR, is_retryable=False), NotStarted("paused")])
 def test_what_has_come_to_its_end_says_so_whatever_people_wanted(outcome: Outcome, called_off: dict[str, Any]) -> None:
-    plain = Standing(attempts=1, lost=0, retry=GENEROUS)
+    plain = AttemptFacts(attempts=1, lost=0, retry=GENEROUS)
 
     assert decide(replace(plain, **called_off), outcome, NOW, 0) == decide(plain, outcome, NOW, 0)
 
@@ -318,15 +320,15 @@ def test_what_has_come_to_its_end_says_so_whatever_people_wanted(outcome: Outcom
 def test_what_belongs_to_a_paused_job_waits_where_it_can_be_parked(
     outcome: Outcome, attempts: int, lost: int, is_retry: bool
 ) -> None:
-    standing = Standing(attempts=1, lost=0, retry=GENEROUS, is_paused=True)
+    standing = AttemptFacts(attempts=1, lost=0, retry=GENEROUS, is_paused=True)
 
     transition = decide(standing, outcome, NOW, 0)
 
-    assert transition == Wait(NOW, attempts, lost, is_retry=is_retry, error=getattr(outcome, "error", None))
+    assert transition == Postpone(NOW, attempts, lost, is_retry=is_retry, error=getattr(outcome, "error", None))
 
 
 def test_what_was_called_off_while_it_was_held_and_is_given_back_was_not_dropped() -> None:
-    standing = Standing(attempts=1, lost=0, retry=GENEROUS, stop="skip:paused", is_paused=True)
+    standing = AttemptFacts(attempts=1, lost=0, retry=GENEROUS, stop="skip:paused", is_paused=True)
 
     end = decide(standing, Released(), NOW, 0)
 
@@ -334,11 +336,11 @@ def test_what_was_called_off_while_it_was_held_and_is_given_back_was_not_dropped
 
 
 @pytest.mark.parametrize(("attempts", "lost"), [(2, 0), (2, 1), (5, 1)])
-@pytest.mark.parametrize("outcome", [NotDropped("paused"), Released()])
+@pytest.mark.parametrize("outcome", [NotStarted("paused"), Released()])
 def test_a_retry_that_was_held_when_its_job_was_paused_waits(outcome: Outcome, attempts: int, lost: int) -> None:
-    standing = Standing(attempts=attempts, lost=lost, retry=GENEROUS, stop="skip:paused", is_paused=True)
+    standing = AttemptFacts(attempts=attempts, lost=lost, retry=GENEROUS, stop="skip:paused", is_paused=True)
 
-    assert decide(standing, outcome, NOW, 0) == Wait(NOW, attempts - 1, lost, is_retry=True)
+    assert decide(standing, outcome, NOW, 0) == Postpone(NOW, attempts - 1, lost, is_retry=True)
 
 
 def test_exactly_four_states_are_final() -> None:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from timeball.domain.ids import Incarnation
 from timeball.domain.node import Lease, fair_share
+from timeball.domain.values.ids import Incarnation
 from timeball.errors import SettingsError
 
 shard_counts = st.integers(1, 128)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from timeball.domain.retry import RetryPolicy
+from timeball.domain.policies import RetryPolicy
 
 YEAR_MS = 366 * 24 * 3600 * 1000
 

@@ -8,16 +8,16 @@ import pytest
 
 from tests.conftest import FreshDatabase
 from tests.engine.support import IMMORTAL, Heard, ManualRunner, registry
-from tests.factories import HANDLER
-from tests.servers import PostgresServer, Servers, ServiceMissing, give_up_on
+from tests.support.factories import HANDLER
+from tests.support.servers import PostgresServer, Servers, ServiceMissing, give_up_on
+from timeball.config.settings import WorkerSettings
 from timeball.domain.execution import Succeeded
 from timeball.domain.handler import RunStyle
-from timeball.domain.ids import Incarnation
 from timeball.domain.node import Node, NodeKind
-from timeball.engine.worker_life import WorkerLife
+from timeball.domain.values.ids import Incarnation
+from timeball.engine.worker.node import WorkerNode
 from timeball.env import Env
-from timeball.settings import WorkerSettings
-from timeball.store.postgres import Store
+from timeball.store.store import Store
 
 
 @pytest.fixture
@@ -40,15 +40,15 @@ def heard() -> Heard:
 
 
 @pytest.fixture
-async def worker_life(store: Store, env: Env, heard: Heard) -> AsyncIterator[WorkerLife]:
+async def worker_life(store: Store, env: Env, heard: Heard) -> AsyncIterator[WorkerNode]:
     """A worker with quick handlers and the usual settings; not started yet."""
-    made = make_life(store, env, heard)
+    made = node_factory(store, env, heard)
     yield made
     await made._cut_services()
     made.heartbeat.stop()
 
 
-def make_life(store: Store, env: Env, heard: Heard) -> WorkerLife:
+def node_factory(store: Store, env: Env, heard: Heard) -> WorkerNode:
     """A worker like all others of its kind."""
     settings = WorkerSettings()
     node = Node(
@@ -60,7 +60,7 @@ def make_life(store: Store, env: Env, heard: Heard) -> WorkerLife:
         handlers=(HANDLER,),
     )
     runners = {RunStyle.COROUTINE: ManualRunner(Succeeded("7"))}
-    return WorkerLife(env, heard, store, node, settings, registry(), runners)
+    return WorkerNode(env, heard, store, node, settings, registry(), runners)
 
 
 @pytest.fixture

@@ -9,28 +9,28 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from tests.factories import HANDLER, ROOMS, make_node, read_job, table
-from tests.pace import patience
-from timeball.commands import Commands
-from timeball.current import RunContext
-from timeball.domain.events import Event
-from timeball.domain.execution import Claimed, Finding, Outcome, Succeeded
+from tests.support.factories import HANDLER, ROOMS, make_node, read_job, table
+from tests.support.pace import patience
+from timeball.application.commands import Commands
+from timeball.config.settings import SchedulerSettings
+from timeball.current import AttemptContext
+from timeball.domain.execution import ClaimedExecution, FinishedAttempt, Outcome, Succeeded
 from timeball.domain.handler import Handler, RunStyle
-from timeball.domain.ids import ClaimId, ExecutionId, Incarnation, JobId
-from timeball.domain.instants import MICROSECOND
 from timeball.domain.job import Job, JobSpec
 from timeball.domain.node import Lease, NodeKind
-from timeball.engine.executor import Executor
-from timeball.engine.scheduler import Scheduler
+from timeball.domain.scheduling.civil_time import MICROSECOND
+from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation, JobId
+from timeball.engine.runners.outcome import outcome_of_halt
+from timeball.engine.scheduler.scheduler import Scheduler
+from timeball.engine.scheduler.shards import ShardBalancer
 from timeball.engine.service import LONGEST_REST, Service
-from timeball.engine.shards import ShardKeeper
+from timeball.engine.worker.executor import Executor
 from timeball.env import Env
 from timeball.handlers.registry import Registry, make_handler
-from timeball.runners.verdict import outcome_of_halt
-from timeball.settings import SchedulerSettings
-from timeball.store.postgres import Store
-from timeball.store.rooms import ClaimWish
+from timeball.store.store import Store
+from timeball.store.types import ClaimRequest
 from timeball.store.verify import verify
+from timeball.telemetry.events import Event
 from timeball.testing import VirtualClock
 
 # Tests of schedules let years pass; those about leases choose a mortal one.
@@ -79,7 +79,7 @@ class ManualScheduler:
     store: Store
     clock: VirtualClock
     incarnation: Incarnation
-    keeper: ShardKeeper
+    keeper: ShardBalancer
     scheduler: Scheduler
     heard: Heard
 
@@ -113,8 +113,8 @@ async def start_scheduler(
     clock, heard = store.env.clock, Heard()
     assert isinstance(clock, VirtualClock)
     incarnation = await make_node(store, NodeKind.SCHEDULER, lease=lease)
-    keeper = ShardKeeper(store.env, heard, store.nodes, incarnation, lambda: None)
-    scheduler = Scheduler(store.env, heard, store.rooms, store.jobs, keeper, SchedulerSettings(**settings))
+    keeper = ShardBalancer(store.env, heard, store.nodes, incarnation, lambda: None)
+    scheduler = Scheduler(store.env, heard, store.executions, store.jobs, keeper, SchedulerSettings(**settings))
     made = ManualScheduler(store, clock, incarnation, keeper, scheduler, heard)
     if takes:
         await keeper.tick()
@@ -131,23 +131,23 @@ class Hands:
     store: Store
     incarnation: Incarnation
 
-    async def claim(self, slots: int = 1_000, holds: int = 0) -> list[Claimed]:
-        lanes = {lane: at for lane, (at, _) in (await self.store.rooms.lanes()).items()}
-        wish = ClaimWish(self.incarnation, [HANDLER], slots, holds)
-        return (await self.store.rooms.claim(wish, lanes, ClaimId(self.store.env.new_id()))).executions
+    async def claim(self, slots: int = 1_000, holds: int = 0) -> list[ClaimedExecution]:
+        lanes = {lane: at for lane, (at, _) in (await self.store.executions.lanes()).items()}
+        wish = ClaimRequest(self.incarnation, [HANDLER], slots, holds)
+        return (await self.store.executions.claim(wish, lanes, ClaimId(self.store.env.new_id()))).executions
 
-    async def succeed(self, claims: Sequence[Claimed]) -> None:
+    async def succeed(self, claims: Sequence[ClaimedExecution]) -> None:
         now = self.store.env.clock.now()
         if claims:
-            stale = await self.store.rooms.finish_succeeded(
+            stale = await self.store.executions.finish_succeeded(
                 [
-                    Finding(claimed, Succeeded(), max(now, claimed.run_at), max(now, claimed.run_at))
+                    FinishedAttempt(claimed, Succeeded(), max(now, claimed.run_at), max(now, claimed.run_at))
                     for claimed in claims
                 ]
             )
             assert not stale
 
-    async def work(self) -> list[Claimed]:
+    async def work(self) -> list[ClaimedExecution]:
         """Claim all that is due, and succeed at once."""
         claims = await self.claim()
         await self.succeed(claims)
@@ -164,7 +164,7 @@ async def start_worker(store: Store, lease: Lease = IMMORTAL) -> Hands:
 async def create(store: Store, **fields: Any) -> Job:
     """A job, made as every front makes it."""
     spec = JobSpec(**{"handler": HANDLER, "name": f"job-{store.env.random.getrandbits(32):x}"} | fields)
-    return await read_job(store, (await Commands(store, store.env).create(spec)).job_id)
+    return await read_job(store, (await Commands(store, store.env).jobs.create(spec)).job_id)
 
 
 # looking
@@ -228,11 +228,11 @@ class ManualRunner:
 
     def __init__(self, outcome: Outcome | None = None) -> None:
         self.outcome = outcome
-        self.started: list[RunContext] = []
+        self.started: list[AttemptContext] = []
         self.is_stopped = False
         self._ends: dict[tuple[ExecutionId, ClaimId], asyncio.Future[Outcome]] = {}
 
-    async def run(self, handler: Handler, context: RunContext) -> Outcome:
+    async def run(self, handler: Handler, context: AttemptContext) -> Outcome:
         self.started.append(context)
         if self.outcome is not None:
             return self.outcome
@@ -244,7 +244,7 @@ class ManualRunner:
     async def stop(self) -> None:
         self.is_stopped = True
 
-    def end(self, claimed: Claimed, outcome: Outcome | None = None) -> None:
+    def end(self, claimed: ClaimedExecution, outcome: Outcome | None = None) -> None:
         self._ends.pop((claimed.id, claimed.claim_id)).set_result(outcome or Succeeded())
 
     @property
@@ -255,7 +255,7 @@ class ManualRunner:
 class HaltingRunner(ManualRunner):
     """Ends an attempt when it is told to."""
 
-    async def run(self, handler: Handler, context: RunContext) -> Outcome:
+    async def run(self, handler: Handler, context: AttemptContext) -> Outcome:
         self.started.append(context)
         halted = asyncio.Event()
         context.on_halt = halted.set
@@ -268,10 +268,10 @@ def make_executor(
     runner: Any,
     slots: int = 20,
     handlers: Registry | None = None,
-    hand_over: Callable[[Finding], None] = lambda _: None,
+    hand_over: Callable[[FinishedAttempt], None] = lambda _: None,
 ) -> Executor:
     return Executor(env, handlers or registry(), {RunStyle.COROUTINE: runner}, slots, hand_over, _no_sink)
 
 
-def _no_sink(_context: RunContext) -> Any:
+def _no_sink(_context: AttemptContext) -> Any:
     raise AssertionError("nothing is said in these tests")

@@ -9,12 +9,12 @@ from random import Random
 
 import pytest
 
+from tests.engine.simulation.swarm import Swarm
+from tests.engine.simulation.swarm_plan import LOOPS, Deed, What, draw
 from tests.engine.support import check_promises, create, ranges, start_scheduler, start_worker, states
-from tests.engine.swarm import Swarm
-from tests.engine.swarm_plan import LOOPS, Deed, What, draw
-from tests.factories import enqueue, seconds, table
-from timeball.domain.ids import JobId
-from timeball.store.postgres import Store
+from tests.support.factories import enqueue, seconds, table
+from timeball.domain.values.ids import JobId
+from timeball.store.store import Store
 from timeball.testing import VirtualClock
 
 HOUR, CENTURIES = timedelta(hours=1), timedelta(days=178 * 365)

@@ -15,31 +15,32 @@ from typing import Any
 import pytest
 
 from tests.conftest import FreshDatabase
-from tests.engine.conftest import make_life
+from tests.engine.conftest import node_factory
 from tests.engine.support import PATIENCE_SECONDS, Heard, until
-from tests.engine.test_executor import claim
-from tests.factories import HANDLER, make_node
-from timeball.commands import Commands
-from timeball.current import RunContext, RunSink
-from timeball.domain.events import ListenerChanged, NodeStarted
-from timeball.domain.execution import Claimed
+from tests.engine.worker.test_executor import claim
+from tests.support.factories import HANDLER, make_node
+from timeball.application.commands import Commands
+from timeball.config.settings import WorkerSettings
+from timeball.current import AttemptContext, AttemptSink
+from timeball.domain.execution import ClaimedExecution
 from timeball.domain.handler import RunStyle
-from timeball.domain.hints import Lane, Mark
-from timeball.domain.ids import ClaimId
 from timeball.domain.job import JobSpec
-from timeball.engine import claimer, service
-from timeball.engine.executor import Executor
-from timeball.engine.recorder import Recorder
-from timeball.engine.retry_gate import RetryGate
-from timeball.engine.worker_life import WorkerLife
+from timeball.domain.values.ids import ClaimId
+from timeball.domain.wakeup import Lane, LanePosition
+from timeball.engine import service
+from timeball.engine.runners.in_process import CoroutineRunner
+from timeball.engine.worker import claimer
+from timeball.engine.worker.admission import RetryGate
+from timeball.engine.worker.executor import Executor
+from timeball.engine.worker.node import WorkerNode
+from timeball.engine.worker.recorder import Recorder
 from timeball.env import Env
 from timeball.handlers.registry import Registry, make_handler
-from timeball.runners.coroutine import CoroutineRunner
-from timeball.settings import WorkerSettings
-from timeball.store.postgres import Store
-from timeball.store.rooms import ClaimWish
+from timeball.store.store import Store
+from timeball.store.types import ClaimRequest
+from timeball.telemetry.events import ListenerChanged, NodeStarted
 from timeball.testing import VirtualClock
-from timeball.testing.clock import START
+from timeball.testing.environment import START
 
 MANY = 3_000
 LANE: Lane = ("default", 50)
@@ -52,10 +53,10 @@ async def finished(store: Store) -> int:
 
 
 async def test_a_thousand_executions_take_a_few_statements(
-    store: Store, env: Env, heard: Heard, worker_life: WorkerLife
+    store: Store, env: Env, heard: Heard, worker_life: WorkerNode
 ) -> None:
     """Each is a commit: claims and outcomes go by the hundred, whatever else the worker does."""
-    await Commands(store, env).enqueue_many(JobSpec(handler=HANDLER), ["{}"] * MANY)
+    await Commands(store, env).jobs.enqueue_many(JobSpec(handler=HANDLER), ["{}"] * MANY)
     asked: Counter[str] = Counter()
     env.fault = lambda point: asked.update([point.removesuffix(".before")] if point.endswith(".before") else [])
 
@@ -72,10 +73,10 @@ async def test_a_thousand_executions_take_a_few_statements(
 
 
 async def test_an_execution_takes_a_few_hundredths_of_a_commit(
-    fresh_database: FreshDatabase, store: Store, env: Env, worker_life: WorkerLife
+    fresh_database: FreshDatabase, store: Store, env: Env, worker_life: WorkerNode
 ) -> None:
     """Enqueued, claimed, finished: every commit that the server has counted, whoever made it and why."""
-    await Commands(store, env).enqueue_many(JobSpec(handler=HANDLER), ["{}"] * MANY)
+    await Commands(store, env).jobs.enqueue_many(JobSpec(handler=HANDLER), ["{}"] * MANY)
 
     await worker_life.start()
     async with asyncio.timeout(PATIENCE_SECONDS):
@@ -109,7 +110,7 @@ async def test_an_execution_enqueued_by_itself_takes_three_statements_however_ma
     store: Store, env: Env, clock: VirtualClock, heard: Heard, number: int
 ) -> None:
     """It is written, claimed and recorded: its hint calls upon one of the workers, and no other asks."""
-    lives = [make_life(store, env, heard) for _ in range(number)]
+    lives = [node_factory(store, env, heard) for _ in range(number)]
     try:
         for life in lives:
             await life.start()
@@ -123,7 +124,7 @@ async def test_an_execution_enqueued_by_itself_takes_three_statements_however_ma
         env.fault = lambda point: asked.update([point.removesuffix(".before")] if point.endswith(".before") else [])
         for ended in range(1, 21):
             clock.advance("10ms")
-            await Commands(store, env).create(JobSpec(handler=HANDLER))
+            await Commands(store, env).jobs.create(JobSpec(handler=HANDLER))
             async with asyncio.timeout(PATIENCE_SECONDS):
                 while await finished(store) < ended:
                     await asyncio.sleep(0.005)
@@ -138,20 +139,20 @@ async def test_an_execution_enqueued_by_itself_takes_three_statements_however_ma
 
 async def test_a_claim_does_not_look_at_what_lies_behind_it(store: Store, env: Env) -> None:
     """A foreign snapshot keeps the rows that were claimed from being removed; each claim begins behind them, in the same instant."""
-    await Commands(store, env).enqueue_many(JobSpec(handler=HANDLER), ["{}"] * 5_000)
+    await Commands(store, env).jobs.enqueue_many(JobSpec(handler=HANDLER), ["{}"] * 5_000)
     worker = await make_node(store)
     foreign = await store.database.connect()
     holding = foreign.transaction(isolation="repeatable_read")
     await holding.start()
     await foreign.fetch("SELECT 1 FROM timeball.ready LIMIT 1")
-    mark, wish = Mark(START), ClaimWish(worker, [HANDLER], 100, 0)
+    mark, wish = LanePosition(START), ClaimRequest(worker, [HANDLER], 100, 0)
 
     reads = []
     for _ in range(40):
         before = await index_reads(store)
-        claims = await store.rooms.claim(wish, {LANE: mark}, ClaimId(env.new_id()))
+        claims = await store.executions.claim(wish, {LANE: mark}, ClaimId(env.new_id()))
         assert len(claims.executions) == 100
-        mark = Mark(claims.executions[-1].run_at, claims.executions[-1].id)
+        mark = LanePosition(claims.executions[-1].run_at, claims.executions[-1].id)
         reads.append(await index_reads(store) - before)
 
     await holding.rollback()
@@ -172,11 +173,11 @@ async def test_a_claim_reads_the_head_of_a_lane_even_if_the_room_is_believed_to_
         )
         for done in ("ANALYZE", "DELETE FROM", "VACUUM"):
             await connection.execute(f"{done} timeball.ready")
-    await Commands(store, env).enqueue_many(JobSpec(handler=HANDLER), ["{}"] * 3_000)
-    wish = ClaimWish(worker, [HANDLER], 100, 50, has_rivals=False)
+    await Commands(store, env).jobs.enqueue_many(JobSpec(handler=HANDLER), ["{}"] * 3_000)
+    wish = ClaimRequest(worker, [HANDLER], 100, 50, has_rivals=False)
 
     before = await index_reads(store)
-    claims = await store.rooms.claim(wish, {LANE: Mark(START - timedelta(days=1))}, ClaimId(env.new_id()))
+    claims = await store.executions.claim(wish, {LANE: LanePosition(START - timedelta(days=1))}, ClaimId(env.new_id()))
 
     assert len(claims.executions) == 100
     assert await index_reads(store) - before <= 300
@@ -263,7 +264,7 @@ async def test_an_execution_takes_a_few_hundred_instructions(store: Store, env: 
     assert 400 <= number / 1_000 <= 900
 
 
-async def run(executor: Executor, claims: list[Claimed]) -> None:
+async def run(executor: Executor, claims: list[ClaimedExecution]) -> None:
     executor.accept(claims)
     await until(lambda: not executor.waiting and not executor.busy)
 
@@ -276,7 +277,7 @@ def blocks() -> int:
 
 def quick_executor(store: Store, env: Env, heard: Heard) -> tuple[Recorder, Executor]:
     """An executor as a worker has it, and the recorder that is handed what came of its executions."""
-    recorder = Recorder(env, heard, store.rooms)
+    recorder = Recorder(env, heard, store.executions)
     executor = Executor(env, quick_registry(), {RunStyle.COROUTINE: CoroutineRunner()}, 20, recorder.hand_over, no_sink)
     gate = RetryGate(env, heard, WorkerSettings())
     executor.admit, executor.on_success = gate.admit, gate.note_success
@@ -292,12 +293,12 @@ def quick_registry() -> Registry:
     return known
 
 
-def no_sink(_context: RunContext) -> RunSink:
+def no_sink(_context: AttemptContext) -> AttemptSink:
     raise AssertionError("nothing is said in these tests")
 
 
 async def test_attempts_that_do_not_wait_take_no_tasks(store: Store, env: Env, heard: Heard) -> None:
-    recorder = Recorder(env, heard, store.rooms)
+    recorder = Recorder(env, heard, store.executions)
     executor = Executor(env, quick_registry(), {RunStyle.COROUTINE: CoroutineRunner()}, 20, recorder.hand_over, no_sink)
     loop, made = asyncio.get_running_loop(), []
     create_task = loop.create_task

@@ -8,18 +8,18 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.engine.conftest import make_life
-from tests.engine.leaping import leaping
+from tests.engine.conftest import node_factory
+from tests.engine.simulation.leaping_loop import leaping
 from tests.engine.support import IMMORTAL, Heard, until
-from timeball.domain.events import ListenerChanged
-from timeball.domain.ids import Incarnation
+from timeball.config.settings import HousekeepingSettings, SchedulerSettings, WorkerSettings
 from timeball.domain.node import Lease, Node, NodeKind
-from timeball.engine.heartbeat import Heartbeat
-from timeball.engine.life import Life
-from timeball.engine.scheduler_life import SchedulerLife
+from timeball.domain.values.ids import Incarnation
+from timeball.engine.lease import Heartbeat
+from timeball.engine.node import BaseNode
+from timeball.engine.scheduler.node import SchedulerNode
 from timeball.env import Env
-from timeball.settings import HousekeepingSettings, SchedulerSettings, WorkerSettings
-from timeball.store.postgres import Store
+from timeball.store.store import Store
+from timeball.telemetry.events import ListenerChanged
 from timeball.testing import VirtualClock
 
 MINUTE = 60.0
@@ -30,26 +30,26 @@ CONFIRMATION = {"read_identity", "renew_lease"}
 
 
 @pytest.fixture
-async def lives(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[Life]]:
+async def lives(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[BaseNode]]:
     """Whoever is to be ended. Their hearts beat in real time, and are counted by themselves."""
     monkeypatch.setattr(Heartbeat, "_beat_in_thread", lambda _heart: None)
-    made: list[Life] = []
+    made: list[BaseNode] = []
     yield made
     for life in made:
         await life._cut_services()
         life.heartbeat.stop()
 
 
-def make_scheduler(store: Store, env: Env, heard: Heard) -> SchedulerLife:
+def make_scheduler(store: Store, env: Env, heard: Heard) -> SchedulerNode:
     node = Node(incarnation=Incarnation(env.new_id()), kind=NodeKind.SCHEDULER, name="s", lease=IMMORTAL)
-    return SchedulerLife(env, heard, store, node, SchedulerSettings(), HousekeepingSettings())
+    return SchedulerNode(env, heard, store, node, SchedulerSettings(), HousekeepingSettings())
 
 
-async def idle_minute(life: Life, clock: VirtualClock, heard: Heard) -> tuple[int, Counter[str]]:
+async def idle_minute(life: BaseNode, clock: VirtualClock, heard: Heard) -> tuple[int, Counter[str]]:
     """How often the loop is woken in a minute, and what is asked."""
     await life.start()
     await until(lambda: heard.of(ListenerChanged))
-    if isinstance(life, SchedulerLife):
+    if isinstance(life, SchedulerNode):
         await until(lambda: life.janitor._next_round > 0)
     with leaping(clock) as leaper:
         leaper.watch(life)
@@ -61,9 +61,9 @@ async def idle_minute(life: Life, clock: VirtualClock, heard: Heard) -> tuple[in
 
 
 async def test_an_idle_worker_is_woken_by_one_beat_a_second_and_asks_whether_a_hint_was_lost(
-    store: Store, env: Env, clock: VirtualClock, heard: Heard, lives: list[Life]
+    store: Store, env: Env, clock: VirtualClock, heard: Heard, lives: list[BaseNode]
 ) -> None:
-    life = make_life(store, env, heard)
+    life = node_factory(store, env, heard)
     lives.append(life)
 
     wakes, asked = await idle_minute(life, clock, heard)
@@ -79,7 +79,7 @@ async def test_an_idle_worker_is_woken_by_one_beat_a_second_and_asks_whether_a_h
 
 
 async def test_an_idle_scheduler_asks_two_questions_a_second_and_keeps_house(
-    store: Store, env: Env, clock: VirtualClock, heard: Heard, lives: list[Life]
+    store: Store, env: Env, clock: VirtualClock, heard: Heard, lives: list[BaseNode]
 ) -> None:
     life = make_scheduler(store, env, heard)
     lives.append(life)

@@ -14,21 +14,21 @@ import pytest
 from tests.conftest import FreshDatabase
 from tests.engine.support import PATIENCE_SECONDS, ManualScheduler, create, start_scheduler
 from tests.engine.test_cost import commits_in, finished
-from tests.factories import HANDLER, seconds, table
-from timeball.commands import Commands
+from tests.support.factories import HANDLER, seconds, table
+from timeball.application.commands import Commands
 from timeball.domain.job import JobSpec
-from timeball.domain.occurrences import DueMark
-from timeball.engine.worker_life import WorkerLife
+from timeball.domain.scheduling.occurrences import DueKey
+from timeball.engine.worker.node import WorkerNode
 from timeball.env import Env
-from timeball.store.postgres import Store
+from timeball.store.store import Store
 from timeball.testing import VirtualClock
-from timeball.testing.clock import START
+from timeball.testing.environment import START
 
 MANY = 2_000
 
 
 async def schedule(store: Store, number: int, interval_seconds: int, first: datetime | None = None) -> None:
-    await Commands(store, store.env).create_all(
+    await Commands(store, store.env).jobs.create_all(
         [
             JobSpec(name=f"job-{place}", handler=HANDLER, interval_seconds=interval_seconds, scheduled_at=first)
             for place in range(number)
@@ -48,7 +48,7 @@ async def test_an_occurrence_takes_a_few_hundredths_of_a_commit(
     store: Store,
     env: Env,
     clock: VirtualClock,
-    worker_life: WorkerLife,
+    worker_life: WorkerNode,
 ) -> None:
     """Made, hoisted, claimed, finished: every commit that the server has counted, whoever made it and why."""
     await schedule(store, MANY, 60)
@@ -88,14 +88,14 @@ async def test_a_full_page_is_not_looked_through_again_for_every_batch(
     node = await start_scheduler(store, page=2, batch=10)
     await schedule(store, 500, 60)
     clock.advance("60s")
-    seen, look_ahead = [], store.rooms.look_ahead
+    seen, look_ahead = [], store.executions.look_ahead
 
-    async def counted(*arguments: Any) -> list[DueMark]:
+    async def counted(*arguments: Any) -> list[DueKey]:
         marks = await look_ahead(*arguments)
         seen.extend(marks)
         return marks
 
-    monkeypatch.setattr(store.rooms, "look_ahead", counted)
+    monkeypatch.setattr(store.executions, "look_ahead", counted)
     await node.tick()
 
     assert len(await table(store, "ready")) == 500
@@ -106,13 +106,13 @@ async def test_looking_through_all_that_is_held_leaves_time_to_move_it(
     store: Store, env: Env, clock: VirtualClock, node: ManualScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A crowd takes long to look through; done every second as with a few, that was most of what a scheduler did."""
-    look_ahead = store.rooms.look_ahead
+    look_ahead = store.executions.look_ahead
 
-    async def slow(*arguments: Any) -> list[DueMark]:
+    async def slow(*arguments: Any) -> list[DueKey]:
         clock.advance("500ms")
         return await look_ahead(*arguments)
 
-    monkeypatch.setattr(store.rooms, "look_ahead", slow)
+    monkeypatch.setattr(store.executions, "look_ahead", slow)
     await schedule(store, 20, 1, START + seconds(1))
     asked = asked_of(env)
 
@@ -128,9 +128,9 @@ async def test_what_lies_further_ahead_is_not_held(store: Store, clock: VirtualC
     await node.run_for(60)
 
     assert len(await table(store, "ready")) == 50
-    assert len(node.scheduler._upcoming) == 0
+    assert len(node.scheduler._due_heap) == 0
     await node.run_for(58)
-    assert len(node.scheduler._upcoming) == 50
+    assert len(node.scheduler._due_heap) == 50
 
 
 async def test_a_schedule_that_is_held_takes_little_memory(store: Store, node: ManualScheduler) -> None:
@@ -148,7 +148,7 @@ async def test_a_schedule_that_is_held_takes_little_memory(store: Store, node: M
     finally:
         tracemalloc.stop()
 
-    assert len(node.scheduler._upcoming) == MANY + 1
+    assert len(node.scheduler._due_heap) == MANY + 1
     assert held / MANY <= 1_600
     assert most / MANY <= 2_200
 

@@ -6,12 +6,12 @@ import asyncio
 import os
 
 from tests.engine.support import check_promises, settle, start_scheduler, start_worker
-from tests.factories import HANDLER, define_job, opening_of, seconds, table
-from timeball.commands import Commands
+from tests.support.factories import HANDLER, define_job, opening_of, seconds, table
+from timeball.application.commands import Commands
 from timeball.domain.job import JobSpec
-from timeball.store.postgres import Store
+from timeball.store.store import Store
 from timeball.testing import VirtualClock
-from timeball.testing.clock import START
+from timeball.testing.environment import START
 
 # `make soak` lets a hundred thousand come.
 CROWD = int(os.environ.get("CROWD", "5000"))
@@ -22,7 +22,7 @@ async def test_a_crowd_that_is_due_at_one_instant_is_all_there_in_time(store: St
     """Fault 25. Everything has been hoisted before the instant has come, and all of it is given to workers."""
     node, worker = await start_scheduler(store), await start_worker(store)
     spec = JobSpec(handler=HANDLER, scheduled_at=START + seconds(60))
-    await Commands(store, store.env).enqueue_many(spec, ["{}"] * CROWD)
+    await Commands(store, store.env).jobs.enqueue_many(spec, ["{}"] * CROWD)
     clock.advance("59.6s")
 
     await node.tick()
@@ -41,7 +41,7 @@ async def test_a_crowd_of_schedulers_records_every_occurrence_once(store: Store,
     """Fault 1. Eight of them at the same time, and half believe to own what the others own."""
     jobs = [define_job(store, interval_seconds=60, overlap="allow") for _ in range(MINUTELY)]
     openings = [opening_of(job, clock.now()) for job in jobs]
-    await store.jobs.create(jobs, [opening for opening in openings if opening is not None])
+    await store.enqueuer.create(jobs, [opening for opening in openings if opening is not None])
     nodes = [await start_scheduler(store) for _ in range(SCHEDULERS)]
     for _ in range(2):
         for node in nodes:

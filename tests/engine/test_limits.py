@@ -11,33 +11,33 @@ from typing import Any
 import pytest
 
 from tests.engine.support import Hands, check_promises, create, settle, start_scheduler, start_worker
-from tests.factories import FAILURE, HANDLER, enqueue, found, record, seconds, table
-from timeball.commands import Commands
-from timeball.domain.events import ignore
-from timeball.domain.execution import Claimed, Failed, Lost, Outcome, Released, Snoozed, Succeeded
-from timeball.domain.ids import ClaimId
-from timeball.engine.reaper import Reaper
+from tests.support.factories import FAILURE, HANDLER, enqueue, found, record, seconds, table
+from timeball.application.commands import Commands
+from timeball.config.settings import HousekeepingSettings
+from timeball.domain.execution import ClaimedExecution, Failed, Lost, Outcome, Released, Snoozed, Succeeded
+from timeball.domain.values.ids import ClaimId
+from timeball.engine.scheduler.housekeeping import Reaper
 from timeball.errors import Conflict
-from timeball.settings import HousekeepingSettings
-from timeball.store.postgres import Store
-from timeball.store.rooms import ClaimWish
+from timeball.store.store import Store
+from timeball.store.types import ClaimRequest
+from timeball.telemetry.events import ignore
 from timeball.testing import VirtualClock
 
 QUEUE, OWN, SHARED = 3, 1, 2
 LIMITED_AT = 20
 
 
-async def claim_everywhere(worker: Hands) -> list[Claimed]:
+async def claim_everywhere(worker: Hands) -> list[ClaimedExecution]:
     """As a worker does: limited queues one by one, the others together."""
-    lanes = await worker.store.rooms.lanes()
+    lanes = await worker.store.executions.lanes()
     free = {lane: at for lane, (at, is_limited) in lanes.items() if not is_limited}
     narrow = {lane: at for lane, (at, is_limited) in lanes.items() if is_limited}
-    wish = ClaimWish(worker.incarnation, [HANDLER], 5, 0)
-    rooms, new_id = worker.store.rooms, worker.store.env.new_id
+    wish = ClaimRequest(worker.incarnation, [HANDLER], 5, 0)
+    executions, new_id = worker.store.executions, worker.store.env.new_id
     given = await asyncio.gather(
-        rooms.claim(wish, free, ClaimId(new_id())),
+        executions.claim(wish, free, ClaimId(new_id())),
         *(
-            rooms.claim_limited(
+            executions.claim_limited(
                 wish, queue, {lane: narrow[lane] for lane in narrow if lane[0] == queue}, ClaimId(new_id())
             )
             for queue in {queue for queue, _ in narrow}
@@ -56,8 +56,8 @@ def count_of(rows: Sequence[dict[str, Any]], names: set[object]) -> int:
 async def test_no_limit_is_exceeded_whichever_else_there_is(store: Store, clock: VirtualClock, seed: int) -> None:
     chance, commands = random.Random(seed), Commands(store, store.env)
     node, workers = await start_scheduler(store), [await start_worker(store) for _ in range(3)]
-    reaper = Reaper(store.env, ignore, store.nodes, store.rooms, HousekeepingSettings(), lambda: True)
-    await commands.limit_queue("narrow", QUEUE)
+    reaper = Reaper(store.env, ignore, store.nodes, store.executions, HousekeepingSettings(), lambda: True)
+    await commands.queues.limit("narrow", QUEUE)
     own = await create(store, queue="narrow", max_running=OWN)
     shared = [await create(store, queue=queue, max_running=SHARED, limit_key="l") for queue in ("narrow", "default")]
     keyed = await create(store, queue="narrow", unique_key="k", max_running=SHARED, limit_key="l")
@@ -68,12 +68,12 @@ async def test_no_limit_is_exceeded_whichever_else_there_is(store: Store, clock:
     for step in range(40):
         for job in (own, *shared, keyed, late):
             try:
-                await commands.trigger(job.id)
+                await commands.executions.trigger(job.id)
             except Conflict:
                 assert job is keyed
         await enqueue(store, queue="narrow")
         if step == LIMITED_AT:
-            await commands.update(late.id, {"max_running": SHARED, "limit_key": "l"})
+            await commands.jobs.update(late.id, {"max_running": SHARED, "limit_key": "l"})
         sharing: set[object] = {"l"} if step < LIMITED_AT else {"l", late.id}
         before = sum([count_of(await table(store, room), sharing) for room in ("ready", "running")])
         await asyncio.gather(*(claim_everywhere(worker) for worker in workers), settle(reaper), node.tick())
@@ -105,10 +105,10 @@ async def test_no_limit_is_exceeded_whichever_else_there_is(store: Store, clock:
     await check_promises(store)
 
 
-async def still_held(store: Store) -> list[Claimed]:
+async def still_held(store: Store) -> list[ClaimedExecution]:
     claims = {(row["holder"], row["claim_id"]) for row in await table(store, "running")}
     return [
         claimed
         for holder, claim_id in sorted(claims)
-        for claimed in await store.rooms.read_back_claim(holder, claim_id)
+        for claimed in await store.executions.read_back_claim(holder, claim_id)
     ]

@@ -10,31 +10,31 @@ import asyncpg
 import pytest
 
 from tests.engine.support import Heard, until
-from timeball.domain.events import ListenerChanged
-from timeball.domain.hints import Hints
-from timeball.engine import listener as module
-from timeball.engine.listener import Listener
+from timeball.domain.wakeup import Wakeup
+from timeball.engine import node as module
+from timeball.engine.node import Listener
 from timeball.env import Env
 from timeball.errors import StoreUnavailable
-from timeball.store.postgres import Store
+from timeball.store.store import Store
+from timeball.telemetry.events import ListenerChanged
 from timeball.testing import VirtualClock
 
 
 @pytest.fixture
-def hints() -> list[Hints]:
+def hints() -> list[Wakeup]:
     """What was handed on."""
     return []
 
 
 @pytest.fixture
-async def listener(store: Store, env: Env, heard: Heard, hints: list[Hints]) -> AsyncIterator[Listener]:
+async def listener(store: Store, env: Env, heard: Heard, hints: list[Wakeup]) -> AsyncIterator[Listener]:
     made = Listener(env, heard, store, hints.append)
     yield made
     await made.hang_up()
 
 
 async def test_whoever_has_just_subscribed_is_told_to_look_everywhere(
-    listener: Listener, hints: list[Hints], monkeypatch: pytest.MonkeyPatch
+    listener: Listener, hints: list[Wakeup], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was announced before nobody will announce again; what is announced from here on is heard."""
     subscribed: list[bool] = []
@@ -52,9 +52,9 @@ async def test_whoever_has_just_subscribed_is_told_to_look_everywhere(
     assert [hint.look_everywhere for hint in hints] == [True]
 
 
-async def test_a_hint_is_handed_on(store: Store, clock: VirtualClock, listener: Listener, hints: list[Hints]) -> None:
+async def test_a_hint_is_handed_on(store: Store, clock: VirtualClock, listener: Listener, hints: list[Wakeup]) -> None:
     await listener.tick()
-    told = Hints()
+    told = Wakeup()
     told.add_lane("default", 50, clock.now(), 1)
 
     await store.database.notify(told.encode())
@@ -67,7 +67,7 @@ async def test_a_connection_that_was_cut_in_silence_is_found_out_and_replaced(
     store: Store,
     clock: VirtualClock,
     listener: Listener,
-    hints: list[Hints],
+    hints: list[Wakeup],
     heard: Heard,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -7,12 +7,12 @@ from datetime import timedelta
 
 import pytest
 
-from tests.engine.leaping import leaping
+from tests.engine.simulation.leaping_loop import leaping
 from tests.engine.support import PATIENCE_SECONDS, Heard, until
-from timeball.domain.events import ServiceFailed, ServiceRecovered
-from timeball.engine.service import AT_ONCE, Beat, Service
+from timeball.engine.service import AT_ONCE, Service, SharedTimer
 from timeball.env import Env
 from timeball.errors import StoreUnavailable
+from timeball.telemetry.events import ServiceFailed, ServiceRecovered
 from timeball.testing import VirtualClock
 
 FOREVER = timedelta(days=1)
@@ -118,7 +118,7 @@ async def test_no_rest_is_longer_than_a_second(env: Env, heard: Heard) -> None:
 
 async def test_those_of_a_node_are_woken_together(env: Env, clock: VirtualClock, heard: Heard) -> None:
     services = [Scripted(env, heard) for _ in range(10)]
-    beat = Beat()
+    beat = SharedTimer()
     for service in services:
         service.beat = beat
 

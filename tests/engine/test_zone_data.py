@@ -14,16 +14,16 @@ import pytest
 import tzdata
 
 from tests.engine.support import check_promises, create, start_scheduler, start_worker
-from tests.factories import ROOMS, table
-from timeball.commands import Commands
-from timeball.domain import civil_time, fire_times, schedule
-from timeball.domain.events import OccurrencesSkipped
-from timeball.domain.ids import JobId
+from tests.support.factories import ROOMS, table
+from timeball.application.commands import Commands
 from timeball.domain.job import Job
-from timeball.domain.misfire import Misfire
-from timeball.store.postgres import Store
+from timeball.domain.policies import Misfire
+from timeball.domain.scheduling import civil_time, cron, schedule
+from timeball.domain.values.ids import JobId
+from timeball.store.store import Store
+from timeball.telemetry.events import OccurrencesSkipped
 from timeball.testing import VirtualClock
-from timeball.testing.clock import START
+from timeball.testing.environment import START
 
 ZONE, OLDER, NEWER = "Europe/Berlin", "2001a", "2999z"
 # Not `*`: that would follow elapsed time.
@@ -69,8 +69,8 @@ def forget() -> None:
     """What a process knows of zones, it knows for as long as it lives."""
     for known in (
         civil_time.load_zone,
-        civil_time.stretches_of_year,
-        fire_times.cron_line,
+        civil_time.offset_periods_of_year,
+        cron.cron_iterator,
         schedule._next_of_cron,
     ):
         known.cache_clear()
@@ -101,8 +101,8 @@ async def pending(store: Store) -> dict[JobId, datetime]:
 
 async def records(store: Store) -> list[tuple[JobId, datetime, str]]:
     """Every instant that is recorded, and by which data; of a range, its edges."""
-    rooms = [row for room in ROOMS for row in await table(store, room) if row.get("kind") != "occurrence"]
-    found = [(row["job_id"], row["scheduled_for"], row["tzdata"]) for row in rooms]
+    executions = [row for room in ROOMS for row in await table(store, room) if row.get("kind") != "occurrence"]
+    found = [(row["job_id"], row["scheduled_for"], row["tzdata"]) for row in executions]
     for row in await table(store, "skip_range"):
         found += [(row["job_id"], row[edge], row["tzdata"]) for edge in ("first_at", "last_at")]
     return found
@@ -180,12 +180,12 @@ async def test_what_other_data_named_is_called_off_as_theirs(
     commands = Commands(store, store.env)
 
     trees.use(NEWER)
-    await commands.skip_next(skipped.id)
-    await commands.update(edited.id, {"schedule": "5 5 * * *"})
-    await commands.delete(deleted.id)
-    await commands.pause(paused.id)
+    await commands.jobs.skip_next(skipped.id)
+    await commands.jobs.update(edited.id, {"schedule": "5 5 * * *"})
+    await commands.jobs.delete(deleted.id)
+    await commands.jobs.pause(paused.id)
     clock.advance("2d")
-    await commands.resume(paused.id)
+    await commands.jobs.resume(paused.id)
 
     cited = {job_id for job_id, at, version in await records(store) if (at, version) == (waits_for, OLDER)}
     assert cited == ({skipped.id} if is_ahead else {skipped.id, edited.id, deleted.id})
@@ -211,10 +211,10 @@ async def test_what_newer_data_move_past_the_end_is_settled_once(
     assert (ended["scheduled_for"], ended["tzdata"]) == (LAST, OLDER)
     assert (ended["state"], ended["reason"], ended["version"]) == ("skipped", "ended", 1)
     assert node.heard.of(OccurrencesSkipped) == [OccurrencesSkipped(job.id, 1, "ended")]
-    assert await store.rooms.occurrences_of_other_tzdata(list(node.keeper.epochs), NEWER, 10) == []
+    assert await store.executions.occurrences_of_other_tzdata(list(node.keeper.epochs), NEWER, 10) == []
     await check_citations(store, trees, {job.id: job})
 
-    longer = await Commands(store, store.env).update(job.id, {"ends_at": LAST + timedelta(days=2)})
+    longer = await Commands(store, store.env).jobs.update(job.id, {"ends_at": LAST + timedelta(days=2)})
     (goes_on,) = (await pending(store)).values()
     assert LAST < goes_on <= LAST + timedelta(days=2)
     await node.run_for(TWO_DAYS)
@@ -246,18 +246,18 @@ async def test_a_version_says_by_which_data_it_left_off(store: Store, clock: Vir
     ahead, owed, paused, kept = [await create(store, schedule="0 15 * * *", timezone=ZONE) for _ in range(4)]
     over = await create(store, schedule="0 15 * * *", timezone=ZONE, max_executions=1)
     commands, node, worker = Commands(store, store.env), await start_scheduler(store), await start_worker(store)
-    await commands.pause(paused.id)
+    await commands.jobs.pause(paused.id)
 
     trees.use(NEWER)
-    await commands.update(ahead.id, {"priority": 1})
+    await commands.jobs.update(ahead.id, {"priority": 1})
     trees.use(OLDER)
     await node.run_until(LAST, worker.work)
     await store.nodes.remove(node.incarnation)
     clock.advance("1d")
     trees.use(NEWER)
     for job in (owed, paused, over):
-        await commands.update(job.id, {"priority": 1})
-    await commands.delete(owed.id)
+        await commands.jobs.update(job.id, {"priority": 1})
+    await commands.jobs.delete(owed.id)
 
     left_off = {(row["job_id"], row["version"]): row["tzdata"] for row in await table(store, "job_version")}
     assert {key: left_off.pop(key) for key in list(left_off) if left_off[key] is not None} == {

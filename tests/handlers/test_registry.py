@@ -14,7 +14,8 @@ import pytest
 
 from timeball.domain.handler import HandlerOptions, RunStyle
 from timeball.errors import Conflict, InvalidInput, NotFound
-from timeball.handlers.registry import Registry, default_name, make_handler, style_of
+from timeball.handlers.binding import style_of
+from timeball.handlers.registry import Registry, default_name, make_handler
 
 
 def plain() -> None: ...

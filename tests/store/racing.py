@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from timeball.store.connections import Connection
-from timeball.store.database import Database
-from timeball.store.hinter import Hinter
-from timeball.store.postgres import Store
+from timeball.store.db.database import Database
+from timeball.store.db.notifier import Notifier
+from timeball.store.db.pool import Connection
+from timeball.store.store import Store
 
 PATIENCE_SECONDS = 20
 
@@ -52,7 +52,7 @@ class StoppedDatabase(Database):
 def stoppable(store: Store) -> Store:
     """Make a store that is not open yet one whose transactions can be stopped."""
     store.database = StoppedDatabase(store.database.dsn, store.env)
-    store.hinter = Hinter(store.database)
+    store.notifier = Notifier(store.database)
     return store
 
 

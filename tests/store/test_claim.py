@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.factories import (
+from tests.support.factories import (
     FROM_THE_FIRST,
     HANDLER,
     SOMEBODY,
@@ -24,29 +24,31 @@ from tests.factories import (
     seconds,
     table,
 )
-from timeball.domain.execution import Claimed
-from timeball.domain.hints import Lane, Mark
-from timeball.domain.ids import ClaimId, ExecutionId, Incarnation
-from timeball.store.postgres import Store
-from timeball.store.rooms import Claims, ClaimWish
+from timeball.domain.execution import ClaimedExecution
+from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation
+from timeball.domain.wakeup import Lane, LanePosition
+from timeball.store.store import Store
+from timeball.store.types import ClaimRequest, ClaimResult
 from timeball.testing import VirtualClock
 
 EXECUTION, ENDED = UUID(int=0xE), UUID(int=0xEE)
 
 
-async def claim(store: Store, lanes: dict[Lane, Mark], slots: int = 10, holds: int = 0) -> Claims:
-    wish = ClaimWish(Incarnation(store.env.new_id()), [HANDLER], slots, holds)
-    return await store.rooms.claim(wish, lanes, ClaimId(store.env.new_id()))
+async def claim(store: Store, lanes: dict[Lane, LanePosition], slots: int = 10, holds: int = 0) -> ClaimResult:
+    wish = ClaimRequest(Incarnation(store.env.new_id()), [HANDLER], slots, holds)
+    return await store.executions.claim(wish, lanes, ClaimId(store.env.new_id()))
 
 
-async def claim_limited(store: Store, queue: str, slots: int = 10, holds: int = 0) -> list[Claimed]:
-    wish = ClaimWish(Incarnation(store.env.new_id()), [HANDLER], slots, holds)
-    claims = await store.rooms.claim_limited(wish, queue, {(queue, 50): FROM_THE_FIRST}, ClaimId(store.env.new_id()))
+async def claim_limited(store: Store, queue: str, slots: int = 10, holds: int = 0) -> list[ClaimedExecution]:
+    wish = ClaimRequest(Incarnation(store.env.new_id()), [HANDLER], slots, holds)
+    claims = await store.executions.claim_limited(
+        wish, queue, {(queue, 50): FROM_THE_FIRST}, ClaimId(store.env.new_id())
+    )
     return claims.executions
 
 
 async def set_queue(store: Store, name: str, *, is_paused: bool = False, max_running: int | None = None) -> None:
-    await store.jobs.set_queue(
+    await store.queues.change(
         name, is_paused=is_paused, max_running=max_running, reason=None, audit=SOMEBODY, action="queue.set"
     )
 
@@ -83,15 +85,15 @@ async def test_a_claim_keeps_every_column_and_adds_its_own(store: Store, clock: 
     await put_row(store, "ready", **before)
     worker, claim_id = await make_node(store), ClaimId(store.env.new_id())
 
-    wish = ClaimWish(worker, [HANDLER], 1, 0)
+    wish = ClaimRequest(worker, [HANDLER], 1, 0)
     if way == "by ticket":
         (claimed,) = (await store.tickets.claim(wish, [ExecutionId(EXECUTION)], None, claim_id)).executions
     elif way == "by name":
-        (claimed,) = await store.rooms.claim_named(wish, ExecutionId(EXECUTION), None, claim_id)
+        (claimed,) = await store.executions.claim_named(wish, ExecutionId(EXECUTION), None, claim_id)
     else:
         (claimed,) = await claim_all(store, worker=worker, claim_id=claim_id)
 
-    assert claimed == Claimed(
+    assert claimed == ClaimedExecution(
         id=ExecutionId(EXECUTION),
         job_id=job.id,
         fence=8,
@@ -138,8 +140,8 @@ async def test_a_claim_whose_reply_was_lost_is_read_back(store: Store) -> None:
     claimed = await claim_all(store, slots=1, worker=worker, claim_id=claim_id)
     await claim_all(store, slots=1, worker=worker)
 
-    assert await store.rooms.read_back_claim(worker, claim_id) == claimed
-    assert await store.rooms.read_back_claim(await make_node(store), claim_id) == []
+    assert await store.executions.read_back_claim(worker, claim_id) == claimed
+    assert await store.executions.read_back_claim(await make_node(store), claim_id) == []
 
 
 async def test_a_claim_that_is_read_back_is_in_the_order_of_its_reply(store: Store) -> None:
@@ -148,7 +150,7 @@ async def test_a_claim_that_is_read_back_is_in_the_order_of_its_reply(store: Sto
     claimed = await claim_all(store, worker=worker, claim_id=claim_id)
 
     assert [each.id for each in claimed] == [ids[90], ids[50], ids[10]]
-    assert await store.rooms.read_back_claim(worker, claim_id) == claimed
+    assert await store.executions.read_back_claim(worker, claim_id) == claimed
 
 
 # in which order
@@ -224,7 +226,7 @@ async def test_something_is_left_if_it_can_be_run_and_has_been_ready_for_a_while
     ready_at, lane = clock.now(), ("default", 50)
     await enqueue(store)
     clock.advance("10ms")
-    left = store.rooms.is_anything_left
+    left = store.executions.has_unclaimed
 
     assert await left({("reports", 1): ready_at, lane: ready_at}, [HANDLER], seconds(0.01))
     assert not await left({lane: ready_at}, [HANDLER], seconds(0.011))
@@ -236,7 +238,7 @@ async def test_something_is_left_if_it_can_be_run_and_has_been_ready_for_a_while
 async def test_what_is_to_be_held_may_be_left_as_well(store: Store, clock: VirtualClock) -> None:
     await enqueue(store, after=0.4)
 
-    assert await store.rooms.is_anything_left({("default", 50): clock.now()}, [HANDLER], seconds(0))
+    assert await store.executions.has_unclaimed({("default", 50): clock.now()}, [HANDLER], seconds(0))
 
 
 # lanes
@@ -246,7 +248,7 @@ async def test_what_comes_is_held_though_the_mark_lies_behind_it(store: Store, c
     """A mark that was made by a hint of something later says nothing of what comes before."""
     coming = await enqueue(store, after=0.1)
 
-    claims = await claim(store, {("default", 50): Mark(clock.now() + seconds(10))}, holds=1)
+    claims = await claim(store, {("default", 50): LanePosition(clock.now() + seconds(10))}, holds=1)
 
     assert [each.id for each in claims.executions] == [coming]
 
@@ -259,10 +261,10 @@ async def test_the_lanes_are_known_with_their_first(store: Store, clock: Virtual
     await set_queue(store, "b", max_running=1)
     await set_queue(store, "paused", is_paused=True)
 
-    assert await store.rooms.lanes() == {
-        ("a", 50): (Mark(now - seconds(9), ids["a", 50]), False),
-        ("a", 51): (Mark(now - seconds(1), ids["a", 51]), False),
-        ("b", 50): (Mark(now - seconds(2), ids["b", 50]), True),
+    assert await store.executions.lanes() == {
+        ("a", 50): (LanePosition(now - seconds(9), ids["a", 50]), False),
+        ("a", 51): (LanePosition(now - seconds(1), ids["a", 51]), False),
+        ("b", 50): (LanePosition(now - seconds(2), ids["b", 50]), True),
     }
 
 
@@ -271,7 +273,7 @@ async def test_a_lane_is_read_from_its_bound_on_and_others_not_at_all(store: Sto
     for other in ({"queue": "other"}, {"priority": 51}):
         await enqueue(store, **other)
 
-    claims = await claim(store, {("default", 50): Mark(clock.now() - seconds(5))})
+    claims = await claim(store, {("default", 50): LanePosition(clock.now() - seconds(5))})
 
     assert [each.id for each in claims.executions] == [young]
     claims = await claim(store, {("default", 50): FROM_THE_FIRST})
@@ -281,7 +283,7 @@ async def test_a_lane_is_read_from_its_bound_on_and_others_not_at_all(store: Sto
 async def test_a_crowd_of_one_instant_is_read_from_an_id_on(store: Store, clock: VirtualClock) -> None:
     crowd = sorted([await enqueue(store) for _ in range(5)])
 
-    claims = await claim(store, {("default", 50): Mark(clock.now(), crowd[2])})
+    claims = await claim(store, {("default", 50): LanePosition(clock.now(), crowd[2])})
 
     assert [each.id for each in claims.executions] == crowd[2:], "in the order of their ids"
 
@@ -410,7 +412,7 @@ async def test_a_limited_queue_gives_no_more_than_its_limit(store: Store) -> Non
     assert (len(first), len(second), len(await claim_limited(store, "q"))) == (2, 1, 0)
     assert {row["queue_limited"] for row in await table(store, "running")} == {True}
 
-    await store.rooms.finish_succeeded([found(first[0])])
+    await store.executions.finish_succeeded([found(first[0])])
 
     assert len(await claim_limited(store, "q")) == 1
 
@@ -445,9 +447,9 @@ async def test_a_queue_without_a_limit_is_not_claimed_as_one(store: Store) -> No
 # by name
 
 
-async def claim_named(store: Store, execution_id: ExecutionId, *queues: str) -> list[Claimed]:
-    wish = ClaimWish(Incarnation(store.env.new_id()), [HANDLER], 1, 1)
-    return await store.rooms.claim_named(wish, execution_id, queues or None, ClaimId(store.env.new_id()))
+async def claim_named(store: Store, execution_id: ExecutionId, *queues: str) -> list[ClaimedExecution]:
+    wish = ClaimRequest(Incarnation(store.env.new_id()), [HANDLER], 1, 1)
+    return await store.executions.claim_named(wish, execution_id, queues or None, ClaimId(store.env.new_id()))
 
 
 async def test_by_its_name_one_execution_is_given_and_no_other(store: Store) -> None:

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule, run_state_machine_as_test
 
 from tests.conftest import FreshDatabase
-from tests.factories import (
+from tests.support.factories import (
     FAILURE,
     FROM_THE_FIRST,
     HANDLER,
@@ -31,21 +31,20 @@ from tests.factories import (
     define_job,
     due_rows,
     found,
-    hoist,
     make_node,
     make_owner,
     opening_of,
     plan_row,
+    promote,
     record,
 )
-from timeball.domain import changes
-from timeball.domain.execution import Claimed, Failed, Lost, Outcome, Released, Snoozed, Succeeded
-from timeball.domain.ids import ClaimId, ExecutionId, Incarnation, JobId, occurrence_id
+from timeball.domain import job_changes
+from timeball.domain.execution import ClaimedExecution, DueKind, Failed, Lost, Outcome, Released, Snoozed, Succeeded
 from timeball.domain.job import Job
-from timeball.domain.occurrences import DueKind
+from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation, JobId, occurrence_id
 from timeball.env import Env
-from timeball.store.postgres import Store
-from timeball.store.rooms import PARKED_AT, ClaimWish, Ownership
+from timeball.store.store import Store
+from timeball.store.types import PARKED_AT, ClaimRequest, ShardOwnership
 from timeball.testing import VirtualClock
 
 EXAMPLES, STEPS = 12, 30
@@ -93,7 +92,7 @@ class World:
 
     runner: asyncio.Runner
     store: Store
-    owner: Ownership | None = None
+    owner: ShardOwnership | None = None
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         return self.runner.run(work)
@@ -148,7 +147,7 @@ class Schedule:
 
 
 class Contract(RuleBasedStateMachine):
-    claims: Bundle[Claimed] = Bundle("claims")
+    claims: Bundle[ClaimedExecution] = Bundle("claims")
 
     def __init__(self, world: World) -> None:
         super().__init__()
@@ -168,7 +167,7 @@ class Contract(RuleBasedStateMachine):
         return self.store.env.clock.now()
 
     @property
-    def owner(self) -> Ownership:
+    def owner(self) -> ShardOwnership:
         assert self.world.owner is not None
         return self.world.owner
 
@@ -203,7 +202,7 @@ class Contract(RuleBasedStateMachine):
         opening = opening_of(job, self.now)
         assert opening is not None
 
-        (created,) = self.world.run(self.store.jobs.create([job], [opening]))
+        (created,) = self.world.run(self.store.enqueuer.create([job], [opening]))
 
         if key is not None and key in self.keys:
             assert (created.is_new, created.execution_id) == (False, self.keys[key])
@@ -228,7 +227,7 @@ class Contract(RuleBasedStateMachine):
             opening = opening_of(job, self.now)
             assert opening is not None
             assert opening.run_at is not None
-            self.world.run(self.store.jobs.create([job], [opening]))
+            self.world.run(self.store.enqueuer.create([job], [opening]))
             self.schedules.append(Schedule(job))
             self.expect_next(self.schedules[-1], opening.run_at)
 
@@ -263,13 +262,13 @@ class Contract(RuleBasedStateMachine):
 
     @rule()
     def reap(self) -> None:
-        buried = {incarnation for incarnation, *_ in self.world.run(self.store.nodes.bury())}
+        buried = {incarnation for incarnation, *_ in self.world.run(self.store.nodes.remove_expired())}
         dead = [worker for worker in self.workers if not worker.is_buried and worker.lease_until < self.now]
         assert {worker.incarnation for worker in dead} <= buried
         for worker in dead:
             worker.is_buried = True
 
-        orphans = self.world.run(self.store.rooms.orphans(100))
+        orphans = self.world.run(self.store.executions.orphans(100))
 
         gone = {worker.incarnation for worker in self.workers if worker.is_buried}
         assert {orphan.claimed.id for orphan in orphans} == {
@@ -291,11 +290,11 @@ class Contract(RuleBasedStateMachine):
         }
         paused = [row for row in rows if row.is_paused and row.kind in (DueKind.RETRY, DueKind.SNOOZE)]
         if paused:
-            self.world.run(self.store.rooms.park(paused))
+            self.world.run(self.store.executions.park(paused))
         moving = [row for row in rows if row not in paused]
         plans = [self.world.run(plan_row(self.store, row)) for row in moving]
 
-        done = self.world.run(hoist(self.store, plans, self.owner))
+        done = self.world.run(promote(self.store, plans, self.owner))
 
         assert done == {row.id for row in moving}
         for row in paused:
@@ -313,10 +312,10 @@ class Contract(RuleBasedStateMachine):
         if number >= len(self.workers):
             return multiple()
         worker, claim_id = self.workers[number], ClaimId(self.store.env.new_id())
-        lanes = dict.fromkeys(self.world.run(self.store.rooms.lanes()), FROM_THE_FIRST)
-        wish = ClaimWish(worker.incarnation, [HANDLER], slots, 0)
+        lanes = dict.fromkeys(self.world.run(self.store.executions.lanes()), FROM_THE_FIRST)
+        wish = ClaimRequest(worker.incarnation, [HANDLER], slots, 0)
 
-        claimed = self.world.run(self.store.rooms.claim(wish, lanes, claim_id)).executions
+        claimed = self.world.run(self.store.executions.claim(wish, lanes, claim_id)).executions
 
         due = sorted(each.run_at for each in self.of_room("ready").values() if each.run_at <= self.now)
         assert sorted(each.run_at for each in claimed) == due[:slots], (
@@ -329,35 +328,35 @@ class Contract(RuleBasedStateMachine):
             known.attempts, known.fence = known.attempts + 1, known.fence + 1
             assert (each.fence, each.attempt, each.claim_id) == (known.fence, known.attempts, claim_id)
             assert json.loads(each.payload) == {"number": known.payload}
-        again = self.world.run(self.store.rooms.read_back_claim(worker.incarnation, claim_id))
+        again = self.world.run(self.store.executions.read_back_claim(worker.incarnation, claim_id))
         assert {(each.id, each.payload) for each in again} == {(each.id, each.payload) for each in claimed}
         return multiple(*claimed)
 
     # ending
 
     @rule(claimed=claims)
-    def succeed(self, claimed: Claimed) -> None:
-        refused = self.world.run(self.store.rooms.finish_succeeded([self.finding(claimed, Succeeded())]))
+    def succeed(self, claimed: ClaimedExecution) -> None:
+        refused = self.world.run(self.store.executions.finish_succeeded([self.finding(claimed, Succeeded())]))
 
         assert bool(refused) == (not self.is_current(claimed))
         if not refused:
             self.finish(claimed.id, "succeeded")
 
     @rule(claimed=claims, outcome=st.sampled_from([Failed(FAILURE), Released(), Snoozed(timedelta(seconds=5))]))
-    def end_otherwise(self, claimed: Claimed, outcome: Outcome) -> None:
+    def end_otherwise(self, claimed: ClaimedExecution, outcome: Outcome) -> None:
         self.end(claimed, outcome)
 
-    def end(self, claimed: Claimed, outcome: Outcome) -> None:
+    def end(self, claimed: ClaimedExecution, outcome: Outcome) -> None:
         refused = self.world.run(record(self.store, [self.finding(claimed, outcome)]))
 
         assert bool(refused) == (not self.is_current(claimed))
         if not refused:
             self.follow(claimed.id, outcome)
 
-    def finding(self, claimed: Claimed, outcome: Outcome) -> Any:
+    def finding(self, claimed: ClaimedExecution, outcome: Outcome) -> Any:
         return found(claimed, outcome, started_at=claimed.run_at, finished_at=max(self.now, claimed.run_at))
 
-    def is_current(self, claimed: Claimed) -> bool:
+    def is_current(self, claimed: ClaimedExecution) -> bool:
         known = self.known[claimed.id]
         return known.room == "running" and (known.fence, known.claim_id) == (claimed.fence, claimed.claim_id)
 
@@ -428,9 +427,9 @@ class Contract(RuleBasedStateMachine):
             return
         job_id = data.draw(st.sampled_from(jobs))
         decide = {
-            "pause": lambda snapshot: changes.pause(snapshot, None, None),
-            "resume": changes.resume,
-            "delete": lambda snapshot: changes.delete(snapshot, None),
+            "pause": lambda snapshot: job_changes.pause_job(snapshot, None, None),
+            "resume": job_changes.resume_job,
+            "delete": lambda snapshot: job_changes.delete_job(snapshot, None),
         }[verb]
 
         self.world.run(self.store.jobs.change(job_id, decide, SOMEBODY))
@@ -446,7 +445,9 @@ class Contract(RuleBasedStateMachine):
             job_id = data.draw(st.sampled_from(jobs))
             fields = {"payload": {"number": number}}
             self.world.run(
-                self.store.jobs.change(job_id, lambda seen: changes.edit(seen, fields, self.store.shards), SOMEBODY)
+                self.store.jobs.change(
+                    job_id, lambda seen: job_changes.edit_job(seen, fields, self.store.shards), SOMEBODY
+                )
             )
 
             each = self.known[ExecutionId(job_id)]

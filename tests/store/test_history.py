@@ -8,28 +8,27 @@ from uuid import UUID
 
 import pytest
 
-from tests.factories import (
+from tests.support.factories import (
     FAILURE,
     ROOMS,
     SOMEBODY,
     claim_all,
     enqueue,
     found,
-    hoist_due,
     make_job,
     make_owner,
     make_recurring,
+    promote_due,
     put_row,
     record,
     seconds,
     table,
 )
 from timeball.domain.execution import Execution, Failed, Origin
-from timeball.domain.ids import ExecutionId, JobId
+from timeball.domain.values.ids import ExecutionId, JobId
 from timeball.errors import StoreError
-from timeball.store.history import LogLine
-from timeball.store.jobs import Request
-from timeball.store.postgres import Store
+from timeball.store.store import Store
+from timeball.store.types import ExecutionRequest, LogRecord
 from timeball.testing import VirtualClock
 
 DAY = date(2026, 3, 2)
@@ -78,7 +77,7 @@ async def test_an_execution_is_found_in_each_room(store: Store, clock: VirtualCl
     assert (scheduled.queue, scheduled.priority, scheduled.limit_key) == ("q", 61, "l")
 
     clock.advance("60s")
-    await hoist_due(store, owner)
+    await promote_due(store, owner)
     assert await state() == "queued"  # in blocked
 
     await store.jobs.cancel([holder], "no", SOMEBODY)
@@ -92,7 +91,7 @@ async def test_an_execution_is_found_in_each_room(store: Store, clock: VirtualCl
     assert await state() == "retrying"
 
     clock.advance("5s")
-    await hoist_due(store, owner)
+    await promote_due(store, owner)
     (claimed,) = await claim_all(store)
     await record(store, [found(claimed, Failed(FAILURE, is_retryable=False))])
     dead = await found_one(store, execution)
@@ -119,7 +118,7 @@ async def test_the_executions_of_a_job_are_listed_newest_first(store: Store, clo
     owner = await make_owner(store)
     for _ in range(3):
         clock.advance("60s")
-        await hoist_due(store, owner)
+        await promote_due(store, owner)
 
     listed = await store.history.of_job(job.id)
 
@@ -134,7 +133,7 @@ async def test_a_payload_of_its_own_is_told_from_the_jobs(store: Store) -> None:
     job = await make_job(store, payload={"of": "job"})
     ids = [ExecutionId(store.env.new_id()) for _ in range(2)]
     for id_, payload in zip(ids, ("[1]", None), strict=True):
-        request = Request(id=id_, job_id=job.id, origin=Origin.TRIGGER, payload=payload)
+        request = ExecutionRequest(id=id_, job_id=job.id, origin=Origin.TRIGGER, payload=payload)
         await store.jobs.request([request], SOMEBODY, "job.trigger")
 
     assert [await store.history.payload_override(id_) for id_ in ids] == [("[1]", False), (None, False)]
@@ -146,11 +145,11 @@ async def test_a_payload_of_its_own_is_told_from_the_jobs(store: Store) -> None:
 async def test_log_lines_are_read_behind_a_cursor(store: Store, clock: VirtualClock) -> None:
     execution, other = ExecutionId(UUID(int=1)), ExecutionId(UUID(int=2))
     lines = [
-        LogLine(execution, fence, number, clock.now() + seconds(10 * fence + number), level, f"{fence}.{number}")
+        LogRecord(execution, fence, number, clock.now() + seconds(10 * fence + number), level, f"{fence}.{number}")
         for fence, number, level in [(1, 1, "info"), (1, 2, "error"), (2, 1, "debug")]
     ]
 
-    await store.history.write_log([*lines, LogLine(other, 1, 1, clock.now(), "info", "other")])
+    await store.history.write_log([*lines, LogRecord(other, 1, 1, clock.now(), "info", "other")])
     await store.history.write_log(lines)  # a reply was lost: written again, kept once
 
     assert await store.history.log(execution) == lines
@@ -165,7 +164,7 @@ async def test_a_new_day_takes_its_rows_out_of_the_default_partition(store: Stor
     first, last = NOON - timedelta(hours=12), NOON + timedelta(hours=12) - timedelta(microseconds=1)
     for number, instant in enumerate((first, last, last + timedelta(microseconds=1)), start=1):
         await put_row(store, "finished", **ended(number, instant))
-        await store.history.write_log([LogLine(ExecutionId(UUID(int=number)), 1, 1, instant, "info", "hello")])
+        await store.history.write_log([LogRecord(ExecutionId(UUID(int=number)), 1, 1, instant, "info", "hello")])
 
     await store.history.add_day(DAY)
     await store.history.add_day(DAY)  # again: nothing to do
@@ -177,7 +176,7 @@ async def test_a_new_day_takes_its_rows_out_of_the_default_partition(store: Stor
     assert len(await table(store, "finished")) == 3
 
     await enqueue(store)
-    await store.rooms.finish_succeeded([found(each) for each in await claim_all(store)])
+    await store.executions.finish_succeeded([found(each) for each in await claim_all(store)])
     assert len(await table(store, "finished_20260302")) == 3
 
 
@@ -196,13 +195,13 @@ async def test_a_partition_of_its_own_has_every_index(store: Store) -> None:
 async def test_a_dropped_day_takes_its_one_off_jobs_along(store: Store, clock: VirtualClock) -> None:
     gone, kept = await enqueue(store), await enqueue(store)
     job = await make_job(store)
-    trigger = Request(id=ExecutionId(store.env.new_id()), job_id=job.id, origin=Origin.TRIGGER)
-    again = Request(id=ExecutionId(store.env.new_id()), job_id=JobId(kept), origin=Origin.RETRY, retry_of=kept)
+    trigger = ExecutionRequest(id=ExecutionId(store.env.new_id()), job_id=job.id, origin=Origin.TRIGGER)
+    again = ExecutionRequest(id=ExecutionId(store.env.new_id()), job_id=JobId(kept), origin=Origin.RETRY, retry_of=kept)
     await store.jobs.request([trigger, again], SOMEBODY, "test")
     claimed = {each.id: each for each in await claim_all(store)}
     await store.history.add_day(DAY)
-    await store.rooms.finish_succeeded([found(claimed[id_]) for id_ in (gone, kept, trigger.id)])
-    await store.history.write_log([LogLine(gone, 1, 1, clock.now(), "info", "hello")])
+    await store.executions.finish_succeeded([found(claimed[id_]) for id_ in (gone, kept, trigger.id)])
+    await store.history.write_log([LogRecord(gone, 1, 1, clock.now(), "info", "hello")])
     await put_row(store, "finished", **ended(7, NOON + timedelta(days=1)))
 
     number = await store.history.drop_day(DAY, batch=1)
@@ -218,7 +217,7 @@ async def test_a_dropped_day_takes_its_one_off_jobs_along(store: Store, clock: V
 async def test_a_one_off_that_has_another_execution_stays(store: Store) -> None:
     job_ids = {room: await enqueue(store) for room in ROOMS}
     await store.history.add_day(DAY)
-    await store.rooms.finish_succeeded([found(each) for each in await claim_all(store)])
+    await store.executions.finish_succeeded([found(each) for each in await claim_all(store)])
     for number, (room, job_id) in enumerate(job_ids.items(), start=1):
         row = ended(number, NOON + timedelta(days=1), job_id=job_id, origin="retry", retry_of=job_id)
         await put_row(store, room, **in_room(room, row))
@@ -268,4 +267,4 @@ async def test_a_day_that_is_not_there_cannot_be_dropped(store: Store) -> None:
 async def test_the_moment_is_that_of_the_clock(store: Store, clock: VirtualClock) -> None:
     clock.advance("3d")
 
-    assert await store.history.moment() == clock.now() == await store.jobs.moment()
+    assert await store.history.moment() == clock.now()

@@ -7,76 +7,81 @@ from datetime import timedelta
 
 import pytest
 
-from tests.factories import table
-from timeball.domain.deed import Deed
-from timeball.store.idempotency import KEEP, PATIENCE, Remembered, Requests
-from timeball.store.postgres import Store
+from tests.support.factories import table
+from timeball.domain.values.ids import IdempotentRequest
+from timeball.store.access import IN_FLIGHT_TIMEOUT, IdempotencyKeyStore, IdempotencyRecord
+from timeball.store.history import IDEMPOTENCY_KEYS_KEPT_FOR
+from timeball.store.store import Store
 from timeball.testing import VirtualClock
 
 pytestmark = pytest.mark.parametrize("fresh_database", ["pg15"], indirect=True)
 
-IN_FLIGHT = Remembered(b"first", None, {}, b"")
-ANSWERED = Remembered(b"first", 201, {"a": "b"}, b"made")
+IN_FLIGHT = IdempotencyRecord(b"first", None, {}, b"")
+ANSWERED = IdempotencyRecord(b"first", 201, {"a": "b"}, b"made")
 
 
 def is_fresh(begun: object) -> bool:
-    return isinstance(begun, Deed) and not begun.is_repeated
+    return isinstance(begun, IdempotentRequest) and not begun.is_repeated
 
 
 @pytest.fixture
-async def requests(store: Store) -> Requests:
+async def requests(store: Store) -> IdempotencyKeyStore:
     """One request is in flight, another of the same caller, and another caller's with the same key."""
-    made = Requests(store.database)
+    made = IdempotencyKeyStore(store.database)
     assert is_fresh(await made.begin("ann", "k", b"first"))
     assert is_fresh(await made.begin("ann", "l", b"next"))
     assert is_fresh(await made.begin("bob", "k", b"other"))
     return made
 
 
-async def answer(requests: Requests) -> None:
+async def answer(requests: IdempotencyKeyStore) -> None:
     await requests.finish("ann", "k", 201, {"a": "b"}, b"made")
 
 
-async def test_a_request_in_flight_keeps_its_key_until_patience_ends(requests: Requests, clock: VirtualClock) -> None:
-    clock.advance(PATIENCE)
+async def test_a_request_in_flight_keeps_its_key_until_patience_ends(
+    requests: IdempotencyKeyStore, clock: VirtualClock
+) -> None:
+    clock.advance(IN_FLIGHT_TIMEOUT)
     assert await requests.begin("ann", "k", b"again") == IN_FLIGHT
 
     clock.advance("1s")
     assert is_fresh(await requests.begin("ann", "k", b"again"))
-    assert await requests.begin("ann", "k", b"third") == Remembered(b"again", None, {}, b""), "its time begins anew"
+    assert await requests.begin("ann", "k", b"third") == IdempotencyRecord(b"again", None, {}, b""), (
+        "its time begins anew"
+    )
 
 
-async def test_an_answer_is_kept_for_a_day(requests: Requests, clock: VirtualClock) -> None:
+async def test_an_answer_is_kept_for_a_day(requests: IdempotencyKeyStore, clock: VirtualClock) -> None:
     await answer(requests)
-    clock.advance(KEEP)
+    clock.advance(IDEMPOTENCY_KEYS_KEPT_FOR)
     assert await requests.begin("ann", "k", b"again") == ANSWERED
 
     clock.advance("1s")
     assert is_fresh(await requests.begin("ann", "k", b"again"))
-    assert await requests.begin("ann", "k", b"third") == Remembered(b"again", None, {}, b""), (
+    assert await requests.begin("ann", "k", b"third") == IdempotencyRecord(b"again", None, {}, b""), (
         "nothing of the old answer"
     )
 
 
-async def test_keys_belong_to_their_callers(requests: Requests) -> None:
+async def test_keys_belong_to_their_callers(requests: IdempotencyKeyStore) -> None:
     await requests.forget("bob", "k")
     assert is_fresh(await requests.begin("bob", "k", b"again"))
     assert await requests.begin("ann", "k", b"again") == IN_FLIGHT
 
     await answer(requests)
     assert await requests.begin("ann", "k", b"again") == ANSWERED
-    assert await requests.begin("bob", "k", b"third") == Remembered(b"again", None, {}, b"")
+    assert await requests.begin("bob", "k", b"third") == IdempotencyRecord(b"again", None, {}, b"")
 
 
-async def test_what_becomes_of_a_key_is_nothing_to_another(requests: Requests) -> None:
+async def test_what_becomes_of_a_key_is_nothing_to_another(requests: IdempotencyKeyStore) -> None:
     await answer(requests)
-    assert await requests.begin("ann", "l", b"again") == Remembered(b"next", None, {}, b"")
+    assert await requests.begin("ann", "l", b"again") == IdempotencyRecord(b"next", None, {}, b"")
 
     await requests.forget("ann", "k")
-    assert await requests.begin("ann", "l", b"again") == Remembered(b"next", None, {}, b"")
+    assert await requests.begin("ann", "l", b"again") == IdempotencyRecord(b"next", None, {}, b"")
 
 
-async def test_what_was_answered_is_not_forgotten(requests: Requests) -> None:
+async def test_what_was_answered_is_not_forgotten(requests: IdempotencyKeyStore) -> None:
     await answer(requests)
 
     await requests.forget("ann", "k")
@@ -85,29 +90,38 @@ async def test_what_was_answered_is_not_forgotten(requests: Requests) -> None:
 
 
 async def test_a_new_server_forgets_what_is_old_and_nothing_else(
-    requests: Requests, store: Store, clock: VirtualClock
+    requests: IdempotencyKeyStore, store: Store, clock: VirtualClock
 ) -> None:
-    await Requests(store.database).begin("eve", "k", b"young")
+    await IdempotencyKeyStore(store.database).begin("eve", "k", b"young")
     assert await requests.begin("ann", "k", b"again") == IN_FLIGHT
 
-    clock.advance(KEEP)
+    clock.advance(IDEMPOTENCY_KEYS_KEPT_FOR)
     clock.advance("1s")
-    await Requests(store.database).begin("eve", "k", b"young")
+    await IdempotencyKeyStore(store.database).begin("eve", "k", b"young")
 
     assert [row["caller"] for row in await table(store, "idempotency_key")] == ["eve"]
 
 
 @pytest.mark.parametrize("statement", ["forget_old_requests", "trim_idempotency_key"])
 async def test_who_forgets_old_keys_leaves_one_alone_that_is_begun_anew_just_then(
-    requests: Requests, store: Store, clock: VirtualClock, statement: str
+    requests: IdempotencyKeyStore, store: Store, clock: VirtualClock, statement: str
 ) -> None:
-    clock.advance(KEEP + timedelta(seconds=1))
-    database, old = store.database, clock.now() - KEEP
+    clock.advance(IDEMPOTENCY_KEYS_KEPT_FOR + timedelta(seconds=1))
+    database, old = store.database, clock.now() - IDEMPOTENCY_KEYS_KEPT_FOR
 
     async with database.transaction() as connection:
-        again = {"caller": "ann", "key": "k", "request_hash": b"again", "seed": "s", "keep": KEEP, "patience": PATIENCE}
+        again = {
+            "caller": "ann",
+            "key": "k",
+            "request_hash": b"again",
+            "seed": "s",
+            "keep": IDEMPOTENCY_KEYS_KEPT_FOR,
+            "patience": IN_FLIGHT_TIMEOUT,
+        }
         assert await database.fetch("begin_request", connection, **again)
-        forgetting = asyncio.create_task(database.fetch(statement, keep=KEEP, before=old, limit=10))
+        forgetting = asyncio.create_task(
+            database.fetch(statement, keep=IDEMPOTENCY_KEYS_KEPT_FOR, before=old, limit=10)
+        )
         # Either it is done, or it waits for us and goes on as soon as we have committed.
         await asyncio.wait([forgetting], timeout=0.5)
     await forgetting
@@ -116,29 +130,29 @@ async def test_who_forgets_old_keys_leaves_one_alone_that_is_begun_anew_just_the
 
 
 async def test_a_request_that_nobody_answered_is_the_same_deed_when_it_comes_again(
-    requests: Requests, clock: VirtualClock
+    requests: IdempotencyKeyStore, clock: VirtualClock
 ) -> None:
     first = await requests.begin("zoe", "k", b"wish")
-    assert isinstance(first, Deed)
+    assert isinstance(first, IdempotentRequest)
 
     await requests.leave_open("zoe", "k")
     at_once = await requests.begin("zoe", "k", b"wish")
-    clock.advance(PATIENCE + timedelta(seconds=1))
+    clock.advance(IN_FLIGHT_TIMEOUT + timedelta(seconds=1))
     later = await requests.begin("zoe", "k", b"wish")
 
-    assert at_once == later == Deed(first.seed, is_repeated=True)
+    assert at_once == later == IdempotentRequest(first.seed, is_repeated=True)
 
 
-async def test_another_request_is_another_deed(requests: Requests, clock: VirtualClock) -> None:
+async def test_another_request_is_another_deed(requests: IdempotencyKeyStore, clock: VirtualClock) -> None:
     await requests.leave_open("ann", "k")
     assert is_fresh(await requests.begin("ann", "k", b"another"))
 
     await requests.leave_open("ann", "k")
-    clock.advance(KEEP)
+    clock.advance(IDEMPOTENCY_KEYS_KEPT_FOR)
     assert is_fresh(await requests.begin("ann", "k", b"another")), "the same, but as old as an answer that is not kept"
 
 
-async def test_what_was_answered_is_not_left_open(requests: Requests) -> None:
+async def test_what_was_answered_is_not_left_open(requests: IdempotencyKeyStore) -> None:
     await answer(requests)
 
     await requests.leave_open("ann", "k")
@@ -146,8 +160,8 @@ async def test_what_was_answered_is_not_left_open(requests: Requests) -> None:
     assert await requests.begin("ann", "k", b"first") == ANSWERED
 
 
-async def test_what_was_left_open_is_nothing_to_other_keys(requests: Requests) -> None:
+async def test_what_was_left_open_is_nothing_to_other_keys(requests: IdempotencyKeyStore) -> None:
     await requests.leave_open("ann", "k")
 
-    assert await requests.begin("ann", "l", b"next") == Remembered(b"next", None, {}, b"")
-    assert await requests.begin("bob", "k", b"other") == Remembered(b"other", None, {}, b"")
+    assert await requests.begin("ann", "l", b"next") == IdempotencyRecord(b"next", None, {}, b"")
+    assert await requests.begin("bob", "k", b"other") == IdempotencyRecord(b"other", None, {}, b"")

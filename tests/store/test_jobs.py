@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from tests.conftest import FreshDatabase
-from tests.factories import (
+from tests.support.factories import (
     FROM_THE_FIRST,
     HANDLER,
     SOMEBODY,
@@ -34,20 +34,18 @@ from tests.factories import (
     seconds,
     table,
 )
-from timeball.domain import changes
-from timeball.domain.civil_time import OnGap, OnRepeat
+from timeball.domain import job_changes
 from timeball.domain.execution import Origin
-from timeball.domain.ids import ClaimId, ExecutionId, JobId, new_id
 from timeball.domain.job import Job
-from timeball.domain.lifecycle import Delivery
+from timeball.domain.policies import Delivery, OnGap, OnRepeat
+from timeball.domain.values.ids import ClaimId, ExecutionId, JobId, new_id
 from timeball.env import Env
 from timeball.errors import Conflict
-from timeball.store import enqueuing, new_jobs
-from timeball.store.new_jobs import Opening
-from timeball.store.postgres import Store
-from timeball.store.rooms import ClaimWish
+from timeball.store import enqueue as enqueue_module
+from timeball.store.store import Store
+from timeball.store.types import ClaimRequest, FirstExecution
 from timeball.testing import VirtualClock
-from timeball.testing.clock import START
+from timeball.testing.environment import START
 
 # A value of its own for each field, so that two swapped columns are noticed.
 EVERYTHING: dict[str, Any] = {
@@ -86,7 +84,7 @@ EVERYTHING: dict[str, Any] = {
 async def test_every_field_comes_back_as_it_was_written(store: Store, clock: VirtualClock) -> None:
     wanted = replace(define_job(store, **EVERYTHING), declared_by="app:tb", version=3)
 
-    await store.jobs.create([wanted], [])
+    await store.enqueuer.create([wanted], [])
 
     stored = (await store.jobs.find([wanted.id]))[wanted.id]
     assert json.loads(stored.payload) == {"pages": 3}
@@ -97,7 +95,7 @@ async def test_every_field_comes_back_as_it_was_written(store: Store, clock: Vir
 async def test_every_field_has_the_column_of_its_name(store: Store) -> None:
     wanted = define_job(store, **EVERYTHING)
 
-    await store.jobs.create([wanted], [])
+    await store.enqueuer.create([wanted], [])
 
     row = await only_row(store, "job")
     named = {name: value for name, value in EVERYTHING.items() if name not in ("payload", "delivery", "tags")}
@@ -162,7 +160,7 @@ async def test_a_one_off_without_an_instant_is_due_by_the_clock_of_the_database(
     job = define_job(store, name=None, scheduled_at=clock.now())
     clock.advance("5s")
 
-    await store.jobs.create([job], [Opening(id=ExecutionId(job.id), job_id=job.id, origin=Origin.ENQUEUE)])
+    await store.enqueuer.create([job], [FirstExecution(id=ExecutionId(job.id), job_id=job.id, origin=Origin.ENQUEUE)])
 
     row = await only_row(store, "ready")
     assert (row["run_at"], row["scheduled_for"]) == (clock.now(), clock.now())
@@ -170,7 +168,7 @@ async def test_a_one_off_without_an_instant_is_due_by_the_clock_of_the_database(
 
 async def test_a_plain_one_off_is_written_like_any_other(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commonest wish has statements of its own: for one, for some that are alike, for some that are not."""
-    plain = {name: EVERYTHING[name] for name in EVERYTHING if name in enqueuing.PLAIN_COLUMNS | {"delivery"}}
+    plain = {name: EVERYTHING[name] for name in EVERYTHING if name in enqueue_module.PLAIN_COLUMNS | {"delivery"}}
     asked: list[str] = []
     store.database.env.fault = asked.append
 
@@ -178,13 +176,13 @@ async def test_a_plain_one_off_is_written_like_any_other(store: Store, monkeypat
         return define_job(store, **plain, name=None, scheduled_at=store.database.env.clock.now())
 
     job = one()
-    pattern = enqueuing.pattern_of(job)
+    pattern = enqueue_module.prepare_job(job)
     assert pattern is not None
     await _create_now(store, job)
-    await store.jobs.enqueue(pattern, [(new_id(1, bits), 1, job.payload) for bits in range(2)])
+    await store.enqueuer.enqueue(pattern, [(new_id(1, bits), 1, job.payload) for bits in range(2)])
     await _create_now(store, one(), one())
-    monkeypatch.setattr(new_jobs, "pattern_of", lambda job: None)
-    monkeypatch.setattr(new_jobs, "is_plain", lambda job, columns: False)
+    monkeypatch.setattr(enqueue_module, "prepare_job", lambda job: None)
+    monkeypatch.setattr(enqueue_module, "is_plain", lambda job, columns: False)
     await _create_now(store, one())
 
     used = [point.removesuffix(".before") for point in asked if point.endswith(".before")]
@@ -200,12 +198,15 @@ async def test_a_plain_one_off_is_written_like_any_other(store: Store, monkeypat
     ids=lambda own: next(iter(own)),
 )
 async def test_what_has_something_of_its_own_has_no_pattern(store: Store, own: dict[str, Any]) -> None:
-    assert enqueuing.pattern_of(define_job(store, **{"name": None, "scheduled_at": "2030-01-01T00:00Z"} | own)) is None
+    assert (
+        enqueue_module.prepare_job(define_job(store, **{"name": None, "scheduled_at": "2030-01-01T00:00Z"} | own))
+        is None
+    )
 
 
 async def _create_now(store: Store, *jobs: Job) -> None:
-    openings = [Opening(id=ExecutionId(job.id), job_id=job.id, origin=Origin.ENQUEUE) for job in jobs]
-    await store.jobs.create(jobs, openings)
+    openings = [FirstExecution(id=ExecutionId(job.id), job_id=job.id, origin=Origin.ENQUEUE) for job in jobs]
+    await store.enqueuer.create(jobs, openings)
 
 
 async def test_what_is_due_within_the_hoist_window_skips_the_waiting(store: Store) -> None:
@@ -296,7 +297,7 @@ async def test_a_name_that_is_taken_refuses_the_whole_batch(store: Store) -> Non
     fresh, doubled = define_job(store, name="fresh"), define_job(store, name="taken")
 
     with pytest.raises(Conflict, match="there is already a job with one of these names") as caught:
-        await store.jobs.create([fresh, doubled], [])
+        await store.enqueuer.create([fresh, doubled], [])
 
     assert caught.value.facts["names"] == ["fresh", "taken"]
     assert await store.jobs.find_by_name("fresh") is None
@@ -304,7 +305,7 @@ async def test_a_name_that_is_taken_refuses_the_whole_batch(store: Store) -> Non
 
 async def test_the_name_of_a_deleted_job_is_free_again(store: Store) -> None:
     old = await make_job(store, name="phoenix")
-    await store.jobs.change(old.id, lambda snapshot: changes.delete(snapshot, None), SOMEBODY)
+    await store.jobs.change(old.id, lambda snapshot: job_changes.delete_job(snapshot, None), SOMEBODY)
 
     young = await make_job(store, name="phoenix")
 
@@ -318,14 +319,14 @@ async def test_a_unique_key_admits_one_unfinished_execution(store: Store, clock:
     opening = opening_of(second, clock.now())
     assert opening is not None
 
-    (created,) = await store.jobs.create([second], [opening])
+    (created,) = await store.enqueuer.create([second], [opening])
 
     assert (created.job_id, created.execution_id, created.is_new) == (second.id, first, False)
     assert await store.jobs.find([second.id]) == {}
 
     (claimed,) = await claim_all(store)
-    await store.rooms.finish_succeeded([found(claimed)])
-    (created,) = await store.jobs.create([second], [opening])
+    await store.executions.finish_succeeded([found(claimed)])
+    (created,) = await store.enqueuer.create([second], [opening])
 
     assert (created.execution_id, created.is_new) == (ExecutionId(second.id), True)
 
@@ -334,7 +335,7 @@ async def test_two_of_one_batch_with_one_key_give_one_execution(store: Store, cl
     jobs = [define_job(store, name=None, scheduled_at=clock.now(), unique_key="k") for _ in range(2)]
     openings = [opening for job in jobs if (opening := opening_of(job, clock.now()))]
 
-    created = await store.jobs.create(jobs, openings)
+    created = await store.enqueuer.create(jobs, openings)
 
     (row,) = await table(store, "ready")
     assert {each.execution_id for each in created} == {row["id"]}
@@ -358,7 +359,7 @@ async def test_a_key_whose_holder_finishes_meanwhile_is_taken_after_all(
     opening = opening_of(late, env.clock.now())
     assert opening is not None
 
-    (created,) = await store.jobs.create([late], [opening])
+    (created,) = await store.enqueuer.create([late], [opening])
 
     assert (created.execution_id, created.is_new) == (ExecutionId(late.id), True)
 
@@ -389,8 +390,8 @@ async def test_a_job_that_is_new_takes_back_what_its_lower_limit_leaves_no_place
         for queue, priority in (("first", 1), ("default", 50), ("default", 99), ("default", 0))
     ]
     await enqueue(store, max_running=4, limit_key="another")
-    wish = ClaimWish(await make_node(store), [HANDLER], 1, 0)
-    await store.rooms.claim(wish, {("first", 1): FROM_THE_FIRST}, ClaimId(store.env.new_id()))
+    wish = ClaimRequest(await make_node(store), [HANDLER], 1, 0)
+    await store.executions.claim(wish, {("first", 1): FROM_THE_FIRST}, ClaimId(store.env.new_id()))
     before = {row["id"]: row for row in await table(store, "ready")}
 
     await make_job(store, **fields, max_running=2, limit_key="printer")
@@ -423,7 +424,7 @@ async def test_a_job_created_in_the_callers_transaction_shares_its_fate(store: S
 
     async def create_and_fail() -> None:
         async with store.database.transaction() as connection:
-            (created,) = await store.jobs.create([job], [opening], connection)
+            (created,) = await store.enqueuer.create([job], [opening], connection)
             assert created.is_new
             raise ZeroDivisionError
 
@@ -454,7 +455,7 @@ async def test_many_one_offs_are_written_at_once(store: Store, clock: VirtualClo
     )
     rows = [(UUID(int=number + 1), number, json.dumps({"n": number})) for number in range(3)]
 
-    await store.jobs.create_many(template, rows, None)
+    await store.enqueuer.create_many(template, rows, None)
 
     for id_, shard, payload in rows:
         job = await read_job(store, JobId(id_))
@@ -472,7 +473,7 @@ async def test_many_one_offs_for_later_wait_in_due(store: Store, clock: VirtualC
     due_at = clock.now() + timedelta(hours=1)
     template = define_job(store, name=None, scheduled_at=due_at, handler="app:send", queue="mail", priority=77)
 
-    await store.jobs.create_many(template, [(UUID(int=5), 9, "{}")], due_at)
+    await store.enqueuer.create_many(template, [(UUID(int=5), 9, "{}")], due_at)
 
     row = await only_row(store, "due")
     assert (row["id"], row["job_id"], row["kind"], row["origin"]) == (UUID(int=5), UUID(int=5), "occurrence", "enqueue")
@@ -485,7 +486,7 @@ async def test_many_one_offs_for_the_next_moment_are_ready(store: Store, clock: 
     due_at = clock.now() + store.hoist_window
     template = define_job(store, name=None, scheduled_at=due_at, queue="mail", priority=77)
 
-    await store.jobs.create_many(template, [(UUID(int=5), 9, "{}")], due_at)
+    await store.enqueuer.create_many(template, [(UUID(int=5), 9, "{}")], due_at)
 
     row = await only_row(store, "ready")
     assert (row["id"], row["queue"], row["priority"]) == (UUID(int=5), "mail", 77)
@@ -497,12 +498,12 @@ async def test_many_one_offs_for_the_next_moment_are_ready(store: Store, clock: 
 async def test_a_bulk_write_is_all_or_nothing(
     store: Store, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, rows_at_once: int
 ) -> None:
-    monkeypatch.setattr("timeball.store.enqueuing._BULK_SLICE", rows_at_once)
+    monkeypatch.setattr("timeball.store.enqueue._BULK_SLICE", rows_at_once)
     template = define_job(store, name=None, scheduled_at=clock.now())
     doubled = [(UUID(int=1), 1, "{}"), (UUID(int=2), 2, "{}"), (UUID(int=1), 1, "{}")]
 
     with pytest.raises(Exception, match="duplicate key"):
-        await store.jobs.create_many(template, doubled, None)
+        await store.enqueuer.create_many(template, doubled, None)
 
     assert await table(store, "job") == []
     assert await table(store, "ready") == []
@@ -513,7 +514,7 @@ async def test_a_bulk_write_that_is_given_up_leaves_nothing_and_harms_nobody(
     store: Store, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch, is_cancelled: bool
 ) -> None:
     """The first rows are being written while the next ones are made."""
-    monkeypatch.setattr("timeball.store.enqueuing._BULK_SLICE", 2)
+    monkeypatch.setattr("timeball.store.enqueue._BULK_SLICE", 2)
     template, at_work = define_job(store, name=None, scheduled_at=clock.now()), asyncio.current_task()
     assert at_work is not None
 
@@ -525,7 +526,7 @@ async def test_a_bulk_write_that_is_given_up_leaves_nothing_and_harms_nobody(
         at_work.cancel()
 
     with pytest.raises(asyncio.CancelledError if is_cancelled else ZeroDivisionError):
-        await store.jobs.create_many(template, rows(), None)
+        await store.enqueuer.create_many(template, rows(), None)
 
     assert at_work.uncancel() == 0
     assert await table(store, "job") == []
@@ -584,13 +585,22 @@ _BREACHES = {
 @pytest.mark.parametrize("rule", _BREACHES)
 async def test_the_schema_names_the_rule_that_a_one_off_breaks(store: Store, clock: VirtualClock, rule: str) -> None:
     """Fault 27. What the usual one-off is taken for at a glance must not hide what is wrong with another."""
-    await store.jobs.create([define_job(store, name=None, scheduled_at=clock.now())], [])
+    await store.enqueuer.create([define_job(store, name=None, scheduled_at=clock.now())], [])
 
     for assignment in _BREACHES[rule]:
         with pytest.raises(asyncpg.CheckViolationError) as refused:
             async with store.database.transaction() as connection:
                 await connection.execute(f"UPDATE timeball.job SET {assignment}")
-        assert (refused.value.constraint_name, refused.value.table_name) == (rule, "job")
+        assert (refused.value.constraint_name, refused.value.data_type_name) == (rule, "sound_job")
+
+
+async def test_every_rule_of_jobs_in_the_schema_is_tried_here(store: Store) -> None:
+    async with store.database.connection() as connection:
+        rules = await connection.fetch(
+            "SELECT conname FROM pg_constraint WHERE contypid = 'timeball.sound_job'::regtype"
+        )
+
+    assert {row["conname"] for row in rules} == set(_BREACHES)
 
 
 @pytest.mark.parametrize(
@@ -623,7 +633,7 @@ async def test_the_schema_names_the_rule_that_a_one_off_breaks(store: Store, clo
 async def test_the_schema_takes_what_lies_just_within_its_rules(
     store: Store, clock: VirtualClock, assignment: str
 ) -> None:
-    await store.jobs.create([define_job(store, name=None, scheduled_at=clock.now())], [])
+    await store.enqueuer.create([define_job(store, name=None, scheduled_at=clock.now())], [])
 
     async with store.database.transaction() as connection:
         assert await connection.execute(f"UPDATE timeball.job SET {assignment}") == "UPDATE 1"

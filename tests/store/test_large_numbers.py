@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from tests.factories import (
+from tests.support.factories import (
     FAILURE,
     claim_all,
     enqueue,
     found,
-    hoist_due,
     make_node,
     make_recurring,
     only_row,
+    promote_due,
     record,
     table,
 )
 from timeball.domain.execution import Failed, Lost
 from timeball.domain.node import NodeKind
-from timeball.store.postgres import Store
-from timeball.store.rooms import Ownership
+from timeball.store.store import Store
+from timeball.store.types import ShardOwnership
 from timeball.testing import VirtualClock
 
 INT4, DOUBLE, INT8 = 2**31 - 1, 2**53, 2**63 - 1
@@ -56,7 +56,7 @@ async def test_counters_at_their_very_ends_stay_there(store: Store) -> None:
     await enqueue(store)
 
     claims = await claim_all(store)
-    await store.rooms.finish_succeeded([found(claimed) for claimed in claims])
+    await store.executions.finish_succeeded([found(claimed) for claimed in claims])
 
     assert sorted(row["attempts"] for row in await table(store, "finished")) == [1, INT4]
     assert sorted(row["fence"] for row in await table(store, "finished")) == [1, INT8]
@@ -70,7 +70,7 @@ async def test_epochs_grow_past_the_ranges_of_others(store: Store, clock: Virtua
     epochs = await store.nodes.take_shards(scheduler, range(store.shards))
     clock.advance("60s")
 
-    await hoist_due(store, Ownership(scheduler, epochs))
+    await promote_due(store, ShardOwnership(scheduler, epochs))
 
     assert set(epochs.values()) == {DOUBLE + 1}
     assert (await only_row(store, "ready"))["fence"] == 0

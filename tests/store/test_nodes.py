@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tests.factories import LEASE, make_node, make_owner, only_row, seconds, table
-from timeball.domain.ids import Incarnation
+from tests.support.factories import LEASE, make_node, make_owner, only_row, seconds, table
 from timeball.domain.node import Lease, Node, NodeKind, NodeStatus
-from timeball.store.nodes import Holding
-from timeball.store.postgres import DEFAULT_SHARDS, Store
+from timeball.domain.values.ids import Incarnation
+from timeball.store.store import DEFAULT_SHARDS, Store
+from timeball.store.types import ShardHolding
 from timeball.testing import VirtualClock
 
 
@@ -130,11 +130,11 @@ async def test_a_lease_that_has_run_out_is_not_renewed(store: Store, clock: Virt
 async def test_a_node_that_was_buried_does_not_come_back(store: Store, clock: VirtualClock) -> None:
     incarnation = await make_node(store, name="late")
     clock.advance(LEASE.span)
-    assert await store.nodes.bury() == []  # at its very last instant
+    assert await store.nodes.remove_expired() == []  # at its very last instant
 
     clock.advance("1ms")
 
-    assert await store.nodes.bury() == [(incarnation, NodeKind.WORKER, "late")]
+    assert await store.nodes.remove_expired() == [(incarnation, NodeKind.WORKER, "late")]
     assert await store.nodes.renew(incarnation, busy=0) is None
     assert await store.nodes.list() == []
 
@@ -145,7 +145,7 @@ async def test_only_the_expired_are_buried(store: Store, clock: VirtualClock) ->
     young = await make_node(store)
     clock.advance("10s")
 
-    assert [(kind, name) for _, kind, name in await store.nodes.bury()] == [(NodeKind.SCHEDULER, "old")]
+    assert [(kind, name) for _, kind, name in await store.nodes.remove_expired()] == [(NodeKind.SCHEDULER, "old")]
     assert [node.incarnation for node in await store.nodes.list()] == [young]
 
 
@@ -212,7 +212,7 @@ async def test_a_reading_of_the_clock_lies_between_question_and_answer(store: St
 
 
 async def test_there_are_as_many_shards_as_were_asked_for_and_nobody_owns_them(store: Store) -> None:
-    assert await store.nodes.holdings() == [Holding(None, False, False, dict.fromkeys(range(DEFAULT_SHARDS), 0))]
+    assert await store.nodes.holdings() == [ShardHolding(None, False, False, dict.fromkeys(range(DEFAULT_SHARDS), 0))]
     assert store.shards == DEFAULT_SHARDS
 
 
@@ -313,9 +313,9 @@ async def test_every_owner_is_told_with_all_it_owns_and_whoever_may_own_somethin
 
     free = dict.fromkeys(set(range(DEFAULT_SHARDS)) - {1, 2, 3, 4, 7}, 0)
     assert holdings == {
-        None: Holding(None, False, False, free),
-        dead: Holding(dead, False, False, {1: 1, 7: 1}),
-        drained: Holding(drained, True, False, {2: 1}),
-        busy: Holding(busy, True, True, {3: 1, 4: 1}),
-        poor: Holding(poor, True, True, {}),
+        None: ShardHolding(None, False, False, free),
+        dead: ShardHolding(dead, False, False, {1: 1, 7: 1}),
+        drained: ShardHolding(drained, True, False, {2: 1}),
+        busy: ShardHolding(busy, True, True, {3: 1, 4: 1}),
+        poor: ShardHolding(poor, True, True, {}),
     }

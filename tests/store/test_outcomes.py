@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.factories import (
+from tests.support.factories import (
     FAILURE,
     claim_all,
     enqueue,
@@ -24,28 +24,28 @@ from tests.factories import (
 )
 from timeball.domain.execution import (
     Cancelled,
-    Claimed,
+    ClaimedExecution,
     ErrorInfo,
     ExecutionState,
     Failed,
-    Finding,
+    FinishedAttempt,
     Lost,
-    NotDropped,
+    NotStarted,
     Outcome,
     Released,
     Snoozed,
     Succeeded,
     TimedOut,
 )
-from timeball.domain.ids import ClaimId, ExecutionId, Incarnation
 from timeball.domain.job import Job
-from timeball.domain.lifecycle import Delivery, Finish, Move, Requeue, Standing
-from timeball.domain.retry import RetryPolicy
-from timeball.store.postgres import Store
+from timeball.domain.lifecycle import AttemptFacts, Decision, Finish, Requeue
+from timeball.domain.policies import Delivery, RetryPolicy
+from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation
+from timeball.store.store import Store
 from timeball.testing import VirtualClock
 
 ENDED = ExecutionId(UUID(int=0xEE))
-STANDING = Standing(attempts=4, lost=2, retry=RetryPolicy())
+STANDING = AttemptFacts(attempts=4, lost=2, retry=RetryPolicy())
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Running:
 
     job: Job
     row: dict[str, Any]
-    claimed: Claimed
+    claimed: ClaimedExecution
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ async def running(store: Store, clock: VirtualClock) -> Running:
     now = clock.now()
     policy = {"max_retries": 11, "max_lost": 12, "initial_backoff_ms": 1000, "max_backoff_ms": 14_000}
     job = await make_job(store, delivery="at_least_once", **policy)
-    claimed = Claimed(
+    claimed = ClaimedExecution(
         id=ExecutionId(UUID(int=0xE)),
         job_id=job.id,
         fence=8,
@@ -108,7 +108,7 @@ async def running(store: Store, clock: VirtualClock) -> Running:
     return Running(job, row, claimed)
 
 
-def finding(running: Running, outcome: Outcome) -> Finding:
+def finding(running: Running, outcome: Outcome) -> FinishedAttempt:
     times = {"started_at": running.row["run_at"] + seconds(0.25), "finished_at": running.row["run_at"] + seconds(0.75)}
     return found(running.claimed, outcome, **times)
 
@@ -139,7 +139,7 @@ def waiting_again(running: Running, **more: Any) -> dict[str, Any]:
 
 
 async def test_a_success_keeps_the_whole_time_line(store: Store, running: Running) -> None:
-    refused = await store.rooms.finish_succeeded([finding(running, Succeeded('{"sum": 3}'))])
+    refused = await store.executions.finish_succeeded([finding(running, Succeeded('{"sum": 3}'))])
 
     assert refused == []
     assert await only_row(store, "finished") == in_history(running, "succeeded", result='{"sum": 3}')
@@ -149,7 +149,7 @@ async def test_a_success_keeps_the_whole_time_line(store: Store, running: Runnin
 
 
 async def test_a_success_is_read_back_by_anybody(store: Store, running: Running) -> None:
-    await store.rooms.finish_succeeded([finding(running, Succeeded('{"sum": 3}'))])
+    await store.executions.finish_succeeded([finding(running, Succeeded('{"sum": 3}'))])
 
     execution = await store.history.find(running.claimed.id)
 
@@ -164,7 +164,7 @@ async def test_a_key_that_another_holds_by_now_is_not_freed(store: Store, runnin
     async with store.database.transaction() as connection:
         await connection.execute("UPDATE timeball.live_key SET execution_id = $1", ENDED)
 
-    await store.rooms.finish_succeeded([finding(running, Succeeded())])
+    await store.executions.finish_succeeded([finding(running, Succeeded())])
 
     assert await only_row(store, "live_key") == {"key": "k", "execution_id": ENDED}
 
@@ -185,7 +185,7 @@ async def test_of_a_batch_only_the_stale_are_refused(store: Store) -> None:
     findings = [found(each, Succeeded(str(number))) for number, each in enumerate(claimed)]
     stale = findings[1]._replace(claimed=claimed[1]._replace(claim_id=ClaimId(UUID(int=9))))
 
-    refused = await store.rooms.finish_succeeded([findings[0], stale, findings[2]])
+    refused = await store.executions.finish_succeeded([findings[0], stale, findings[2]])
 
     assert refused == [stale]
     assert {row["id"]: row["result"] for row in await table(store, "finished")} == {
@@ -199,13 +199,13 @@ async def test_of_a_batch_only_the_stale_are_refused(store: Store) -> None:
 
 
 async def test_the_standing_of_a_claim_is_what_its_job_allows(store: Store, running: Running) -> None:
-    standings = await store.rooms.standings([running.claimed])
+    standings = await store.executions.standings([running.claimed])
 
     standing = standings[running.claimed.id]
     assert (standing.attempts, standing.lost, standing.delivery) == (4, 2, Delivery.AT_LEAST_ONCE)
     assert standing.retry == RetryPolicy(max_retries=11, max_lost=12, initial_backoff_ms=1000, max_backoff_ms=14_000)
     foreign = running.claimed._replace(claim_id=ClaimId(UUID(int=9)))
-    assert await store.rooms.standings([foreign]) == {}
+    assert await store.executions.standings([foreign]) == {}
 
 
 async def test_a_failure_waits_for_its_next_attempt_and_is_kept(store: Store, running: Running) -> None:
@@ -287,7 +287,7 @@ async def test_a_cancelled_execution_ends_with_its_reason(store: Store, running:
 
 
 async def test_what_was_called_off_before_its_drop_is_skipped(store: Store, running: Running) -> None:
-    called_off = finding(running, NotDropped("deleted"))._replace(started_at=None)
+    called_off = finding(running, NotStarted("deleted"))._replace(started_at=None)
 
     await record(store, [called_off])
 
@@ -327,11 +327,11 @@ async def test_fences_grow_over_all_attempts(store: Store) -> None:
 # stale outcomes: each guard refuses alone
 
 
-def with_foreign_claim(claimed: Claimed) -> Claimed:
+def with_foreign_claim(claimed: ClaimedExecution) -> ClaimedExecution:
     return claimed._replace(claim_id=ClaimId(UUID(int=9)))
 
 
-def with_other_fence(claimed: Claimed) -> Claimed:
+def with_other_fence(claimed: ClaimedExecution) -> ClaimedExecution:
     return claimed._replace(fence=claimed.fence - 1)
 
 
@@ -342,9 +342,9 @@ async def test_a_stale_outcome_changes_nothing(store: Store, running: Running, s
     late = found(stale(running.claimed))
     ended = Finish(ExecutionState.CANCELLED, 4, 2)
 
-    assert await store.rooms.finish_succeeded([late]) == [late]
-    assert await store.rooms.record_transitions([Move(late, STANDING, ended)]) == [late]
-    await store.rooms.report_progress(late.claimed, 0.5, "half")
+    assert await store.executions.finish_succeeded([late]) == [late]
+    assert await store.executions.record_transitions([Decision(late, STANDING, ended)]) == [late]
+    await store.executions.report_progress(late.claimed, 0.5, "half")
 
     assert await only_row(store, "running") == before
     assert await table(store, "finished") == []
@@ -361,38 +361,40 @@ async def test_of_two_outcomes_in_one_batch_the_one_of_the_claim_counts(
     late = found(with_foreign_claim(running.claimed), Succeeded("2"), finished_at=honest.finished_at + seconds(1))
     order = -1 if is_late_first else 1
 
-    assert await store.rooms.finish_succeeded([honest, late][::order]) == [late]
+    assert await store.executions.finish_succeeded([honest, late][::order]) == [late]
     assert (await only_row(store, "finished"))["result"] == "1"
 
     await put_row(store, "running", **running.row | {"id": ENDED})
     honest, late = (f._replace(claimed=f.claimed._replace(id=ENDED)) for f in (honest, late))
     moves = [
-        Move(honest, STANDING, Finish(ExecutionState.CANCELLED, 4, 2)),
-        Move(late, STANDING, Requeue(4, 2)),
+        Decision(honest, STANDING, Finish(ExecutionState.CANCELLED, 4, 2)),
+        Decision(late, STANDING, Requeue(4, 2)),
     ]
 
-    assert await store.rooms.record_transitions(moves[::order]) == [late]
+    assert await store.executions.record_transitions(moves[::order]) == [late]
     assert await rooms_of(store, ENDED) == ["finished"]
 
 
 async def test_an_outcome_counts_once(store: Store, running: Running) -> None:
     done = finding(running, Succeeded())
-    await store.rooms.finish_succeeded([done])
+    await store.executions.finish_succeeded([done])
 
-    assert await store.rooms.finish_succeeded([done]) == [done]
-    assert await store.rooms.record_transitions([Move(done, STANDING, Finish(ExecutionState.DEAD, 4, 2))]) == [done]
+    assert await store.executions.finish_succeeded([done]) == [done]
+    assert await store.executions.record_transitions([Decision(done, STANDING, Finish(ExecutionState.DEAD, 4, 2))]) == [
+        done
+    ]
     assert len(await table(store, "finished")) == 1
 
 
 async def test_an_outcome_whose_reply_was_lost_is_known_by_its_claim(store: Store, running: Running) -> None:
     done = finding(running, Succeeded())
     foreign = done._replace(claimed=with_foreign_claim(done.claimed))
-    assert await store.rooms.not_yet_recorded([done]) == [done]
+    assert await store.executions.find_stale([done]) == [done]
 
-    await store.rooms.finish_succeeded([done])
+    await store.executions.finish_succeeded([done])
 
-    assert await store.rooms.not_yet_recorded([done]) == []
-    assert await store.rooms.not_yet_recorded([foreign]) == [foreign]
+    assert await store.executions.find_stale([done]) == []
+    assert await store.executions.find_stale([foreign]) == [foreign]
 
 
 async def test_a_failure_whose_reply_was_lost_is_known_by_its_attempt(store: Store, running: Running) -> None:
@@ -401,15 +403,15 @@ async def test_a_failure_whose_reply_was_lost_is_known_by_its_attempt(store: Sto
 
     await record(store, [failed])
 
-    assert await store.rooms.not_yet_recorded([failed]) == []
-    assert await store.rooms.not_yet_recorded([foreign]) == [foreign]
+    assert await store.executions.find_stale([failed]) == []
+    assert await store.executions.find_stale([foreign]) == [foreign]
 
 
 # progress, stopping, orphans
 
 
 async def test_progress_is_noted_on_the_claim(store: Store, running: Running) -> None:
-    await store.rooms.report_progress(running.claimed, 0.5, "half")
+    await store.executions.report_progress(running.claimed, 0.5, "half")
 
     row = await only_row(store, "running")
     assert (row["progress"], row["progress_note"]) == (0.5, "half")
@@ -418,40 +420,40 @@ async def test_progress_is_noted_on_the_claim(store: Store, running: Running) ->
 async def test_stops_are_asked_once_and_heard_by_the_holder_alone(store: Store, running: Running) -> None:
     holder = Incarnation(running.row["holder"])
 
-    assert await store.rooms.stop([running.claimed.id, ENDED], "enough") == {running.claimed.id}
-    assert await store.rooms.stop([running.claimed.id], "again") == set()
-    assert await store.rooms.stops(holder) == {running.claimed.id: "enough"}
-    assert await store.rooms.stops(await make_node(store)) == {}
+    assert await store.executions.stop([running.claimed.id, ENDED], "enough") == {running.claimed.id}
+    assert await store.executions.stop([running.claimed.id], "again") == set()
+    assert await store.executions.stops(holder) == {running.claimed.id: "enough"}
+    assert await store.executions.stops(await make_node(store)) == {}
 
 
 async def test_all_executions_of_a_job_are_asked_to_stop(store: Store, running: Running) -> None:
-    assert await store.rooms.stop_jobs([running.job.id], "superseded") == {running.claimed.id}
+    assert await store.executions.stop_jobs([running.job.id], "superseded") == {running.claimed.id}
     assert (await only_row(store, "running"))["stop"] == "superseded"
 
 
 async def test_what_a_living_node_holds_is_no_orphan(store: Store, running: Running) -> None:
-    assert await store.rooms.orphans(10) == []
+    assert await store.executions.orphans(10) == []
 
 
 async def test_what_nobody_alive_holds_is_found(store: Store, running: Running) -> None:
     await store.nodes.remove(Incarnation(running.row["holder"]))
 
-    (orphan,) = await store.rooms.orphans(10)
+    (orphan,) = await store.executions.orphans(10)
 
     assert orphan.claimed == running.claimed._replace(payload="")
     assert (orphan.holder, orphan.claimed_at) == (running.row["holder"], running.row["claimed_at"])
     assert orphan.is_orphan
-    assert await store.rooms.orphans(0) == []
+    assert await store.executions.orphans(0) == []
 
 
 async def test_what_ran_past_its_deadline_is_found_though_its_holder_lives(store: Store, clock: VirtualClock) -> None:
     await enqueue(store, timeout_ms=1000)
     (claimed,) = await claim_all(store)
     clock.advance("6s")
-    assert await store.rooms.orphans(10) == []
+    assert await store.executions.orphans(10) == []
     clock.advance("1ms")
 
-    (orphan,) = await store.rooms.orphans(10)
+    (orphan,) = await store.executions.orphans(10)
 
     assert (orphan.claimed.id, orphan.is_orphan) == (claimed.id, False)
 
@@ -465,7 +467,7 @@ async def test_a_place_that_becomes_free_goes_to_the_most_urgent(store: Store) -
     urgent = await enqueue(store, after=0, priority=60, max_running=1, limit_key="l")
     (claimed,) = await claim_all(store)
 
-    await store.rooms.finish_succeeded([found(claimed)])
+    await store.executions.finish_succeeded([found(claimed)])
 
     assert (await rooms_of(store, urgent), await rooms_of(store, patient)) == (["ready"], ["blocked"])
 
@@ -475,7 +477,7 @@ async def test_a_promoted_execution_keeps_every_column(store: Store, running: Ru
     blocked = waiting_again(running, id=ENDED, run_at=running.row["run_at"] - seconds(3), unique_key="k2")
     await put_row(store, "blocked", **blocked)
 
-    await store.rooms.promote(["l"])
+    await store.executions.unblock(["l"])
 
     assert await only_row(store, "ready") == blocked
     assert await table(store, "blocked") == []
@@ -486,7 +488,7 @@ async def test_ready_and_running_both_take_places(store: Store) -> None:
         await enqueue(store, max_running=3, limit_key="l")
     await claim_all(store, slots=1)
 
-    await store.rooms.promote(["l"])
+    await store.executions.unblock(["l"])
 
     assert (len(await table(store, "ready")), len(await table(store, "blocked"))) == (2, 1)
 
@@ -500,7 +502,7 @@ async def test_every_way_to_leave_running_hands_the_place_on(store: Store) -> No
         await record(store, [found(claimed, outcome)])
 
         assert await rooms_of(store, waiting) == ["ready"], outcome
-        await store.rooms.finish_succeeded([found(each) for each in await claim_all(store)])
+        await store.executions.finish_succeeded([found(each) for each in await claim_all(store)])
 
 
 async def test_a_higher_limit_lets_more_in(store: Store) -> None:
@@ -510,5 +512,5 @@ async def test_a_higher_limit_lets_more_in(store: Store) -> None:
     await enqueue(store, max_running=3, limit_key="l")
 
     assert len(await table(store, "ready")) == 3
-    assert await store.rooms.blocked_keys("", 10) == ["l"]
-    assert await store.rooms.blocked_keys("l", 10) == await store.rooms.blocked_keys("", 0) == []
+    assert await store.executions.blocked_keys("", 10) == ["l"]
+    assert await store.executions.blocked_keys("l", 10) == await store.executions.blocked_keys("", 0) == []

@@ -15,7 +15,9 @@ import asyncpg
 import pytest
 
 from tests.conftest import FreshDatabase
-from tests.factories import (
+from tests.store.invariants import check_ledger, check_rooms
+from tests.store.racing import PATIENCE_SECONDS, Race, stoppable
+from tests.support.factories import (
     FAILURE,
     FROM_THE_FIRST,
     HANDLER,
@@ -25,8 +27,6 @@ from tests.factories import (
     due_row,
     enqueue,
     found,
-    hoist,
-    hoist_due,
     make_job,
     make_node,
     make_owner,
@@ -35,6 +35,8 @@ from tests.factories import (
     only_row,
     opening_of,
     plan_row,
+    promote,
+    promote_due,
     put_row,
     read_job,
     record,
@@ -42,29 +44,27 @@ from tests.factories import (
     seconds,
     table,
 )
-from tests.store.ledger import check_ledger, check_rooms
-from tests.store.racing import PATIENCE_SECONDS, Race, stoppable
-from timeball.commands import Actor, Commands
-from timeball.domain import changes
-from timeball.domain.changes import JobChange
-from timeball.domain.civil_time import tzdata_version
-from timeball.domain.execution import Cancelled, Claimed, Failed, Lost, Origin, Outcome, Succeeded
-from timeball.domain.ids import ClaimId, ExecutionId, Incarnation, JobId
+from tests.support.servers import VERSIONS
+from timeball.application.commands import Commands
+from timeball.application.commands.requests import Actor
+from timeball.domain import job_changes
+from timeball.domain.execution import Cancelled, ClaimedExecution, Failed, Lost, Origin, Outcome, Succeeded
 from timeball.domain.job import Job
+from timeball.domain.job_changes import JobChange
 from timeball.domain.node import NodeKind
-from timeball.domain.occurrences import DueRow, Hoist, NextOccurrence
+from timeball.domain.scheduling.civil_time import tzdata_version
+from timeball.domain.scheduling.occurrences import DueRow, NextOccurrence, Promotion
+from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation, JobId
 from timeball.env import Env
 from timeball.errors import Conflict, NotAllowed, NotFound
-from timeball.store.connections import Connection
-from timeball.store.jobs import Request
-from timeball.store.new_jobs import Created
-from timeball.store.postgres import Store
-from timeball.store.rooms import PARKED_AT, ClaimWish, Ownership
-from timeball.store.rows import pending_from
-from timeball.store.tickets import Tickets
+from timeball.store.db.pool import Connection
+from timeball.store.db.rows import pending_from
+from timeball.store.executions import TicketStore
+from timeball.store.store import Store
+from timeball.store.types import PARKED_AT, ClaimRequest, CreatedJob, ExecutionRequest, ShardOwnership
 from timeball.testing import VirtualClock
 
-pytestmark = pytest.mark.parametrize("fresh_database", ["pg15", "pg18"], indirect=True)
+pytestmark = pytest.mark.parametrize("fresh_database", VERSIONS, indirect=True)
 both_endings = pytest.mark.parametrize("commits", [True, False], ids=["commit", "rollback"])
 
 
@@ -81,13 +81,13 @@ async def race(fresh_database: FreshDatabase, store: Store, env: Env, clock: Vir
 class Scheduled:
     """A job whose occurrence has fallen due, the scheduler that owns it, and what that one means to do."""
 
-    def __init__(self, job: Job, owner: Ownership, plan: Hoist) -> None:
+    def __init__(self, job: Job, owner: ShardOwnership, plan: Promotion) -> None:
         self.job = job
         self.owner = owner
         self.plan = plan
 
-    def hoist(self, store: Store) -> Awaitable[set[ExecutionId]]:
-        return hoist(store, [self.plan], self.owner)
+    def promote(self, store: Store) -> Awaitable[set[ExecutionId]]:
+        return promote(store, [self.plan], self.owner)
 
 
 @pytest.fixture
@@ -99,29 +99,29 @@ async def scheduled(store: Store, clock: VirtualClock) -> Scheduled:
 
 
 def edit(store: Store, job: Job, **fields: Any) -> Awaitable[JobChange]:
-    return store.jobs.change(job.id, lambda found: changes.edit(found, fields, store.shards), SOMEBODY)
+    return store.jobs.change(job.id, lambda found: job_changes.edit_job(found, fields, store.shards), SOMEBODY)
 
 
 def pause(store: Store, job: Job) -> Awaitable[JobChange]:
-    return store.jobs.change(job.id, lambda found: changes.pause(found, None, None), SOMEBODY)
+    return store.jobs.change(job.id, lambda found: job_changes.pause_job(found, None, None), SOMEBODY)
 
 
 def resume(store: Store, job: Job) -> Awaitable[JobChange]:
-    return store.jobs.change(job.id, changes.resume, SOMEBODY)
+    return store.jobs.change(job.id, job_changes.resume_job, SOMEBODY)
 
 
 def delete(store: Store, job: Job) -> Awaitable[JobChange]:
-    return store.jobs.change(job.id, lambda found: changes.delete(found, None), SOMEBODY)
+    return store.jobs.change(job.id, lambda found: job_changes.delete_job(found, None), SOMEBODY)
 
 
 def cancel(store: Store, execution: ExecutionId) -> Awaitable[set[ExecutionId]]:
     return store.jobs.cancel([execution], "not needed", SOMEBODY)
 
 
-def claim(store: Store, slots: int = 10) -> Awaitable[list[Claimed]]:
-    async def claims() -> list[Claimed]:
-        wish = ClaimWish(Incarnation(store.env.new_id()), [HANDLER], slots, 0)
-        given = await store.rooms.claim(wish, {("default", 50): FROM_THE_FIRST}, ClaimId(store.env.new_id()))
+def claim(store: Store, slots: int = 10) -> Awaitable[list[ClaimedExecution]]:
+    async def claims() -> list[ClaimedExecution]:
+        wish = ClaimRequest(Incarnation(store.env.new_id()), [HANDLER], slots, 0)
+        given = await store.executions.claim(wish, {("default", 50): FROM_THE_FIRST}, ClaimId(store.env.new_id()))
         return given.executions
 
     return claims()
@@ -143,7 +143,7 @@ async def test_a_hoist_that_comes_after_an_edit(
     job, anchor = scheduled.job, scheduled.plan.row.scheduled_for
 
     result = await race.run(
-        edit(race.ahead, job, payload={"v": 2}, scheduled_at=anchor), scheduled.hoist(race.behind), commits=commits
+        edit(race.ahead, job, payload={"v": 2}, scheduled_at=anchor), scheduled.promote(race.behind), commits=commits
     )
 
     assert result.second_waited
@@ -159,7 +159,7 @@ async def test_an_edit_that_comes_after_a_hoist(
 ) -> None:
     """Fault 28."""
     result = await race.run(
-        scheduled.hoist(race.ahead), edit(race.behind, scheduled.job, interval_seconds=45), commits=commits
+        scheduled.promote(race.ahead), edit(race.behind, scheduled.job, interval_seconds=45), commits=commits
     )
 
     assert result.second_waited
@@ -183,7 +183,7 @@ async def test_an_edit_that_did_not_look_again_is_refused_by_the_index_and_begin
     looks: list[bool] = []
     monkeypatch.setattr(race.behind.jobs, "_take_occurrence", look_once)
 
-    await race.run(scheduled.hoist(race.ahead), edit(race.behind, scheduled.job, interval_seconds=45), commits=True)
+    await race.run(scheduled.promote(race.ahead), edit(race.behind, scheduled.job, interval_seconds=45), commits=True)
 
     assert looks == [False, True]
     assert [(row["version"], row["kind"]) for row in await table(store, "due")] == [(2, "occurrence")]
@@ -202,7 +202,7 @@ async def test_a_plan_that_was_made_before_an_edit_is_refused(
     assert (after.id, after.run_at, after.version) == (plan.row.id, plan.row.run_at, 2)
     clock.advance("60s")
 
-    assert await hoist(store, [plan], scheduled.owner) == set()
+    assert await promote(store, [plan], scheduled.owner) == set()
     await check(store, ahead)
     await check(store, job)
 
@@ -257,11 +257,11 @@ async def test_an_edit_that_comes_while_a_claim_is_under_way(
     """Fault 28. The claim's own reply is of the old version, and so is the next try of what it took, or of what it did not take."""
     owner, worker = await make_owner(store), await make_node(store)
     await ask_for(store, by_hand.id)
-    wish = ClaimWish(worker, ["app:old", "app:new"], 1, 0)
+    wish = ClaimRequest(worker, ["app:old", "app:new"], 1, 0)
     claim_id = ClaimId(store.env.new_id())
 
     result = await race.run(
-        race.ahead.rooms.claim(wish, {("default", 50): FROM_THE_FIRST}, claim_id),
+        race.ahead.executions.claim(wish, {("default", 50): FROM_THE_FIRST}, claim_id),
         edit_both(race.behind, by_hand),
         commits=commits,
     )
@@ -272,7 +272,7 @@ async def test_an_edit_that_comes_while_a_claim_is_under_way(
         assert (claimed.handler, json.loads(claimed.payload)) == ("app:old", {"v": 1})
         await record(store, [found(claimed, Failed(FAILURE))])
         clock.advance("1h")
-        await hoist_due(store, owner)
+        await promote_due(store, owner)
     assert await what_runs(store) == [("app:old", 1, {"v": 1})]
 
 
@@ -305,8 +305,8 @@ async def test_an_edit_that_comes_while_what_is_blocked_is_let_in(race: Race, st
     await store.database.fetch("finish_succeeded", **_columns(first))
     limits = [f"job:{job.id}"]
 
-    await race.run(race.ahead.rooms.promote(limits), edit_both(race.behind, job), commits=commits)
-    await store.rooms.promote(limits)
+    await race.run(race.ahead.executions.unblock(limits), edit_both(race.behind, job), commits=commits)
+    await store.executions.unblock(limits)
 
     assert await what_runs(store) == [("app:old", 1, {"v": 1})]
 
@@ -321,14 +321,14 @@ async def test_an_edit_that_comes_while_a_try_fails(
     moves = await moves_of(store, [found(claimed, Failed(FAILURE))])
 
     await race.run(
-        race.ahead.rooms.record_transitions(moves),
+        race.ahead.executions.record_transitions(moves),
         edit_both(race.behind, await read_job(store, JobId(execution_id))),
         commits=commits,
     )
     if not commits:
-        await store.rooms.record_transitions(moves)
+        await store.executions.record_transitions(moves)
     clock.advance("1h")
-    await hoist_due(store, owner)
+    await promote_due(store, owner)
 
     assert await what_runs(store) == [("app:old", 1, {"v": 1})]
 
@@ -343,7 +343,7 @@ async def test_a_right_is_asked_of_the_handler_that_is_to_run(
 
     async def trigger() -> str:
         try:
-            await Commands(race.behind, race.behind.env).trigger(by_hand.id, payload, editor)
+            await Commands(race.behind, race.behind.env).executions.trigger(by_hand.id, payload, editor)
         except NotAllowed:
             return "refused"
         return "triggered"
@@ -358,13 +358,15 @@ async def test_a_right_is_asked_of_the_handler_that_is_to_run(
 async def test_a_payload_of_its_own_is_not_retried_by_a_handler_that_comes_meanwhile(
     race: Race, store: Store, by_hand: Job, *, commits: bool
 ) -> None:
-    wanted = Request(id=ExecutionId(store.env.new_id()), job_id=by_hand.id, origin=Origin.TRIGGER, payload='{"v": 3}')
+    wanted = ExecutionRequest(
+        id=ExecutionId(store.env.new_id()), job_id=by_hand.id, origin=Origin.TRIGGER, payload='{"v": 3}'
+    )
     await store.jobs.request([wanted], SOMEBODY, "job.trigger")
     await record(store, [found(claimed) for claimed in await claim_all(store, handlers=["app:old"])])
 
     async def retry() -> bool:
         try:
-            await Commands(race.behind, race.behind.env).retry(wanted.id)
+            await Commands(race.behind, race.behind.env).executions.retry(wanted.id)
         except Conflict:
             return False
         return True
@@ -379,7 +381,7 @@ async def test_a_payload_of_its_own_is_not_retried_by_a_handler_that_comes_meanw
 
 
 def end(store: Store, scheduled: Scheduled) -> Awaitable[bool]:
-    return store.rooms.end_occurrence(scheduled.plan.row, "2999z")
+    return store.executions.end_occurrence(scheduled.plan.row, "2999z")
 
 
 async def recorded(store: Store) -> list[tuple[str, int]]:
@@ -398,7 +400,7 @@ async def ended_by(store: Store) -> list[str | None]:
 async def test_a_hoist_that_comes_after_the_end(
     race: Race, store: Store, scheduled: Scheduled, *, commits: bool
 ) -> None:
-    result = await race.run(end(race.ahead, scheduled), scheduled.hoist(race.behind), commits=commits)
+    result = await race.run(end(race.ahead, scheduled), scheduled.promote(race.behind), commits=commits)
 
     assert result.second_waited
     assert await recorded(store) == [("finished" if commits else "ready", 1)]
@@ -410,7 +412,7 @@ async def test_a_hoist_that_comes_after_the_end(
 async def test_an_end_that_comes_after_a_hoist(
     race: Race, store: Store, scheduled: Scheduled, *, commits: bool
 ) -> None:
-    result = await race.run(scheduled.hoist(race.ahead), end(race.behind, scheduled), commits=commits)
+    result = await race.run(scheduled.promote(race.ahead), end(race.behind, scheduled), commits=commits)
 
     assert (result.second_waited, result.second) == (True, not commits)
     assert await recorded(store) == [("ready" if commits else "finished", 1)]
@@ -457,7 +459,7 @@ async def test_an_end_that_comes_after_an_edit(
 async def test_a_hoist_that_comes_after_a_pause(
     race: Race, store: Store, scheduled: Scheduled, *, commits: bool
 ) -> None:
-    result = await race.run(pause(race.ahead, scheduled.job), scheduled.hoist(race.behind), commits=commits)
+    result = await race.run(pause(race.ahead, scheduled.job), scheduled.promote(race.behind), commits=commits)
 
     assert result.second_waited
     assert result.second == (set() if commits else {scheduled.plan.row.id})
@@ -469,7 +471,7 @@ async def test_a_hoist_that_comes_after_a_pause(
 async def test_a_pause_that_comes_after_a_hoist(
     race: Race, store: Store, scheduled: Scheduled, *, commits: bool
 ) -> None:
-    result = await race.run(scheduled.hoist(race.ahead), pause(race.behind, scheduled.job), commits=commits)
+    result = await race.run(scheduled.promote(race.ahead), pause(race.behind, scheduled.job), commits=commits)
 
     assert result.second_waited
     assert await table(store, "ready") == []
@@ -489,7 +491,7 @@ async def test_a_retry_that_is_hoisted_while_its_job_is_paused_is_parked(
     clock.advance("1h")
     plan = await plan_row(store, await due_row(store, job.id))
 
-    result = await race.run(hoist(race.ahead, [plan], owner), pause(race.behind, job), commits=commits)
+    result = await race.run(promote(race.ahead, [plan], owner), pause(race.behind, job), commits=commits)
 
     assert result.second_waited
     assert await rooms_of(store, execution) == ["due"]
@@ -506,7 +508,7 @@ async def test_a_parked_retry_is_not_hoisted(race: Race, store: Store, clock: Vi
     clock.advance("1h")
     plan = await plan_row(store, await due_row(store, job.id))
 
-    result = await race.run(pause(race.ahead, job), hoist(race.behind, [plan], owner), commits=commits)
+    result = await race.run(pause(race.ahead, job), promote(race.behind, [plan], owner), commits=commits)
 
     assert result.second_waited
     assert result.second == (set() if commits else {execution})
@@ -520,7 +522,7 @@ async def test_a_retry_is_not_parked_behind_the_resumption_of_its_job(
     """The scheduler read it while its job was paused; nobody would wake it after the job was resumed."""
     job, row = await _retrying_of_paused(store, clock)
 
-    result = await race.run(resume(race.ahead, job), race.behind.rooms.park([row]), commits=commits)
+    result = await race.run(resume(race.ahead, job), race.behind.executions.park([row]), commits=commits)
 
     assert result.second_waited
     parked_until = (await only_row(store, "due"))["run_at"]
@@ -533,7 +535,7 @@ async def test_a_resumption_that_comes_after_the_parking(
 ) -> None:
     job, row = await _retrying_of_paused(store, clock)
 
-    result = await race.run(race.ahead.rooms.park([row]), resume(race.behind, job), commits=commits)
+    result = await race.run(race.ahead.executions.park([row]), resume(race.behind, job), commits=commits)
 
     assert result.second_waited
     assert (await only_row(store, "due"))["run_at"] == (clock.now() if commits else row.run_at)
@@ -555,7 +557,7 @@ async def test_a_retry_that_is_parked_and_unparked_meanwhile_is_not_lost(
             for statement in ("park_waiting", "unpark"):
                 await race.ahead.database.fetch(statement, connection, job_id=job.id, parked_at=PARKED_AT)
 
-    result = await race.run(park_and_unpark(), hoist(race.behind, [plan], owner), commits=commits)
+    result = await race.run(park_and_unpark(), promote(race.behind, [plan], owner), commits=commits)
 
     assert result.second == (set() if commits else {execution})
     assert await rooms_of(store, execution) == ["due" if commits else "ready"]
@@ -568,7 +570,7 @@ async def test_a_retry_that_is_parked_and_unparked_meanwhile_is_not_lost(
 async def test_a_hoist_that_comes_after_a_deletion(
     race: Race, store: Store, scheduled: Scheduled, *, commits: bool
 ) -> None:
-    result = await race.run(delete(race.ahead, scheduled.job), scheduled.hoist(race.behind), commits=commits)
+    result = await race.run(delete(race.ahead, scheduled.job), scheduled.promote(race.behind), commits=commits)
 
     assert result.second_waited
     assert result.second == (set() if commits else {scheduled.plan.row.id})
@@ -580,7 +582,7 @@ async def test_a_hoist_that_comes_after_a_deletion(
 async def test_a_deletion_that_comes_after_a_hoist(
     race: Race, store: Store, scheduled: Scheduled, *, commits: bool
 ) -> None:
-    result = await race.run(scheduled.hoist(race.ahead), delete(race.behind, scheduled.job), commits=commits)
+    result = await race.run(scheduled.promote(race.ahead), delete(race.behind, scheduled.job), commits=commits)
 
     assert result.second_waited
     row = await only_row(store, "finished")
@@ -601,7 +603,7 @@ async def test_a_retry_that_is_hoisted_while_its_job_is_deleted_is_cancelled(
     clock.advance("1h")
     plan = await plan_row(store, await due_row(store, job.id))
 
-    result = await race.run(hoist(race.ahead, [plan], owner), delete(race.behind, job), commits=commits)
+    result = await race.run(promote(race.ahead, [plan], owner), delete(race.behind, job), commits=commits)
 
     assert result.second_waited
     assert await rooms_of(store, execution) == ["finished"]
@@ -615,7 +617,7 @@ async def test_two_schedulers_hoist_the_same_occurrence(
     race: Race, store: Store, scheduled: Scheduled, *, commits: bool
 ) -> None:
     """Fault 1. Both believe that they own the shard; the row decides."""
-    result = await race.run(scheduled.hoist(race.ahead), scheduled.hoist(race.behind), commits=commits)
+    result = await race.run(scheduled.promote(race.ahead), scheduled.promote(race.behind), commits=commits)
 
     assert result.second_waited
     done = [each for each in (result.first, result.second) if each]
@@ -631,8 +633,8 @@ async def test_two_hoists_of_one_batch_do_not_hold_each_other_back(
     other = await make_recurring(store, 60, scheduled_at=store.env.clock.now() + seconds(0.2))
     theirs = await plan_row(store, await due_row(store, other.id))
 
-    both = hoist(race.behind, [theirs, scheduled.plan], scheduled.owner)
-    result = await race.run(scheduled.hoist(race.ahead), both, commits=commits)
+    both = promote(race.behind, [theirs, scheduled.plan], scheduled.owner)
+    result = await race.run(scheduled.promote(race.ahead), both, commits=commits)
 
     assert result.second == {theirs.row.id} | (set() if commits else {scheduled.plan.row.id})
     await check(store, other)
@@ -646,11 +648,11 @@ by_ticket = pytest.mark.parametrize("by_ticket", [False, True], ids=["by lane", 
 by_each_way = pytest.mark.parametrize("way", ["by lane", "by ticket", "by name"])
 
 
-async def claim_two(store: Store, tickets: Sequence[ExecutionId]) -> list[Claimed]:
-    wish, claim_id = ClaimWish(Incarnation(store.env.new_id()), [HANDLER], 2, 2), ClaimId(store.env.new_id())
+async def claim_two(store: Store, tickets: Sequence[ExecutionId]) -> list[ClaimedExecution]:
+    wish, claim_id = ClaimRequest(Incarnation(store.env.new_id()), [HANDLER], 2, 2), ClaimId(store.env.new_id())
     if tickets:
-        return (await Tickets(store.database).claim(wish, tickets, None, claim_id)).executions
-    return (await store.rooms.claim(wish, {("default", 50): FROM_THE_FIRST}, claim_id)).executions
+        return (await TicketStore(store.database).claim(wish, tickets, None, claim_id)).executions
+    return (await store.executions.claim(wish, {("default", 50): FROM_THE_FIRST}, claim_id)).executions
 
 
 @by_ticket
@@ -674,13 +676,15 @@ async def test_two_claims_never_give_the_same_and_never_wait(
 
 @both_endings
 async def test_two_claims_at_the_limit_of_a_queue(race: Race, store: Store, *, commits: bool) -> None:
-    await store.jobs.set_queue("q", is_paused=False, max_running=1, reason=None, audit=SOMEBODY, action="queue.limit")
+    await store.queues.change("q", is_paused=False, max_running=1, reason=None, audit=SOMEBODY, action="queue.limit")
     for _ in range(2):
         await enqueue(store, queue="q")
 
-    async def claim_limited(store: Store) -> list[Claimed]:
-        wish = ClaimWish(Incarnation(store.env.new_id()), [HANDLER], 10, 10)
-        claims = await store.rooms.claim_limited(wish, "q", {("q", 50): FROM_THE_FIRST}, ClaimId(store.env.new_id()))
+    async def claim_limited(store: Store) -> list[ClaimedExecution]:
+        wish = ClaimRequest(Incarnation(store.env.new_id()), [HANDLER], 10, 10)
+        claims = await store.executions.claim_limited(
+            wish, "q", {("q", 50): FROM_THE_FIRST}, ClaimId(store.env.new_id())
+        )
         return claims.executions
 
     result = await race.run(claim_limited(race.ahead), claim_limited(race.behind), commits=commits)
@@ -694,7 +698,7 @@ async def test_two_claims_at_the_limit_of_a_queue(race: Race, store: Store, *, c
 async def test_a_limit_that_comes_after_a_claim_of_its_job(race: Race, store: Store, *, commits: bool) -> None:
     job, worker = await make_job(store, overlap="allow"), await make_node(store)
     for _ in range(2):
-        await Commands(store, store.env).trigger(job.id)
+        await Commands(store, store.env).executions.trigger(job.id)
 
     first = claim_all(race.ahead, slots=1, worker=worker)
     await race.run(first, edit(race.behind, job, max_running=1), commits=commits)
@@ -710,7 +714,7 @@ async def test_a_limit_that_comes_after_a_claim_of_its_job(race: Race, store: St
 async def test_a_claim_that_comes_after_a_limit_of_its_job(race: Race, store: Store, *, commits: bool) -> None:
     job, worker = await make_job(store, overlap="allow"), await make_node(store)
     for _ in range(2):
-        await Commands(store, store.env).trigger(job.id)
+        await Commands(store, store.env).executions.trigger(job.id)
 
     await race.run(edit(race.ahead, job, max_running=1), claim_all(race.behind, worker=worker), commits=commits)
     await claim_all(store, worker=worker)
@@ -725,18 +729,18 @@ async def test_one_pauses_a_queue_and_another_limits_it(
     race: Race, store: Store, *, commits: bool, pause_first: bool, is_known: bool
 ) -> None:
     if is_known:
-        await Commands(store, store.env).limit_queue("q", 7)
+        await Commands(store, store.env).queues.limit("q", 7)
 
     def set_pause(store: Store) -> Awaitable[None]:
-        return Commands(store, store.env).pause_queue("q", Actor("ada", "for now"))
+        return Commands(store, store.env).queues.pause("q", Actor("ada", "for now"))
 
     def set_limit(store: Store) -> Awaitable[None]:
-        return Commands(store, store.env).limit_queue("q", 3)
+        return Commands(store, store.env).queues.limit("q", 3)
 
     first, second = (set_pause, set_limit) if pause_first else (set_limit, set_pause)
     result = await race.run(first(race.ahead), second(race.behind), commits=commits)
 
-    queue = await store.jobs.queue("q")
+    queue = await store.queues.find("q")
     assert queue is not None
     assert result.second_waited
     assert (queue["pause_reason"], queue["paused_at"] is None) == (
@@ -748,18 +752,20 @@ async def test_one_pauses_a_queue_and_another_limits_it(
 
 
 def limit_queue(store: Store) -> Awaitable[None]:
-    return store.jobs.set_queue("q", is_paused=False, max_running=1, reason=None, audit=SOMEBODY, action="queue.limit")
+    return store.queues.change("q", is_paused=False, max_running=1, reason=None, audit=SOMEBODY, action="queue.limit")
 
 
-async def claim_freely(store: Store, worker: Incarnation, way: str, execution_id: ExecutionId) -> list[Claimed]:
-    wish, claim_id = ClaimWish(worker, [HANDLER], 1, 0), ClaimId(store.env.new_id())
+async def claim_freely(
+    store: Store, worker: Incarnation, way: str, execution_id: ExecutionId
+) -> list[ClaimedExecution]:
+    wish, claim_id = ClaimRequest(worker, [HANDLER], 1, 0), ClaimId(store.env.new_id())
     match way:
         case "by ticket":
-            return (await Tickets(store.database).claim(wish, [execution_id], None, claim_id)).executions
+            return (await TicketStore(store.database).claim(wish, [execution_id], None, claim_id)).executions
         case "by name":
-            return await store.rooms.claim_named(wish, execution_id, None, claim_id)
+            return await store.executions.claim_named(wish, execution_id, None, claim_id)
         case _:
-            return (await store.rooms.claim(wish, {("q", 50): FROM_THE_FIRST}, claim_id)).executions
+            return (await store.executions.claim(wish, {("q", 50): FROM_THE_FIRST}, claim_id)).executions
 
 
 @by_each_way
@@ -773,8 +779,8 @@ async def test_a_limit_that_is_set_while_a_claim_is_under_way_counts_what_it_tak
     result = await race.run(claim_freely(race.ahead, worker, way, first), limit_queue(race.behind), commits=commits)
 
     assert result.second_waited
-    wish = ClaimWish(worker, [HANDLER], 9, 9)
-    after = await store.rooms.claim_limited(wish, "q", {("q", 50): FROM_THE_FIRST}, ClaimId(store.env.new_id()))
+    wish = ClaimRequest(worker, [HANDLER], 9, 9)
+    after = await store.executions.claim_limited(wish, "q", {("q", 50): FROM_THE_FIRST}, ClaimId(store.env.new_id()))
     assert len(after.executions) == (0 if commits else 1)
     assert len(await table(store, "running")) == 1
 
@@ -830,7 +836,9 @@ async def test_two_who_let_in_at_the_limit_of_a_job(race: Race, store: Store, *,
         await enqueue(store, max_running=1, limit_key="l")
     await store.database.fetch("cancel_waiting", ids=[first], reason="frees its place, and nobody hands it on")
 
-    result = await race.run(race.ahead.rooms.promote(["l"]), race.behind.rooms.promote(["l"]), commits=commits)
+    result = await race.run(
+        race.ahead.executions.unblock(["l"]), race.behind.executions.unblock(["l"]), commits=commits
+    )
 
     assert result.second_waited
     assert (len(await table(store, "ready")), len(await table(store, "blocked"))) == (1, 2)
@@ -849,9 +857,9 @@ async def test_who_lets_in_something_more_urgent_counts_what_another_is_letting_
 
     async def come_and_let_in() -> None:
         await put_row(race.behind, "blocked", **urgent)
-        await race.behind.rooms.promote(["l"])
+        await race.behind.executions.unblock(["l"])
 
-    result = await race.run(race.ahead.rooms.promote(["l"]), come_and_let_in(), commits=commits)
+    result = await race.run(race.ahead.executions.unblock(["l"]), come_and_let_in(), commits=commits)
 
     assert result.second_waited
     (ready,) = await table(store, "ready")
@@ -865,7 +873,7 @@ async def test_a_claim_does_not_free_a_place_while_another_lets_in(race: Race, s
     for _ in range(2):
         await enqueue(store, max_running=1, limit_key="l")
 
-    result = await race.run(claim(race.ahead), race.behind.rooms.promote(["l"]), commits=commits)
+    result = await race.run(claim(race.ahead), race.behind.executions.unblock(["l"]), commits=commits)
 
     assert not result.second_waited
     assert len(await table(store, "blocked")) == 1
@@ -880,7 +888,9 @@ async def test_a_limit_that_is_lowered_while_another_lets_in(race: Race, store: 
     finished = await store.database.fetch("finish_succeeded", **_columns(running))
     assert finished[0]["accepted_count"] == 1
 
-    result = await race.run(edit(race.ahead, job, max_running=1), race.behind.rooms.promote(["l"]), commits=commits)
+    result = await race.run(
+        edit(race.ahead, job, max_running=1), race.behind.executions.unblock(["l"]), commits=commits
+    )
 
     assert result.second_waited
     assert len(await table(store, "ready")) == (0 if commits else 1)
@@ -939,7 +949,7 @@ async def test_a_new_job_lowers_a_shared_limit_while_another_lets_in(
     """What was being let in is seen only behind the lock."""
     await two_places_and_one_is_free(store)
 
-    result = await race.run(race.ahead.rooms.promote(["l"]), say_less(race.behind), commits=commits)
+    result = await race.run(race.ahead.executions.unblock(["l"]), say_less(race.behind), commits=commits)
 
     assert result.second_waited
     assert (len(await table(store, "ready")), len(await table(store, "blocked"))) == (1, 1)
@@ -952,7 +962,7 @@ async def test_another_lets_in_while_a_new_job_lowers_a_shared_limit(
 ) -> None:
     await two_places_and_one_is_free(store)
 
-    result = await race.run(say_less(race.ahead), race.behind.rooms.promote(["l"]), commits=commits)
+    result = await race.run(say_less(race.ahead), race.behind.executions.unblock(["l"]), commits=commits)
 
     assert result.second_waited
     assert len(await table(store, "ready")) == (1 if commits else 2)
@@ -985,7 +995,7 @@ async def test_a_burial_that_comes_after_a_renewal(
     env.clock.advance("14.9s")  # type: ignore[attr-defined]
     late = await open_store(Env(VirtualClock(env.clock.now() + seconds(1)), Random(2)))
 
-    result = await race.run(race.ahead.nodes.renew(incarnation, 1), late.nodes.bury(), commits=commits)
+    result = await race.run(race.ahead.nodes.renew(incarnation, 1), late.nodes.remove_expired(), commits=commits)
 
     assert result.second_waited
     assert [each for each, _, _ in result.second] == ([] if commits else [incarnation])
@@ -1000,7 +1010,7 @@ async def test_a_renewal_that_comes_after_a_burial(
     early = await open_store(Env(VirtualClock(env.clock.now()), Random(2)))
     env.clock.advance("15.1s")  # type: ignore[attr-defined]
 
-    result = await race.run(race.ahead.nodes.bury(), early.nodes.renew(incarnation, 1), commits=commits)
+    result = await race.run(race.ahead.nodes.remove_expired(), early.nodes.renew(incarnation, 1), commits=commits)
 
     assert result.second_waited
     assert (result.second is None) == commits
@@ -1032,7 +1042,7 @@ async def test_a_request_to_stop_that_comes_after_the_finish(race: Race, store: 
     (claimed,) = await claim_all(store)
 
     result = await race.run(
-        race.ahead.rooms.finish_succeeded([found(claimed)]), cancel(race.behind, execution), commits=commits
+        race.ahead.executions.finish_succeeded([found(claimed)]), cancel(race.behind, execution), commits=commits
     )
 
     assert result.second_waited
@@ -1047,8 +1057,8 @@ async def test_a_request_to_stop_that_comes_while_progress_is_noted(race: Race, 
     (claimed,) = await claim_all(store)
 
     result = await race.run(
-        race.ahead.rooms.report_progress(claimed, 0.5, "half"),
-        race.behind.rooms.stop([execution], "no"),
+        race.ahead.executions.report_progress(claimed, 0.5, "half"),
+        race.behind.executions.stop([execution], "no"),
         commits=commits,
     )
 
@@ -1064,7 +1074,7 @@ async def test_a_finish_that_comes_after_the_request_to_stop(race: Race, store: 
     (claimed,) = await claim_all(store)
 
     result = await race.run(
-        cancel(race.ahead, execution), race.behind.rooms.finish_succeeded([found(claimed)]), commits=commits
+        cancel(race.ahead, execution), race.behind.executions.finish_succeeded([found(claimed)]), commits=commits
     )
 
     assert result.second_waited
@@ -1081,7 +1091,7 @@ async def test_a_cancellation_follows_what_is_hoisted_meanwhile(
     owner = await make_owner(store)
     clock.advance("60s")
 
-    result = await race.run(hoist_due(race.ahead, owner), cancel(race.behind, execution), commits=commits)
+    result = await race.run(promote_due(race.ahead, owner), cancel(race.behind, execution), commits=commits)
 
     assert result.second_waited
     assert result.second == {execution}
@@ -1136,11 +1146,11 @@ async def test_a_reaper_that_comes_after_the_finish(race: Race, store: Store, *,
     worker = await make_node(store)
     (claimed,) = await claim_all(store, worker=worker)
     await store.nodes.remove(worker)
-    (orphan,) = await store.rooms.orphans(10)
+    (orphan,) = await store.executions.orphans(10)
     lost = found(orphan.claimed, Lost(FAILURE))
 
     result = await race.run(
-        race.ahead.rooms.finish_succeeded([found(claimed)]), record(race.behind, [lost]), commits=commits
+        race.ahead.executions.finish_succeeded([found(claimed)]), record(race.behind, [lost]), commits=commits
     )
 
     assert result.second_waited
@@ -1155,12 +1165,12 @@ async def test_a_finish_that_comes_after_the_reaper(race: Race, store: Store, *,
     worker = await make_node(store)
     (claimed,) = await claim_all(store, worker=worker)
     await store.nodes.remove(worker)
-    (orphan,) = await store.rooms.orphans(10)
+    (orphan,) = await store.executions.orphans(10)
     late = found(claimed)
 
     result = await race.run(
         record(race.ahead, [found(orphan.claimed, Lost(FAILURE))]),
-        race.behind.rooms.finish_succeeded([late]),
+        race.behind.executions.finish_succeeded([late]),
         commits=commits,
     )
 
@@ -1219,10 +1229,10 @@ async def test_a_batch_of_what_runs_is_locked_in_the_order_of_ids(race: Race, st
     claims = {claimed.id: claimed for claimed in await claim_all(store)}
     ids = await turn_over(store, "running")
     batch: dict[str, Callable[[], Awaitable[Any]]] = {
-        "finish_succeeded": lambda: store.rooms.finish_succeeded([found(claims[id_]) for id_ in ids]),
+        "finish_succeeded": lambda: store.executions.finish_succeeded([found(claims[id_]) for id_ in ids]),
         "record_transitions": lambda: record(store, [found(claims[id_], Lost(FAILURE)) for id_ in ids]),
-        "stop": lambda: store.rooms.stop(ids, "enough"),
-        "stop_jobs": lambda: store.rooms.stop_jobs([job.id], "enough"),
+        "stop": lambda: store.executions.stop(ids, "enough"),
+        "stop_jobs": lambda: store.executions.stop_jobs([job.id], "enough"),
     }
 
     done = await locks_the_first_before_any_other(race, "running", ids, batch[verb]())
@@ -1239,7 +1249,7 @@ async def test_a_batch_of_what_is_due_is_locked_in_the_order_of_ids(
     ids = await turn_over(store, "due")
     plans = {plan.row.id: plan for plan in [await plan_row(store, await due_row(store, job_id)) for job_id in jobs]}
 
-    done = await locks_the_first_before_any_other(race, "due", ids, hoist(store, [plans[id_] for id_ in ids], owner))
+    done = await locks_the_first_before_any_other(race, "due", ids, promote(store, [plans[id_] for id_ in ids], owner))
 
     assert done == set(ids)
 
@@ -1282,21 +1292,21 @@ async def test_a_statement_that_met_a_deadlock_is_repeated(store: Store, monkeyp
 
     monkeypatch.setattr(store.database, "_run", unlucky)
 
-    assert await store.rooms.finish_succeeded([found(claimed)]) == []
+    assert await store.executions.finish_succeeded([found(claimed)]) == []
     assert tries == 4
 
 
 # what people say, and what is to be tried again
 
 
-async def given_to_a_worker(store: Store) -> tuple[Job, Claimed]:
+async def given_to_a_worker(store: Store) -> tuple[Job, ClaimedExecution]:
     job = await make_job(store)
     await store.jobs.request([_trigger(store, job)], SOMEBODY, "job.trigger")
     (claimed,) = await claim_all(store)
     return job, claimed
 
 
-def say(word: str, store: Store, job: Job, claimed: Claimed) -> Awaitable[object]:
+def say(word: str, store: Store, job: Job, claimed: ClaimedExecution) -> Awaitable[object]:
     if word == "cancel":
         return cancel(store, claimed.id)
     return pause(store, job) if word == "pause" else delete(store, job)
@@ -1320,7 +1330,7 @@ async def test_an_outcome_that_was_decided_upon_before_somebody_spoke_waits_to_b
     moves = await moves_of(store, [finding])
 
     result = await race.run(
-        say(word, race.ahead, job, claimed), race.behind.rooms.record_transitions(moves), commits=commits
+        say(word, race.ahead, job, claimed), race.behind.executions.record_transitions(moves), commits=commits
     )
 
     assert result.second_waited
@@ -1343,7 +1353,7 @@ async def test_an_outcome_that_was_decided_upon_before_somebody_had_spoken_is_de
     moves = await moves_of(store, [finding])
     await say(word, store, job, claimed)
 
-    assert await store.rooms.record_transitions(moves) == [finding]
+    assert await store.executions.record_transitions(moves) == [finding]
     assert await rooms_of(store, claimed.id) == ["running"]
 
 
@@ -1377,7 +1387,7 @@ async def test_a_pause_reaches_what_is_let_in_meanwhile_by_a_limit_that_its_job_
     await edit(store, job, limit_key="other")
     assert await rooms_of(store, second.id) == ["blocked"]
 
-    result = await race.run(race.ahead.rooms.promote(["l"]), pause(race.behind, job), commits=commits)
+    result = await race.run(race.ahead.executions.unblock(["l"]), pause(race.behind, job), commits=commits)
 
     assert result.second_waited
     assert (await only_row(store, "due"))["run_at"] == PARKED_AT
@@ -1386,11 +1396,11 @@ async def test_a_pause_reaches_what_is_let_in_meanwhile_by_a_limit_that_its_job_
 # unique_key and finish
 
 
-def enqueue_again(store: Store) -> Awaitable[list[Created]]:
+def enqueue_again(store: Store) -> Awaitable[list[CreatedJob]]:
     job = define_job(store, name=None, scheduled_at=store.env.clock.now(), unique_key="k")
     opening = opening_of(job, store.env.clock.now())
     assert opening is not None
-    return store.jobs.create([job], [opening])
+    return store.enqueuer.create([job], [opening])
 
 
 @both_endings
@@ -1401,7 +1411,7 @@ async def test_an_enqueue_that_comes_after_the_holder_of_its_key_finished(
     (claimed,) = await claim_all(store)
 
     result = await race.run(
-        race.ahead.rooms.finish_succeeded([found(claimed)]), enqueue_again(race.behind), commits=commits
+        race.ahead.executions.finish_succeeded([found(claimed)]), enqueue_again(race.behind), commits=commits
     )
 
     (created,) = result.second
@@ -1419,7 +1429,10 @@ async def test_a_finish_that_comes_after_an_enqueue_with_its_key(race: Race, sto
     (claimed,) = await claim_all(store)
 
     result = await race.run(
-        enqueue_again(race.ahead), race.behind.rooms.finish_succeeded([found(claimed)]), commits=commits, at_reads=True
+        enqueue_again(race.ahead),
+        race.behind.executions.finish_succeeded([found(claimed)]),
+        commits=commits,
+        at_reads=True,
     )
 
     assert not result.second_waited
@@ -1439,7 +1452,7 @@ async def test_a_trigger_that_comes_after_the_holder_of_its_key_finished(
     (claimed,) = await claim_all(store)
 
     result = await race.run(
-        race.ahead.rooms.finish_succeeded([found(claimed)]), ask_for(race.behind, job.id), commits=commits
+        race.ahead.executions.finish_succeeded([found(claimed)]), ask_for(race.behind, job.id), commits=commits
     )
 
     assert result.second_waited
@@ -1450,7 +1463,7 @@ async def test_a_trigger_that_comes_after_the_holder_of_its_key_finished(
 
 
 async def ask_for(store: Store, job_id: JobId) -> list[ExecutionId] | None:
-    wanted = Request(id=ExecutionId(store.env.new_id()), job_id=job_id, origin=Origin.TRIGGER)
+    wanted = ExecutionRequest(id=ExecutionId(store.env.new_id()), job_id=job_id, origin=Origin.TRIGGER)
     try:
         return await store.jobs.request([wanted], SOMEBODY, "job.trigger")
     except (Conflict, NotFound):
@@ -1479,8 +1492,8 @@ async def test_an_occurrence_whose_key_is_freed_meanwhile(
     clock.advance("60s")
 
     result = await race.run(
-        race.ahead.rooms.finish_succeeded([found(claimed, Succeeded())]),
-        hoist_due(race.behind, owner),
+        race.ahead.executions.finish_succeeded([found(claimed, Succeeded())]),
+        promote_due(race.behind, owner),
         commits=commits,
     )
 
@@ -1490,8 +1503,8 @@ async def test_an_occurrence_whose_key_is_freed_meanwhile(
     await check(store, job)
 
 
-def _trigger(store: Store, job: Job) -> Request:
-    return Request(id=ExecutionId(store.env.new_id()), job_id=job.id, origin=Origin.TRIGGER)
+def _trigger(store: Store, job: Job) -> ExecutionRequest:
+    return ExecutionRequest(id=ExecutionId(store.env.new_id()), job_id=job.id, origin=Origin.TRIGGER)
 
 
 async def _retrying_of_paused(store: Store, clock: VirtualClock) -> tuple[Job, DueRow]:
@@ -1505,7 +1518,7 @@ async def _retrying_of_paused(store: Store, clock: VirtualClock) -> tuple[Job, D
     return job, await due_row(store, job.id)
 
 
-def _columns(claimed: Claimed) -> dict[str, Any]:
+def _columns(claimed: ClaimedExecution) -> dict[str, Any]:
     """The arguments of `finish_succeeded` alone, without the handing on that follows it."""
     finding = found(claimed)
     return {
@@ -1524,7 +1537,7 @@ def _columns(claimed: Claimed) -> dict[str, Any]:
 async def spent_one_off(store: Store) -> tuple[JobId, int]:
     """A one-off whose only execution lies in a partition that is about to be dropped."""
     job_id = JobId(await enqueue(store))
-    await store.rooms.finish_succeeded([found(claimed) for claimed in await claim_all(store)])
+    await store.executions.finish_succeeded([found(claimed) for claimed in await claim_all(store)])
     async with store.database.connection() as connection:
         return job_id, await connection.fetchval("SELECT 'timeball.finished_default'::regclass::oid")
 
@@ -1582,7 +1595,7 @@ async def test_the_janitor_comes_while_a_job_takes_up_an_unused_limit(
 
     assert result.second_waited
     assert result.second == (0 if commits else 1)
-    await race.behind.rooms.promote(["l"])
+    await race.behind.executions.unblock(["l"])
     assert len(await table(store, "ready")) == len(await table(store, "running_limit")) == (1 if commits else 0)
 
 

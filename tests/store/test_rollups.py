@@ -16,26 +16,26 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.factories import (
+from tests.support.factories import (
     FAILURE,
     claim_all,
     enqueue,
     found,
-    hoist_due,
     make_job,
     make_owner,
     make_recurring,
+    promote_due,
     record,
     table,
 )
-from tests.plans import rows_touched
+from tests.support.query_plans import rows_touched
 from timeball.domain.execution import Cancelled, Failed, Lost, Succeeded, TimedOut
-from timeball.domain.rollup import TALLIED, RollupQuery, Span, summed
-from timeball.domain.sketch import Sketch, bucket_of
+from timeball.domain.rollup import COUNTED_FIELDS, DurationSketch, RollupPeriod, RollupQuery, bucket_of, sum_rollups
 from timeball.env import Env
-from timeball.store.postgres import Store
-from timeball.store.rollups import WHOLE, Folded, series_of_queue
-from timeball.store.statements import all_statements
+from timeball.store.db.statements import all_statements
+from timeball.store.rollups import INSTALLATION_SERIES, series_of_queue
+from timeball.store.store import Store
+from timeball.store.types import FoldResult
 from timeball.testing import VirtualClock
 
 on_one_server = pytest.mark.parametrize("fresh_database", ["pg15"], indirect=True)
@@ -63,10 +63,10 @@ async def recount(store: Store) -> dict[Key, dict[str, Any]]:
     ) -> None:
         own = (row["queue"], row["handler"])
         of_queue = series_of_queue(row["queue"])
-        series = [(ZERO, *own), (row["job_id"], *own), (of_queue, row["queue"], ""), (WHOLE, "", "")]
+        series = [(ZERO, *own), (row["job_id"], *own), (of_queue, row["queue"], ""), (INSTALLATION_SERIES, "", "")]
         for span, start in _truncated(at):
             for job_id, queue, handler in series:
-                if job_id in {ZERO, WHOLE, of_queue, *recurring} and (span != "ever" or job_id == ZERO):
+                if job_id in {ZERO, INSTALLATION_SERIES, of_queue, *recurring} and (span != "ever" or job_id == ZERO):
                     cell = told[span, start, job_id, queue, handler]
                     cell["tally"][what] += 1
                     cell["late"] += [] if late is None else [late]
@@ -98,9 +98,11 @@ async def assert_rollups_are_right(store: Store) -> None:
     assert rows.keys() == told.keys()
     for key, row in rows.items():
         cell = told[key]
-        assert {name: row[name] for name in TALLIED} == {name: cell["tally"][name] for name in TALLIED}, key
-        assert Sketch(row["lateness_buckets"], row["lateness_counts"]) == Sketch.of(cell["late"]), key
-        assert Sketch(row["duration_buckets"], row["duration_counts"]) == Sketch.of(cell["lasted"]), key
+        assert {name: row[name] for name in COUNTED_FIELDS} == {name: cell["tally"][name] for name in COUNTED_FIELDS}, (
+            key
+        )
+        assert DurationSketch(row["lateness_buckets"], row["lateness_counts"]) == DurationSketch.of(cell["late"]), key
+        assert DurationSketch(row["duration_buckets"], row["duration_counts"]) == DurationSketch.of(cell["lasted"]), key
         assert row["lateness_seconds"] == pytest.approx(sum(cell["late"])), key
         assert row["duration_seconds"] == pytest.approx(sum(cell["lasted"])), key
 
@@ -154,7 +156,7 @@ async def test_a_whole_mixed_history_is_folded_as_it_would_be_recounted(store: S
     ]
     for number in range(12):
         await enqueue(store, handler="tests:noop", queue="bulk" if number % 2 else "default")
-        await hoist_due(store, owner)
+        await promote_due(store, owner)
         for place, claimed in enumerate(await claim_all(store)):
             outcome = outcomes[(number + place) % len(outcomes)]
             started = None if isinstance(outcome, Lost) else clock.now() + timedelta(milliseconds=7 * number)
@@ -169,9 +171,9 @@ async def test_a_whole_mixed_history_is_folded_as_it_would_be_recounted(store: S
     await assert_rollups_are_right(store)
     spans = {(row["span"], row["job_id"]) for row in await table(store, "rollup")}
     queues = {series_of_queue(row["queue"]) for row in await table(store, "finished")}
-    assert spans == {("ever", ZERO), *product(("minute", "hour"), (ZERO, WHOLE, job.id, *queues))}
+    assert spans == {("ever", ZERO), *product(("minute", "hour"), (ZERO, INSTALLATION_SERIES, job.id, *queues))}
     ever = [row for row in await table(store, "rollup") if row["span"] == "ever"]
-    for name in TALLIED:
+    for name in COUNTED_FIELDS:
         assert name == "skipped" or sum(row[name] for row in ever) > 0, f"the history has no {name} in it"
 
 
@@ -206,7 +208,11 @@ async def test_nothing_is_folded_twice(store: Store, clock: VirtualClock) -> Non
     async with store.database.transaction() as connection:
         await put_finished(connection, store, clock.now())
 
-    assert [await store.rollups.fold() for _ in range(3)] == [Folded(1, False), Folded(0, False), Folded(0, False)]
+    assert [await store.rollups.fold() for _ in range(3)] == [
+        FoldResult(1, False),
+        FoldResult(0, False),
+        FoldResult(0, False),
+    ]
     await assert_rollups_are_right(store)
 
 
@@ -217,8 +223,8 @@ async def test_what_commits_late_is_folded_all_the_same(store: Store, clock: Vir
         for _ in range(3):
             async with store.database.transaction() as quick:
                 await put_finished(quick, store, clock.now(), queue="quick")
-            assert await store.rollups.fold() == Folded(1, False), "nobody waits for the slow one"
-    assert await store.rollups.fold() == Folded(1, False)
+            assert await store.rollups.fold() == FoldResult(1, False), "nobody waits for the slow one"
+    assert await store.rollups.fold() == FoldResult(1, False)
 
     await assert_rollups_are_right(store)
 
@@ -334,9 +340,9 @@ async def test_who_comes_while_another_folds_finds_nothing_to_do(
     async with other.database.transaction() as folding:
         assert await other.database.fetch_row("lock_fold", folding) is not None
 
-        assert await store.rollups.fold() == Folded(0, has_more=False)
+        assert await store.rollups.fold() == FoldResult(0, has_more=False)
 
-    assert await store.rollups.fold() == Folded(1, has_more=False)
+    assert await store.rollups.fold() == FoldResult(1, has_more=False)
 
 
 async def test_a_fold_that_was_killed_before_its_commit_is_made_again(
@@ -355,7 +361,7 @@ async def test_a_fold_that_was_killed_before_its_commit_is_made_again(
     env.fault = lambda _: None
     assert await table(store, "rollup") == []
 
-    assert await store.rollups.fold() == Folded(1, has_more=False)
+    assert await store.rollups.fold() == FoldResult(1, has_more=False)
     await assert_rollups_are_right(store)
 
 
@@ -377,7 +383,7 @@ async def test_a_database_that_was_restored_elsewhere_counts_on(store: Store, cl
     async with store.database.transaction() as connection:
         await put_finished(connection, store, clock.now(), recorded=4_000_000_000_000)
         await connection.execute("UPDATE timeball.fold SET seen = '4000000000000:4000000000000:'")
-    assert await store.rollups.fold() == Folded(0, has_more=True)
+    assert await store.rollups.fold() == FoldResult(0, has_more=True)
 
     async with store.database.transaction() as connection:
         await put_finished(connection, store, clock.now(), queue="new")
@@ -432,7 +438,7 @@ async def test_a_series_is_cut_to_its_window_and_to_whom_it_is_about(store: Stor
     assert await counts(handler="tests:noop", queue="a") == [(0, 1)] * 2
     assert await counts(job_id=job.id, handler="tests:noop") == []
     assert await counts(job_id=job.id, queue="default") == [(1, 0)] * 5
-    assert await counts(span=Span.HOUR, step=timedelta(hours=1)) != []
+    assert await counts(span=RollupPeriod.HOUR, step=timedelta(hours=1)) != []
     groups = await store.rollups.groups(RollupQuery(**window))
     assert [(one.queue, one.handler, one.tally.ended, one.duration.total) for one in groups] == [
         ("a", "tests:noop", 2, 2),
@@ -458,7 +464,7 @@ async def test_whole_hours_of_a_window_say_what_their_minutes_say(
 
     by_minute = [await store.rollups.series(replace(window, queue=queue), timedelta(days=2)) for queue in "ab"]
     told = [(one.tally, one.duration, pytest.approx(one.duration_seconds)) for one in groups]
-    parts = [summed(some, window.since) for some in by_minute]
+    parts = [sum_rollups(some, window.since) for some in by_minute]
     assert told == [(one.tally, one.duration, one.duration_seconds) for one in parts]
 
 
@@ -476,19 +482,19 @@ async def test_tallies_are_those_of_the_series_each_up_to_an_instant_of_its_own(
     await fold_all(store)
     since, later = now - timedelta(minutes=4), now + timedelta(minutes=1)
     untils = {
-        WHOLE: later,
+        INSTALLATION_SERIES: later,
         job.id: now - timedelta(minutes=2),
         series_of_queue("a"): later,
         series_of_queue("b"): later,
     }
 
-    found = await store.rollups.tallies(untils, since, Span.MINUTE, timedelta(minutes=1))
+    found = await store.rollups.tallies(untils, since, RollupPeriod.MINUTE, timedelta(minutes=1))
 
     counts = {id_: [(one.tally.succeeded, one.tally.dead) for one in own] for id_, own in found.items()}
-    assert counts == {WHOLE: [(1, 1)] * 5, job.id: [(1, 0)] * 2, series_of_queue("a"): [(0, 1)] * 5}
-    assert [one.duration_seconds for one in found[WHOLE]] == [4.0] * 5
-    together = await store.rollups.tallies({WHOLE: later}, since, Span.MINUTE, timedelta(days=1))
-    assert sum(one.tally.dead for one in together[WHOLE]) == 5
+    assert counts == {INSTALLATION_SERIES: [(1, 1)] * 5, job.id: [(1, 0)] * 2, series_of_queue("a"): [(0, 1)] * 5}
+    assert [one.duration_seconds for one in found[INSTALLATION_SERIES]] == [4.0] * 5
+    together = await store.rollups.tallies({INSTALLATION_SERIES: later}, since, RollupPeriod.MINUTE, timedelta(days=1))
+    assert sum(one.tally.dead for one in together[INSTALLATION_SERIES]) == 5
 
 
 @on_one_server
@@ -511,7 +517,7 @@ async def test_a_chart_of_a_queue_reads_a_row_a_step_however_many_handlers_there
         return await rollups_read(store, "rollup_series", values)
 
     assert await read(series_of_queue("default"), None) == 10
-    assert await read(WHOLE, None) == 10
+    assert await read(INSTALLATION_SERIES, None) == 10
     assert await read(ZERO, "tests:noop_7") == 10
     tallied = given | {"series": [series_of_queue("default")], "untils": [until]}
     assert await rollups_read(store, "rollup_tallies", tallied) == 10

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.factories import (
+from tests.support.factories import (
     ALWAYS,
     FROM_THE_FIRST,
     HANDLER,
@@ -23,10 +23,9 @@ from tests.factories import (
     seconds,
 )
 from timeball.domain.execution import Released
-from timeball.domain.ids import ClaimId, ExecutionId, Incarnation
-from timeball.store.postgres import Store
-from timeball.store.rooms import ClaimWish
-from timeball.store.tickets import ReadyRow, TicketClaims
+from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation
+from timeball.store.store import Store
+from timeball.store.types import ClaimRequest, ReadyExecution, TicketClaimResult
 from timeball.testing import VirtualClock
 
 
@@ -37,18 +36,18 @@ async def claim(
     holds: int = 0,
     queues: list[str] | None = None,
     **wish: Any,
-) -> TicketClaims:
-    wanted = ClaimWish(Incarnation(store.env.new_id()), wish.pop("handlers", [HANDLER]), slots, holds)
+) -> TicketClaimResult:
+    wanted = ClaimRequest(Incarnation(store.env.new_id()), wish.pop("handlers", [HANDLER]), slots, holds)
     return await store.tickets.claim(wanted, ids, queues, ClaimId(store.env.new_id()))
 
 
-async def read(store: Store, limit: int = 10, handlers: Sequence[str] = (HANDLER,)) -> list[ReadyRow]:
-    lanes = dict.fromkeys(await store.rooms.lanes(), ALWAYS)
+async def read(store: Store, limit: int = 10, handlers: Sequence[str] = (HANDLER,)) -> list[ReadyExecution]:
+    lanes = dict.fromkeys(await store.executions.lanes(), ALWAYS)
     return await store.tickets.read(lanes, handlers, limit)
 
 
 async def set_queue(store: Store, name: str, *, is_paused: bool = False, max_running: int | None = None) -> None:
-    await store.jobs.set_queue(
+    await store.queues.change(
         name, is_paused=is_paused, max_running=max_running, reason=None, audit=SOMEBODY, action="queue.set"
     )
 
@@ -59,11 +58,11 @@ async def set_queue(store: Store, name: str, *, is_paused: bool = False, max_run
 async def test_tickets_for_what_is_gone_claim_nothing(store: Store) -> None:
     running, finished = [await enqueue(store) for _ in range(2)]
     claims = {claimed.id: claimed for claimed in await claim_all(store)}
-    await store.rooms.finish_succeeded([found(claims[finished])])
+    await store.executions.finish_succeeded([found(claims[finished])])
 
     again = await claim(store, [running, finished, ExecutionId(store.env.new_id())])
 
-    assert again == TicketClaims([], [])
+    assert again == TicketClaimResult([], [])
     assert await rooms_of(store, running) == ["running"]
     assert await rooms_of(store, finished) == ["finished"]
 
@@ -102,7 +101,7 @@ async def test_what_is_not_yet_due_is_held_and_takes_no_slot(store: Store, clock
 
     assert {claimed.id for claimed in claims.executions} == {now, soon}
     assert claims.left == [later]
-    assert await claim(store, [later], slots=1, holds=0) == TicketClaims([], [later])
+    assert await claim(store, [later], slots=1, holds=0) == TicketClaimResult([], [later])
 
 
 async def test_only_handlers_and_queues_of_the_worker_are_claimed(store: Store) -> None:
@@ -110,7 +109,7 @@ async def test_only_handlers_and_queues_of_the_worker_are_claimed(store: Store) 
 
     claims = await claim(store, [foreign, elsewhere], queues=["default", "mail"])
 
-    assert claims == TicketClaims([], [])
+    assert claims == TicketClaimResult([], [])
     assert len((await claim(store, [elsewhere], queues=["elsewhere"])).executions) == 1
 
 
@@ -119,7 +118,7 @@ async def test_paused_and_limited_queues_give_nothing_by_ticket(store: Store, st
     held_up = await enqueue(store, queue="special")
     await set_queue(store, "special", **state)
 
-    assert await claim(store, [held_up]) == TicketClaims([], [])
+    assert await claim(store, [held_up]) == TicketClaimResult([], [])
     assert await read(store) == []
 
 
@@ -127,10 +126,10 @@ async def test_a_claim_by_lane_can_be_told_to_leave_the_young_alone(store: Store
     old = await enqueue(store)
     clock.advance(2)
     await enqueue(store)
-    lanes = dict.fromkeys(await store.rooms.lanes(), FROM_THE_FIRST)
-    wish = ClaimWish(Incarnation(store.env.new_id()), [HANDLER], 10, 0, timedelta(seconds=2))
+    lanes = dict.fromkeys(await store.executions.lanes(), FROM_THE_FIRST)
+    wish = ClaimRequest(Incarnation(store.env.new_id()), [HANDLER], 10, 0, timedelta(seconds=2))
 
-    claims = await store.rooms.claim(wish, lanes, ClaimId(store.env.new_id()))
+    claims = await store.executions.claim(wish, lanes, ClaimId(store.env.new_id()))
 
     assert [claimed.id for claimed in claims.executions] == [old]
 

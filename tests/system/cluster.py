@@ -34,15 +34,15 @@ from uuid import UUID
 
 import psycopg
 
-from tests.pace import patience
-from tests.servers import POSTGRES_PORT, ROLE, PostgresServer, service_account, system_programs
-from tests.system.ledger import Finished, Ledger, problems
-from timeball.commands import Commands
-from timeball.domain.ids import parse_id
+from tests.support.pace import patience
+from tests.support.servers import POSTGRES_PORT, ROLE, PostgresServer, service_account, system_programs
+from tests.system.handler_journal import Finished, Ledger, problems
+from timeball.application.commands import Commands
+from timeball.config.settings import load_settings
 from timeball.domain.job import JobSpec
-from timeball.settings import load_settings
-from timeball.store.verify import Report, verify
-from timeball.wiring import Parts, opened
+from timeball.domain.values.ids import parse_id
+from timeball.runtime import Runtime, open_runtime
+from timeball.store.verify import VerifyReport, verify
 
 T = TypeVar("T")
 
@@ -76,7 +76,7 @@ async def eventually(is_so: Callable[[], T], what: str, seconds: float = 30) -> 
 
 async def enqueue(commands: Commands, handler: str, payload: dict[str, Any] | None = None, **fields: Any) -> UUID:
     """Enqueue a one-off, and return the id of its execution."""
-    created = await commands.create(JobSpec(handler=handler, payload=payload or {}, **fields))
+    created = await commands.jobs.create(JobSpec(handler=handler, payload=payload or {}, **fields))
     assert created.execution_id is not None
     return created.execution_id
 
@@ -273,7 +273,7 @@ class Cluster:
         It writes to its log, or to a terminal that is kept there, or to the descriptor *output*.
         """
         log = self.folder / f"{arguments[0]}-{len(self.processes) + 1}.log"
-        program = ["-c", f"{patch}\nfrom timeball.cli.main import main\nmain()"] if patch else ["-m", "timeball"]
+        program = ["-c", f"{patch}\nfrom timeball.cli.app import main\nmain()"] if patch else ["-m", "timeball"]
         command = [*self.inside, sys.executable, *program, *arguments]
         environment = self.environment | environment
         process = Process(command, self.folder, environment, log, in_terminal=in_terminal, output=output)
@@ -316,9 +316,9 @@ class Cluster:
         async with self._opened(dsn) as parts:
             yield parts.commands
 
-    def _opened(self, dsn: str | None = None) -> AbstractAsyncContextManager[Parts]:
+    def _opened(self, dsn: str | None = None) -> AbstractAsyncContextManager[Runtime]:
         behind = self.environment.get("TIMEBALL_BEHIND_PGBOUNCER") == "true"
-        return opened(load_settings(database_url=dsn or self.dsn, behind_pgbouncer=behind))
+        return open_runtime(load_settings(database_url=dsn or self.dsn, behind_pgbouncer=behind))
 
     def open_gate(self, gate: str) -> None:
         """Let the handlers that wait for it end."""
@@ -402,7 +402,7 @@ class Cluster:
             report = aside.submit(lambda: asyncio.run(self._report())).result(120)
         assert report.holds, "\n".join(report.lines())
 
-    async def _report(self) -> Report:
+    async def _report(self) -> VerifyReport:
         async with self._opened() as parts:
             return await verify(parts.store.database)
 

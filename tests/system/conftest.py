@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.servers import PostgresServer, Servers, ServiceMissing, give_up_on
+from tests.support.servers import PostgresServer, Servers, ServiceMissing, give_up_on
 from tests.system.cluster import SHORT_LEASES, Cluster, DurableServer, make_server
-from timeball.commands import Commands
+from timeball.application.commands import Commands
 
 
 @pytest.hookimpl(wrapper=True)

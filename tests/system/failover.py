@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from tests.servers import POSTGRES_PORT, ROLE, wait_until
+from tests.support.servers import POSTGRES_PORT, ROLE, wait_until
 from tests.system.cluster import DurableServer, make_server
 
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
 
-from tests.servers import POSTGRES_PORT, ROLE
+from tests.support.servers import POSTGRES_PORT, ROLE
 
 _ESTABLISHED = "01"
 _RELAY = """

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from tests.servers import POSTGRES_PORT, ROLE
+from tests.support.servers import POSTGRES_PORT, ROLE
 
 SOCKET = f".s.PGSQL.{POSTGRES_PORT}"
 _IDLE = b"I"

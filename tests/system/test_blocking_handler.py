@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.system.cluster import Cluster, enqueue, eventually
-from timeball.commands import Commands
+from timeball.application.commands import Commands
 
 pytestmark = pytest.mark.slow
 

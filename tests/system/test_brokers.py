@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from tests.broker.support import BrokerServer, RabbitmqServer, RedisServer
-from tests.queues import Rabbitmq, RestartableRedis
-from tests.servers import ServiceMissing, give_up_on
+from tests.brokers.support import BrokerServer, RabbitmqServer, RedisServer
+from tests.support.broker_servers import Rabbitmq, RestartableRedis
+from tests.support.servers import ServiceMissing, give_up_on
 from tests.system.cluster import LONG_LEASES, Cluster, Process, enqueue
-from timeball.commands import Commands
+from timeball.application.commands import Commands
 
 pytestmark = pytest.mark.slow
 

@@ -19,11 +19,11 @@ from uuid import UUID
 import pytest
 
 from tests.system.cluster import LEASE_SECONDS, SHORT_LEASES, Cluster, DurableServer, Process, eventually
-from tests.system.ledger import every
-from timeball.commands import Commands
-from timeball.domain.ids import JobId
+from tests.system.handler_journal import every
+from timeball.application.commands import Commands
 from timeball.domain.job import JobSpec
-from timeball.domain.misfire import Misfire, Overlap
+from timeball.domain.policies import Misfire, Overlap
+from timeball.domain.values.ids import JobId
 from timeball.errors import Conflict, StoreError, StoreUnavailable
 
 pytestmark = pytest.mark.slow
@@ -90,13 +90,13 @@ class Load:
             instants = every(period, midnight if is_cron else anchor, anchor - timedelta(seconds=1), until)
             targets.append({instant for instant in instants if instant >= anchor})
         # All at once: one by one, on a busy machine, the last would come behind its own first instant.
-        for spec, instants, created in zip(specs, targets, await commands.create_all(specs), strict=True):
+        for spec, instants, created in zip(specs, targets, await commands.jobs.create_all(specs), strict=True):
             self.targets[created.job_id] = instants
             self.overlap[created.job_id] = Overlap(spec.overlap)
 
     async def create_restless(self, commands: Commands) -> None:
         """Schedules that people cannot leave alone; what is right for them only `verify` can tell."""
-        await commands.limit_queue("narrow", 8)
+        await commands.queues.limit("narrow", 8)
         overlaps = (*Overlap,)
         for number in range(2 * len(overlaps)):
             spec = JobSpec(
@@ -107,7 +107,7 @@ class Load:
                 queue="narrow" if number % 2 else "default",
                 **PATIENT,  # type: ignore[arg-type]
             )
-            self._restless.append((await commands.create(spec)).job_id)
+            self._restless.append((await commands.jobs.create(spec)).job_id)
 
     async def operate_until(self, commands: Commands, deadline: float) -> None:
         """Pause, resume, edit, trigger and skip, at random; in the end let them rest."""
@@ -116,15 +116,15 @@ class Load:
             job = self._rng.choice(self._restless)
             verb: Callable[[], Awaitable[object]] = self._rng.choice(
                 (
-                    lambda job=job: commands.pause(job),
-                    lambda job=job: commands.resume(job),
-                    lambda job=job: commands.resume(job),
-                    lambda job=job: commands.update(job, {"interval_seconds": self._rng.choice((1, 2, 3))}),
-                    lambda job=job: commands.update(
+                    lambda job=job: commands.jobs.pause(job),
+                    lambda job=job: commands.jobs.resume(job),
+                    lambda job=job: commands.jobs.resume(job),
+                    lambda job=job: commands.jobs.update(job, {"interval_seconds": self._rng.choice((1, 2, 3))}),
+                    lambda job=job: commands.jobs.update(
                         job, {"schedule": self._rng.choice(("*/2 * * * * *", "* * * * * *"))}
                     ),
-                    lambda job=job: commands.trigger(job),
-                    lambda job=job: commands.skip_next(job),
+                    lambda job=job: commands.executions.trigger(job),
+                    lambda job=job: commands.jobs.skip_next(job),
                 )
             )
             with suppress(StoreError, Conflict):
@@ -132,7 +132,7 @@ class Load:
 
     async def let_them_rest(self, commands: Commands) -> None:
         for job in self._restless:
-            await commands.delete(job)
+            await commands.jobs.delete(job)
 
     async def enqueue_until(self, commands: Commands, deadline: float) -> None:
         """One-offs, singly and in bulk, for now and for a little later; some fail at first."""
@@ -148,14 +148,14 @@ class Load:
         later = self._rng.choice((None, None, datetime.now(UTC) + timedelta(seconds=self._rng.uniform(0, 3))))
         limit = self._rng.choice(({}, {}, {"max_running": 5, "limit_key": "a few"}, {"queue": "narrow"}))
         spec = JobSpec(handler="work", payload=self._payload(), scheduled_at=later, **limit, **PATIENT)  # type: ignore[arg-type]
-        created = await commands.create(spec)
+        created = await commands.jobs.create(spec)
         assert created.execution_id is not None
         self.acknowledged.add(created.execution_id)
 
     async def _enqueue_many(self, commands: Commands) -> None:
         payload = '{"label": "bulk"}'
         spec = JobSpec(handler="work", priority=self._rng.choice((10, 50, 90)), **PATIENT)  # type: ignore[arg-type]
-        self.acknowledged |= set(await commands.enqueue_many(spec, [payload] * self._rng.randrange(20, 60)))
+        self.acknowledged |= set(await commands.jobs.enqueue_many(spec, [payload] * self._rng.randrange(20, 60)))
 
     def _payload(self) -> dict[str, object]:
         seconds = self._rng.choice((0, 0, 0.05, 0.3, 1.0))

@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-from tests.pace import patience
-from tests.servers import PgBouncer
+from tests.support.pace import patience
+from tests.support.servers import PgBouncer
 from tests.system.cluster import LONG_LEASES, SHORT_LEASES, Cluster, DurableServer, enqueue, eventually
 from tests.system.network import Network, NoNetwork, network_to
 from tests.system.proxy import SOCKET, Proxy, proxy_to
 from timeball import Timeball
-from timeball.commands import Commands
+from timeball.application.commands import Commands
 from timeball.domain.job import JobSpec
 from timeball.errors import StoreUnavailable
-from timeball.store import database
-from timeball.store.statements import all_statements
+from timeball.store.db import database
+from timeball.store.db.statements import all_statements
 
 pytestmark = pytest.mark.slow
 
@@ -61,7 +61,7 @@ async def test_a_restarted_database_finds_its_nodes_again(
     for restart in (durable_server.stop, durable_server.stop_at_once, durable_server.kill):
         async with cluster.commands() as commands:
             payload = '{"seconds": 0.02}'
-            acknowledged |= set(await commands.enqueue_many(JobSpec(handler="work"), [payload] * 400))
+            acknowledged |= set(await commands.jobs.enqueue_many(JobSpec(handler="work"), [payload] * 400))
         wanted = len(acknowledged) - 300
         await eventually(lambda: len(cluster.ledger.runs()) > wanted, "the work has begun")  # noqa: B023
         restart()
@@ -141,7 +141,7 @@ async def test_an_enqueue_whose_reply_is_lost_enqueues_once(cluster: Cluster, pr
         cut = proxy.lose_reply(text_of("enqueue_one"))
         execution = await enqueue(commands, "work", {"label": "a"})
         cut_too = proxy.lose_reply(text_of("create_jobs"))
-        named = await commands.create(JobSpec(name="named", handler="work", interval_seconds=3600))
+        named = await commands.jobs.create(JobSpec(name="named", handler="work", interval_seconds=3600))
 
     assert cut.happened.is_set()
     assert cut_too.happened.is_set()
@@ -172,11 +172,11 @@ async def test_a_bulk_enqueue_whose_reply_is_lost_is_all_there_or_not_at_all(
     cluster: Cluster, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, rows_at_once: int
 ) -> None:
     """In one statement, or in some within a transaction."""
-    monkeypatch.setattr("timeball.store.enqueuing._BULK_SLICE", rows_at_once)
+    monkeypatch.setattr("timeball.store.enqueue._BULK_SLICE", rows_at_once)
     async with cluster.commands(through(proxy, cluster)["TIMEBALL_DATABASE_URL"]) as commands:
         cut = proxy.lose_reply(text_of("enqueue_alike") if rows_at_once == 100 else "COMMIT;")
         try:
-            given = await commands.enqueue_many(JobSpec(handler="work"), ["{}"] * 100)
+            given = await commands.jobs.enqueue_many(JobSpec(handler="work"), ["{}"] * 100)
         except StoreUnavailable:
             given = None
 
@@ -200,7 +200,7 @@ async def test_a_claim_whose_reply_is_lost_is_read_back_and_run_once(
     ends = []
     async with asyncio.timeout(patience(60)):
         while not cut.happened.is_set():
-            created = await commands.enqueue_many(JobSpec(handler="work"), ['{"label": "marked"}'] * number)
+            created = await commands.jobs.enqueue_many(JobSpec(handler="work"), ['{"label": "marked"}'] * number)
             ends += [await cluster.ends(id_) for id_ in created]
 
     for ended in ends:
@@ -239,10 +239,10 @@ async def test_a_hoist_whose_reply_is_lost_leaves_no_gap_and_no_double(
     await cluster.nodes(0, 1, **LONG_LEASES)
     cuts = [proxy.lose_reply(text_of("hoist")) for _ in range(2)]
 
-    job = await commands.create(JobSpec(name="a", handler="work", interval_seconds=1, overlap="allow"))
+    job = await commands.jobs.create(JobSpec(name="a", handler="work", interval_seconds=1, overlap="allow"))
     await eventually(lambda: all(cut.happened.is_set() for cut in cuts), "two replies are lost")
     await cluster.begins("", len(cluster.ledger.runs()) + 2)
-    await commands.pause(job.job_id)
+    await commands.jobs.pause(job.job_id)
 
     await cluster.drained()
     instants = sorted(run.scheduled_for for run in cluster.ledger.runs())
@@ -255,17 +255,21 @@ async def test_every_reply_may_be_lost_once(cluster: Cluster, commands: Commands
     await cluster.nodes(1, 2, **through(proxy, cluster))
     proxy.lose_first_replies()
 
-    await commands.create(JobSpec(name="allow", handler="work", interval_seconds=1, max_executions=6, overlap="allow"))
-    await commands.create(JobSpec(name="queue", handler="work", interval_seconds=1, max_executions=6, overlap="queue"))
-    limited = await commands.create(JobSpec(name="limited", handler="work", max_running=2))
-    await commands.limit_queue("narrow", 3)
+    await commands.jobs.create(
+        JobSpec(name="allow", handler="work", interval_seconds=1, max_executions=6, overlap="allow")
+    )
+    await commands.jobs.create(
+        JobSpec(name="queue", handler="work", interval_seconds=1, max_executions=6, overlap="queue")
+    )
+    limited = await commands.jobs.create(JobSpec(name="limited", handler="work", max_running=2))
+    await commands.queues.limit("narrow", 3)
     for number in range(20):
         await enqueue(commands, "work", {"label": "some", "failures": number % 3}, initial_backoff_ms=20)
         await enqueue(commands, "work", {"label": "some"}, queue="narrow")
-        await commands.trigger(limited.job_id)
+        await commands.executions.trigger(limited.job_id)
     endless = await enqueue(commands, "wait", {"gate": "never"})
     await cluster.begins("never")
-    await commands.cancel([endless])  # type: ignore[list-item]
+    await commands.executions.cancel([endless])  # type: ignore[list-item]
 
     await cluster.drained()
     seen = {name for name in all_statements() if text_of(name) in proxy.statements}
@@ -332,8 +336,8 @@ async def test_a_worker_cut_off_lets_go_before_others_take_over(
 # A statement is waited for, and a silent transaction borne, for longer than a test would like to.
 ANSWER = {"TIMEBALL_DATABASE_ANSWER_SECONDS": "3"}
 IMPATIENT = """
-from timeball.store import database
-database._SESSION["idle_in_transaction_session_timeout"] = "3s"
+from timeball.store.db import database
+database._SESSION_SETTINGS["idle_in_transaction_session_timeout"] = "3s"
 """
 
 
@@ -373,7 +377,9 @@ async def test_packets_of_all_connections_vanish_and_work_goes_on_by_new_ones(
     cluster.inside = network.inside
     cluster.environment = {key: value for key, value in cluster.environment.items() if key not in SHORT_LEASES} | leases
     nodes = await cluster.nodes(1, 1, TIMEBALL_DATABASE_URL=network.dsn(name))
-    each = await commands.create(JobSpec(name="each", handler="work", interval_seconds=1, payload={"label": "each"}))
+    each = await commands.jobs.create(
+        JobSpec(name="each", handler="work", interval_seconds=1, payload={"label": "each"})
+    )
     await cluster.begins("each", 2)
 
     for number in range(3):
@@ -394,7 +400,7 @@ async def test_packets_of_all_connections_vanish_and_work_goes_on_by_new_ones(
         assert [len(node.events("node.lost")) for node in nodes] == [0, 0], (
             "a lease was renewed by a new connection in time"
         )
-    await commands.pause(each.job_id)
+    await commands.jobs.pause(each.job_id)
     await cluster.drained()
     cluster.check_books()
 
@@ -405,7 +411,7 @@ async def test_what_a_claim_brings_in_long_after_it_was_given_up_is_run_all_the_
     (worker,) = await cluster.nodes(0, 1, patch=IMPATIENT, **through(proxy, cluster), **ANSWER)
     proxy.hold_back(text_of("claim"))
     # Two at a time: one alone would be claimed by its name.
-    for first in await commands.enqueue_many(JobSpec(handler="work"), ['{"label": "first"}'] * 2):
+    for first in await commands.jobs.enqueue_many(JobSpec(handler="work"), ['{"label": "first"}'] * 2):
         await cluster.ends(first)
 
     # The network delivers the claim that its sender has given up, and read back in vain, when there is something to claim.
@@ -435,17 +441,17 @@ async def test_a_worker_told_to_leave_leaves_even_if_nobody_answers(
 async def test_a_client_that_falls_silent_in_the_middle_of_a_change_does_not_stop_the_schedule(
     cluster: Cluster, commands: Commands, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(database._SESSION, "idle_in_transaction_session_timeout", "3s")
+    monkeypatch.setitem(database._SESSION_SETTINGS, "idle_in_transaction_session_timeout", "3s")
     await cluster.nodes(1, 1, **LONG_LEASES)
     fields = {"handler": "work", "interval_seconds": 1, "overlap": "allow"}
-    paused = await commands.create(JobSpec(name="paused", payload={"label": "paused"}, **fields))  # type: ignore[arg-type]
-    await commands.create(JobSpec(name="other", payload={"label": "other"}, **fields))  # type: ignore[arg-type]
+    paused = await commands.jobs.create(JobSpec(name="paused", payload={"label": "paused"}, **fields))  # type: ignore[arg-type]
+    await commands.jobs.create(JobSpec(name="other", payload={"label": "other"}, **fields))  # type: ignore[arg-type]
     await cluster.begins("other", 2)
 
     async with cluster.commands(through(proxy, cluster)["TIMEBALL_DATABASE_URL"]) as frozen:
         # It has taken the occurrence away and not committed: whoever wants to hoist it has to wait.
         proxy.fall_silent_at(text_of("take_occurrence"))
-        change = asyncio.ensure_future(frozen.pause(paused.job_id))
+        change = asyncio.ensure_future(frozen.jobs.pause(paused.job_id))
         await eventually(lambda: proxy.silencing is None, "the change is under way")
         begun = len(cluster.ledger.runs("other"))
 
@@ -460,7 +466,7 @@ async def test_a_worker_that_falls_silent_while_it_counts_a_limit_does_not_stop_
     cluster: Cluster, commands: Commands, proxy: Proxy
 ) -> None:
     await cluster.nodes(1, 1, **LONG_LEASES)
-    await commands.limit_queue("narrow", 1)
+    await commands.queues.limit("narrow", 1)
     await cluster.nodes(0, 1, patch=IMPATIENT, **through(proxy, cluster), **ANSWER)
     proxy.fall_silent_at(text_of("lock_queue"))
 
@@ -488,15 +494,15 @@ async def test_a_whole_life_behind_pgbouncer_in_transaction_mode(
         # Two migrate the empty database at once.
         nodes = await cluster.nodes(schedulers=2, workers=2)
         async with cluster.commands() as commands:
-            await commands.create(JobSpec(name="a", handler="work", interval_seconds=1, max_executions=3))
-            await commands.create(
+            await commands.jobs.create(JobSpec(name="a", handler="work", interval_seconds=1, max_executions=3))
+            await commands.jobs.create(
                 JobSpec(name="b", handler="work", interval_seconds=1, max_executions=3, max_running=1)
             )
-            many = await commands.enqueue_many(JobSpec(handler="work"), ['{"label": "many"}'] * 200)
+            many = await commands.jobs.enqueue_many(JobSpec(handler="work"), ['{"label": "many"}'] * 200)
             retried = await enqueue(commands, "work", {"failures": 2}, initial_backoff_ms=20)
             endless = await enqueue(commands, "wait", {"gate": "never"})
             await cluster.begins("never")
-            await commands.cancel([endless])  # type: ignore[list-item]
+            await commands.executions.cancel([endless])  # type: ignore[list-item]
             await cluster.drained()
 
         assert {run.execution for run in cluster.ledger.runs("many")} == set(many)

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.queues import Rabbitmq, free_port, running_redis
-from tests.servers import PostgresServer, Servers, ServiceMissing, give_up_on, wait_until
+from tests.support.broker_servers import Rabbitmq, free_port, running_redis
+from tests.support.servers import PostgresServer, Servers, ServiceMissing, give_up_on, wait_until
 from tests.system.cluster import Process
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -113,7 +113,7 @@ def test_our_containers_can_do_nothing_that_they_need_not() -> None:
 
 
 def test_workers_are_given_longer_to_end_than_they_take() -> None:
-    from timeball.settings import load_settings
+    from timeball.config.settings import load_settings
 
     assert float(OURS["worker"]["stop_grace_period"].removesuffix("s")) > load_settings().worker.grace_seconds
 

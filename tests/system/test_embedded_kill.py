@@ -12,10 +12,10 @@ from uuid import UUID
 
 import pytest
 
-from tests.servers import ServiceMissing, give_up_on, wait_until
+from tests.support.servers import ServiceMissing, give_up_on, wait_until
 from tests.system.cluster import SHORT_LEASES, Cluster, Process, enqueue
-from tests.system.test_leaving import address_of, processes_below
-from timeball.commands import Commands
+from tests.system.test_shutdown import address_of, processes_below
+from timeball.application.commands import Commands
 from timeball.domain.job import JobSpec
 from timeball.errors import StoreError
 from timeball.store.embedded import installed
@@ -51,7 +51,7 @@ async def test_acknowledged_work_survives_the_death_of_everything(cluster: Clust
         cluster.dsn = await address_of(process)
         async with cluster.commands() as commands:
             if life == 0:
-                await commands.create(
+                await commands.jobs.create(
                     JobSpec(name="tick", handler="work", interval_seconds=1, overlap="allow", max_lost=1_000)
                 )
             load = asyncio.ensure_future(enqueue_without_end(commands, acknowledged))
@@ -67,7 +67,7 @@ async def test_acknowledged_work_survives_the_death_of_everything(cluster: Clust
     cluster.dsn = await address_of(process)
     async with cluster.commands() as commands:
         (tick,) = cluster.sql("SELECT id FROM timeball.job WHERE name = 'tick'")
-        await commands.delete(tick[0])
+        await commands.jobs.delete(tick[0])
     await cluster.drained()
 
     ended = {row.id for row in cluster.finished() if row.state == "succeeded"}

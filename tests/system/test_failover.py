@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import ServiceMissing, give_up_on
+from tests.support.servers import ServiceMissing, give_up_on
 from tests.system.cluster import LONG_LEASES, Cluster, enqueue
 from tests.system.failover import Pair, running_pair
 from timeball.domain.job import JobSpec
@@ -31,7 +31,7 @@ async def test_after_a_failover_that_loses_the_last_seconds_everything_in_the_su
     cluster = make_cluster(pair.dsn(pair.primary.create_database()), **LONG_LEASES)
     nodes = await cluster.nodes(schedulers=1, workers=2)
     async with cluster.commands() as commands:
-        ticks = await commands.create(JobSpec(name="ticks", handler="work", interval_seconds=1, overlap="allow"))
+        ticks = await commands.jobs.create(JobSpec(name="ticks", handler="work", interval_seconds=1, overlap="allow"))
         # It runs while the failover happens, and ends in the time that is lost.
         ended_in_vain = await enqueue(commands, "wait", {"gate": "a"})
         await cluster.begins("a")
@@ -61,6 +61,6 @@ async def test_after_a_failover_that_loses_the_last_seconds_everything_in_the_su
     assert len(cluster.ledger.runs("a")) >= 2, "it was run again, as its loss in the database demands"
     assert cluster.sql("SELECT id FROM timeball.execution WHERE id = %s", lost) == []
     async with cluster.commands() as commands:
-        await commands.pause(ticks.job_id)
+        await commands.jobs.pause(ticks.job_id)
     await cluster.drained()
     cluster.verify()

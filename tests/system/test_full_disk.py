@@ -15,9 +15,9 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from tests.servers import ServiceMissing, give_up_on, wait_until
+from tests.support.servers import ServiceMissing, give_up_on, wait_until
 from tests.system.cluster import LONG_LEASES, Cluster, DurableServer, enqueue, make_server
-from timeball.commands import Commands
+from timeball.application.commands import Commands
 from timeball.errors import StoreError
 
 pytestmark = pytest.mark.slow

@@ -10,10 +10,10 @@ from itertools import pairwise
 import pytest
 
 from tests.system.cluster import LONG_LEASES, Cluster, enqueue
-from tests.system.ledger import most_together
-from timeball.commands import Commands
-from timeball.domain.ids import show_execution
+from tests.system.handler_journal import most_together
+from timeball.application.commands import Commands
 from timeball.domain.job import JobSpec
+from timeball.domain.values.ids import format_execution_id
 
 pytestmark = pytest.mark.slow
 
@@ -29,9 +29,9 @@ async def test_a_job_runs_no_more_often_at_once_than_its_limit(cluster: Cluster,
     # Three slots each: no worker can fill the limit alone, so others must be let in.
     await cluster.nodes(1, 3, "--slots", "3")
     payload = {"seconds": 0.05, "label": "narrow", "gate": "a"}
-    job = await commands.create(JobSpec(name="narrow", handler="work", payload=payload, max_running=4))
+    job = await commands.jobs.create(JobSpec(name="narrow", handler="work", payload=payload, max_running=4))
 
-    triggered = await asyncio.gather(*(commands.trigger(job.job_id) for _ in range(60)))
+    triggered = await asyncio.gather(*(commands.executions.trigger(job.job_id) for _ in range(60)))
     # The same handler, without a limit: it must not be held up.
     free = [await enqueue(commands, "work", {"label": "free", "gate": "a"}) for _ in range(5)]
     await cluster.begins("narrow", 4)
@@ -68,13 +68,13 @@ async def test_one_offs_of_several_jobs_share_a_limit(cluster: Cluster, commands
 async def test_a_queue_runs_no_more_at_once_than_its_limit(cluster: Cluster, commands: Commands) -> None:
     # Three slots each: no worker can fill the limit alone, so others must be let in.
     await cluster.nodes(1, 3, "--slots", "3")
-    await commands.limit_queue("narrow", 4)
+    await commands.queues.limit("narrow", 4)
 
     payload = '{"seconds": 0.05, "label": "narrow", "gate": "a"}'
-    ids = await commands.enqueue_many(JobSpec(handler="work", queue="narrow"), [payload] * 30)
+    ids = await commands.jobs.enqueue_many(JobSpec(handler="work", queue="narrow"), [payload] * 30)
     await cluster.begins("narrow", 4)
     # Only now: what waits at the gate keeps its slot, and these could take them all.
-    others = await commands.enqueue_many(JobSpec(handler="work"), ['{"label": "wide", "gate": "a"}'] * 12)
+    others = await commands.jobs.enqueue_many(JobSpec(handler="work"), ['{"label": "wide", "gate": "a"}'] * 12)
     await cluster.begins("wide", 5)
     cluster.open_gate("a")
 
@@ -123,7 +123,7 @@ async def test_a_key_has_one_unfinished_execution_however_many_ask(cluster: Clus
         runs = cluster.ledger.runs(key)
         given = {run for wished, run in wishes if wished == key}
         # Each wish was given an execution that was run, and many were given the same.
-        assert {show_execution(run.execution) for run in runs} == given
+        assert {format_execution_id(run.execution) for run in runs} == given
         assert len(runs) == len(given) < 60
         assert all(before.ended is not None and before.ended <= after.began for before, after in pairwise(runs))
     assert cluster.value("SELECT count(*) FROM timeball.live_key") == 0

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.pace import patience
+from tests.support.pace import patience
 from timeball import Client
 
 TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial" / "first-steps.md"

@@ -9,20 +9,20 @@ import pytest
 
 from tests.system.cluster import Cluster, Process
 from timeball import AsyncClient
-from timeball.client.models import Operation
+from timeball.client.types import Operation
 
 # A hundred are many here, and whoever is silent for two seconds is dead.
 SMALL = """
 from datetime import timedelta
-import timeball.api.many, timeball.store.operations
-timeball.api.many.MOST_AT_ONCE = 100
-timeball.store.operations.LEASE = timedelta(seconds=2)
+import timeball.api.resources.operations, timeball.store.operations
+timeball.api.resources.operations.MAX_INLINE = 100
+timeball.store.operations.OPERATION_LEASE = timedelta(seconds=2)
 """
 # It dies in the middle of its second batch, behind a retry that is committed and not yet written down.
 DIES = """
 import os, signal
-from timeball.commands.operating import Operating
-retry_once, done = Operating._retry_once, []
+from timeball.application.commands.bulk import OperationCommands
+retry_once, done = OperationCommands.retry_once, []
 
 async def retry_and_die(self, item, actor):
     await retry_once(self, item, actor)
@@ -30,7 +30,7 @@ async def retry_and_die(self, item, actor):
     if len(done) == 70:
         os.kill(os.getpid(), signal.SIGKILL)
 
-Operating._retry_once = retry_and_die
+OperationCommands.retry_once = retry_and_die
 """
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from tests.system.cluster import LONG_LEASES, Cluster, Process, enqueue
-from timeball.commands import Commands
+from timeball.application.commands import Commands
 
 pytestmark = pytest.mark.slow
 

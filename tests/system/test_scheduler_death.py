@@ -10,10 +10,10 @@ from uuid import UUID
 import pytest
 
 from tests.system.cluster import LEASE_SECONDS, LONG_LEASES, Cluster, Process, eventually
-from tests.system.ledger import every
-from timeball.commands import Commands
+from tests.system.handler_journal import every
+from timeball.application.commands import Commands
+from timeball.config.settings import SchedulerSettings
 from timeball.domain.job import JobSpec
-from timeball.settings import SchedulerSettings
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +55,7 @@ class Timetable:
             for number in range(JOBS)
         ]
         # All at once: one by one, on a busy machine, the last would come behind its own first instant.
-        for created in await commands.create_all(specs):
+        for created in await commands.jobs.create_all(specs):
             timetable._targets[created.job_id] = every(1, anchor, anchor - timedelta(seconds=1), until)
         return timetable
 

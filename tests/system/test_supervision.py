@@ -13,13 +13,13 @@ import httpx
 import pytest
 
 from tests.system.cluster import LONG_LEASES, Cluster, Process, enqueue, eventually
-from timeball.commands import Commands
+from timeball.application.commands import Commands
 
 pytestmark = pytest.mark.slow
 
 # Deaths are told and counted as ever, only sooner.
-IMPATIENT = "from timeball.cli import supervising\nsupervising._FIRST_PAUSE = 0.05\nsupervising._MOST_DEATHS = 3\n"
-HURRIED = "from timeball.cli import supervising\nsupervising._HURRY_SECONDS = 1\n"
+IMPATIENT = "from timeball.cli import supervisor\nsupervisor._FIRST_PAUSE = 0.05\nsupervisor._MAX_DEATHS = 3\n"
+HURRIED = "from timeball.cli import supervisor\nsupervisor._KILL_AFTER_SECONDS = 1\n"
 
 
 def children_of(pid: int) -> list[int]:

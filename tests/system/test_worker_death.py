@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.system.cluster import LONG_LEASES, SHORT_LEASES, Cluster, Process, enqueue, eventually
-from timeball.commands import Commands
+from timeball.application.commands import Commands
 from timeball.domain.job import JobSpec
 
 pytestmark = pytest.mark.slow
@@ -143,7 +143,7 @@ async def test_a_worker_that_wakes_after_its_lease_begins_nothing_of_what_it_hel
     (frozen,) = await cluster.nodes(0, 1, **SHORT_LEASES)
     # Far enough away that they are held before it comes, on a busy machine too.
     soon = datetime.now(UTC) + timedelta(seconds=8)
-    executions = await commands.enqueue_many(JobSpec(handler="work", scheduled_at=soon), ['{"label": "a"}'] * 20)
+    executions = await commands.jobs.enqueue_many(JobSpec(handler="work", scheduled_at=soon), ['{"label": "a"}'] * 20)
     await eventually(lambda: cluster.live().get("running") == 20, "the worker holds them")
 
     frozen.freeze()
@@ -184,8 +184,8 @@ async def test_an_outcome_that_comes_after_the_burial_is_refused_and_logged(
 
 # A node's name is its host and its process id, which a container gives to every process it starts.
 SAME_NAME = """
-import os, types, timeball.wiring
-timeball.wiring.os = types.SimpleNamespace(**(vars(os) | {"getpid": lambda: 1}))
+import os, types, timeball.runtime
+timeball.runtime.os = types.SimpleNamespace(**(vars(os) | {"getpid": lambda: 1}))
 """
 
 

@@ -13,17 +13,17 @@ from uuid import UUID
 
 import pytest
 
-from timeball.domain.events import (
+from timeball.domain.values.ids import ExecutionId, Incarnation, format_execution_id
+from timeball.telemetry.events import (
     Event,
-    Hoisted,
+    ExecutionsPromoted,
     LoopBlocked,
     NodeStarted,
     OutcomeRefused,
     ServiceFailed,
-    SettingUnknown,
     ShardsChanged,
+    UnknownSetting,
 )
-from timeball.domain.ids import ExecutionId, Incarnation, show_execution
 from timeball.telemetry.logs import logging_emit
 
 NODE = NodeStarted(Incarnation(UUID(int=1)), "worker", "host/17")
@@ -116,7 +116,7 @@ def test_a_line_for_programs() -> None:
 def test_no_text_can_pass_for_another_field_or_move_the_cursor(text: str) -> None:
     stream = io.StringIO()
 
-    logging_emit("text", stream=stream)(SettingUnknown("TIMEBALL_X", text))
+    logging_emit("text", stream=stream)(UnknownSetting("TIMEBALL_X", text))
 
     assert f"advice={text!r} name=TIMEBALL_X\n" in stream.getvalue()
     assert stream.getvalue().count("\n") == 1
@@ -125,7 +125,7 @@ def test_no_text_can_pass_for_another_field_or_move_the_cursor(text: str) -> Non
 def test_a_terminal_gets_colors_that_stand_for_words() -> None:
     stream = Terminal()
 
-    logging_emit("auto", stream=stream)(SettingUnknown("TIMEBALL_X", "none"))
+    logging_emit("auto", stream=stream)(UnknownSetting("TIMEBALL_X", "none"))
 
     assert "\x1b[33m" in stream.getvalue()
     assert "[warning  ] setting.unknown" in re.sub(r"\x1b\[\d+m", "", stream.getvalue())
@@ -135,7 +135,7 @@ def test_what_is_below_the_level_is_not_written() -> None:
     stream = io.StringIO()
     emit = logging_emit("json", "info", stream)
 
-    emit(Hoisted(3, 0, 0))
+    emit(ExecutionsPromoted(3, 0, 0))
     emit(ShardsChanged(1, 0, 1))
 
     assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["shards.changed"]
@@ -149,7 +149,7 @@ def test_a_stale_outcome_is_logged_by_that_name() -> None:
 
     told = json.loads(stream.getvalue())
     del told["timestamp"]
-    shown = {"execution_id": show_execution(execution_id), "handler": "send", "fence": 2}
+    shown = {"execution_id": format_execution_id(execution_id), "handler": "send", "fence": 2}
     assert told == {"event": "stale_outcome", "level": "warning", **shown}
 
 

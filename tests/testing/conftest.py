@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from tests.conftest import FreshDatabase
-from timeball.testing import Rehearsal
+from timeball.testing import TimeballHarness
 
 
 @pytest.fixture
-def rehearsal(fresh_database: FreshDatabase) -> Iterator[Rehearsal]:
+def rehearsal(fresh_database: FreshDatabase) -> Iterator[TimeballHarness]:
     """What the plugin gives to a test."""
-    made = Rehearsal(fresh_database.dsn)
+    made = TimeballHarness(fresh_database.dsn)
     yield made
     made.close()

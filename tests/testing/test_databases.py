@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
-from tests.servers import PostgresServer, wait_until
+from tests.support.servers import PostgresServer, wait_until
 from timeball.errors import StoreError
-from timeball.testing import databases
-from timeball.testing.databases import SessionDatabases
+from timeball.testing import environment
+from timeball.testing.environment import SessionDatabases
 
 DROPPING = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'DROP DATABASE%%' AND pid <> pg_backend_pid()"
 
@@ -74,7 +74,7 @@ def test_own_sessions_are_ended(postgres_server: PostgresServer, tester: str, se
 def test_a_database_that_stays_in_use_is_told(
     postgres_server: PostgresServer, session: SessionDatabases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(databases, "_DROP_TRIES", 1)
+    monkeypatch.setattr(environment, "_DROP_TRIES", 1)
     url = session.create()
 
     with of_superuser(postgres_server, url), pytest.raises(StoreError, match="is being accessed by other users"):

@@ -10,8 +10,8 @@ import pytest
 
 import timeball
 from timeball import Timeball
-from timeball.options import EnqueueOptions, HandlerDeclaration, ScheduleOptions
-from timeball.testing import Rehearsal
+from timeball.sdk.options import EnqueueOptions, HandlerDeclaration, ScheduleOptions
+from timeball.testing import TimeballHarness
 
 DOCS = Path(__file__).parents[2] / "docs"
 SDK = (DOCS / "reference" / "sdk.md").read_text(encoding="utf-8")
@@ -28,7 +28,7 @@ def run_page(page: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("fresh_database", ["pg15"], indirect=True)
-def test_what_the_guide_declares_and_enqueues_runs(rehearsal: Rehearsal) -> None:
+def test_what_the_guide_declares_and_enqueues_runs(rehearsal: TimeballHarness) -> None:
     guide = run_page(DOCS / "howto" / "python.md")
     rehearsal.use(guide["tb"], schedules=False)
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import PostgresServer
-from timeball.store.embedded.home import SHELTER
+from tests.support.servers import PostgresServer
+from timeball.store.embedded.data_directory import SYSTEM_DIRECTORY
 
 # Known before a pytest inside of this one is started: what that imports first is forgotten again at its end.
-from timeball.testing import Rehearsal, databases  # noqa: F401
+from timeball.testing import TimeballHarness, environment  # noqa: F401
 
 pytest_plugins = ["pytester"]
 
@@ -217,7 +217,9 @@ def test_without_a_server_the_embedded_one_is_used(
     assert not (pytester.path / ".timeball").exists()
     assert list(short_folder.iterdir()) == []
     # What root's server could not reach would have been put there.
-    assert not [origin for origin in SHELTER.glob("*/origin") if origin.read_text().startswith(str(short_folder))]
+    assert not [
+        origin for origin in SYSTEM_DIRECTORY.glob("*/origin") if origin.read_text().startswith(str(short_folder))
+    ]
 
 
 @pytest.mark.parametrize(

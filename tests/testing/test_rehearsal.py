@@ -14,9 +14,9 @@ import pytest
 from tests.conftest import FreshDatabase
 from timeball import Cancel, ExecutionFailed, InvalidInput, ResultTimeout, Retry, Snooze, Timeball, current
 from timeball.domain.execution import ExecutionState
-from timeball.testing import Fired, Rehearsal
-from timeball.testing.clock import START
-from timeball.testing.stage import Stage
+from timeball.testing import Fired, TimeballHarness
+from timeball.testing.environment import START
+from timeball.testing.nodes import ManualNodes
 
 pytestmark = pytest.mark.parametrize("fresh_database", ["pg15"], indirect=True)
 
@@ -33,7 +33,7 @@ def tb() -> Timeball:
 # running
 
 
-def test_what_is_due_runs_and_what_is_not_waits(rehearsal: Rehearsal, tb: Timeball) -> None:
+def test_what_is_due_runs_and_what_is_not_waits(rehearsal: TimeballHarness, tb: Timeball) -> None:
     @tb.handler
     def double(number: int) -> int:
         return 2 * number
@@ -49,7 +49,7 @@ def test_what_is_due_runs_and_what_is_not_waits(rehearsal: Rehearsal, tb: Timeba
     assert later.result() == 4
 
 
-def test_a_delay_shorter_than_the_look_ahead_is_kept(rehearsal: Rehearsal, tb: Timeball) -> None:
+def test_a_delay_shorter_than_the_look_ahead_is_kept(rehearsal: TimeballHarness, tb: Timeball) -> None:
     @tb.handler
     def soon() -> None: ...
 
@@ -61,7 +61,7 @@ def test_a_delay_shorter_than_the_look_ahead_is_kept(rehearsal: Rehearsal, tb: T
     assert rehearsal.last(soon).started_at == START + timedelta(seconds=0.2)
 
 
-def test_what_a_handler_enqueues_is_drained_too(rehearsal: Rehearsal, tb: Timeball) -> None:
+def test_what_a_handler_enqueues_is_drained_too(rehearsal: TimeballHarness, tb: Timeball) -> None:
     @tb.handler
     def countdown(number: int) -> None:
         if number:
@@ -74,7 +74,7 @@ def test_what_a_handler_enqueues_is_drained_too(rehearsal: Rehearsal, tb: Timeba
     assert rehearsal.last(countdown).result is None
 
 
-def test_what_is_enqueued_after_the_turn_has_claimed_is_drained_too(rehearsal: Rehearsal, tb: Timeball) -> None:
+def test_what_is_enqueued_after_the_turn_has_claimed_is_drained_too(rehearsal: TimeballHarness, tb: Timeball) -> None:
     has_claimed = threading.Event()
 
     @tb.handler
@@ -92,10 +92,10 @@ def test_what_is_enqueued_after_the_turn_has_claimed_is_drained_too(rehearsal: R
     assert rehearsal.drain() == (2, 0, 0)
 
 
-async def _end_parents_between_claims(has_claimed: threading.Event, stage: Stage) -> None:
+async def _end_parents_between_claims(has_claimed: threading.Event, stage: ManualNodes) -> None:
     """Let the parent go on when the second turn has claimed, and the turn when the parent has ended."""
-    stop_watch, executor, turns = stage._worker.stop_watch, stage._worker.executor, itertools.count(1)
-    tick = stop_watch.tick
+    cancellation_poller, executor, turns = stage._worker.cancellation_poller, stage._worker.executor, itertools.count(1)
+    tick = cancellation_poller.tick
 
     async def watched() -> timedelta:
         if next(turns) == 2:
@@ -103,10 +103,10 @@ async def _end_parents_between_claims(has_claimed: threading.Event, stage: Stage
             await executor.wait_idle(60)
         return await tick()
 
-    stop_watch.tick = watched  # type: ignore[method-assign]
+    cancellation_poller.tick = watched  # type: ignore[method-assign]
 
 
-def test_a_handler_may_wait_for_another(rehearsal: Rehearsal, tb: Timeball) -> None:
+def test_a_handler_may_wait_for_another(rehearsal: TimeballHarness, tb: Timeball) -> None:
     @tb.handler
     def child() -> int:
         return 7
@@ -122,7 +122,7 @@ def test_a_handler_may_wait_for_another(rehearsal: Rehearsal, tb: Timeball) -> N
     assert rehearsal.last(parent).result == 7
 
 
-def test_more_than_there_are_slots_all_run(rehearsal: Rehearsal, tb: Timeball) -> None:
+def test_more_than_there_are_slots_all_run(rehearsal: TimeballHarness, tb: Timeball) -> None:
     @tb.handler
     async def note(number: int) -> None: ...
 
@@ -132,7 +132,7 @@ def test_more_than_there_are_slots_all_run(rehearsal: Rehearsal, tb: Timeball) -
     assert rehearsal.drain() == (200, 0, 0)
 
 
-def test_a_job_that_runs_alone_takes_its_turns(rehearsal: Rehearsal, tb: Timeball) -> None:
+def test_a_job_that_runs_alone_takes_its_turns(rehearsal: TimeballHarness, tb: Timeball) -> None:
     together: list[int] = []
     running = 0
 
@@ -156,7 +156,7 @@ def test_a_job_that_runs_alone_takes_its_turns(rehearsal: Rehearsal, tb: Timebal
     assert together == [1, 1, 1]
 
 
-def test_retries_come_at_their_time(rehearsal: Rehearsal, tb: Timeball) -> None:
+def test_retries_come_at_their_time(rehearsal: TimeballHarness, tb: Timeball) -> None:
     @tb.handler(retries=2)
     def stubborn() -> str:
         if current.attempt == 1:
@@ -177,7 +177,7 @@ def test_retries_come_at_their_time(rehearsal: Rehearsal, tb: Timeball) -> None:
     assert (run.result(), rehearsal.last(stubborn).attempts) == ("at last", 3)
 
 
-def test_snoozes_and_cancellations_are_no_failures(rehearsal: Rehearsal, tb: Timeball) -> None:
+def test_snoozes_and_cancellations_are_no_failures(rehearsal: TimeballHarness, tb: Timeball) -> None:
     @tb.handler
     def snoozing() -> Snooze | str:
         return Snooze("1h") if rehearsal.clock.now() < minutes(60) else "awake"
@@ -196,7 +196,7 @@ def test_snoozes_and_cancellations_are_no_failures(rehearsal: Rehearsal, tb: Tim
     assert rehearsal.last(given_up).state == "cancelled"
 
 
-def test_a_pause_ends_at_its_time(rehearsal: Rehearsal, tb: Timeball) -> None:
+def test_a_pause_ends_at_its_time(rehearsal: TimeballHarness, tb: Timeball) -> None:
     @tb.every("10m", name="steady")
     def steady() -> None: ...
 
@@ -207,7 +207,7 @@ def test_a_pause_ends_at_its_time(rehearsal: Rehearsal, tb: Timeball) -> None:
     assert [fired.at for fired in rehearsal.fired("steady")] == [minutes(30), minutes(40)]
 
 
-def test_isolated_handlers_and_plain_ones_run_where_the_test_is(rehearsal: Rehearsal, tb: Timeball) -> None:
+def test_isolated_handlers_and_plain_ones_run_where_the_test_is(rehearsal: TimeballHarness, tb: Timeball) -> None:
     seen: list[str] = []
 
     @tb.handler(isolate=True)
@@ -226,7 +226,7 @@ def test_isolated_handlers_and_plain_ones_run_where_the_test_is(rehearsal: Rehea
     assert sorted(seen) == ["coroutine", "isolated"]
 
 
-def test_errors_are_raised_on_request_with_the_trace_of_the_handler(rehearsal: Rehearsal, tb: Timeball) -> None:
+def test_errors_are_raised_on_request_with_the_trace_of_the_handler(rehearsal: TimeballHarness, tb: Timeball) -> None:
     @tb.handler(retries=0)
     def broken(number: int) -> None:
         raise ValueError(f"no luck with {number}")
@@ -247,7 +247,7 @@ def test_errors_are_raised_on_request_with_the_trace_of_the_handler(rehearsal: R
     ]
 
 
-def test_a_handler_that_does_not_end_fails_the_test(rehearsal: Rehearsal, tb: Timeball) -> None:
+def test_a_handler_that_does_not_end_fails_the_test(rehearsal: TimeballHarness, tb: Timeball) -> None:
     released = threading.Event()
 
     @tb.handler
@@ -263,7 +263,7 @@ def test_a_handler_that_does_not_end_fails_the_test(rehearsal: Rehearsal, tb: Ti
     released.set()
 
 
-def test_what_a_handler_says_is_kept(rehearsal: Rehearsal, tb: Timeball) -> None:
+def test_what_a_handler_says_is_kept(rehearsal: TimeballHarness, tb: Timeball) -> None:
     @tb.handler
     def chatty() -> None:
         current.log("hello")
@@ -278,7 +278,7 @@ def test_what_a_handler_says_is_kept(rehearsal: Rehearsal, tb: Timeball) -> None
 # looking
 
 
-def test_enqueued_is_found_by_the_arguments_that_matter(rehearsal: Rehearsal, tb: Timeball) -> None:
+def test_enqueued_is_found_by_the_arguments_that_matter(rehearsal: TimeballHarness, tb: Timeball) -> None:
     @tb.handler
     def send(order: int, to: str, *rest: str, copy: bool = False, at: datetime | None = None, **more: Any) -> None: ...
 
@@ -300,7 +300,7 @@ def test_enqueued_is_found_by_the_arguments_that_matter(rehearsal: Rehearsal, tb
     rehearsal.assert_enqueued(send, times=2)
 
 
-def test_what_was_not_enqueued_is_said_beside_what_was(rehearsal: Rehearsal, tb: Timeball) -> None:
+def test_what_was_not_enqueued_is_said_beside_what_was(rehearsal: TimeballHarness, tb: Timeball) -> None:
     @tb.handler(name="send")
     def send(order: int) -> None: ...
 
@@ -325,7 +325,9 @@ def test_what_was_not_enqueued_is_said_beside_what_was(rehearsal: Rehearsal, tb:
         (lambda r, send: r.use(Timeball()), "uses a program already"),
     ],
 )
-def test_questions_that_make_no_sense_are_refused(rehearsal: Rehearsal, tb: Timeball, ask: Any, message: str) -> None:
+def test_questions_that_make_no_sense_are_refused(
+    rehearsal: TimeballHarness, tb: Timeball, ask: Any, message: str
+) -> None:
     @tb.handler(name="send")
     def send(order: int) -> None: ...
 
@@ -335,14 +337,14 @@ def test_questions_that_make_no_sense_are_refused(rehearsal: Rehearsal, tb: Time
         ask(rehearsal, send)
 
 
-def test_a_program_is_needed_first(rehearsal: Rehearsal) -> None:
+def test_a_program_is_needed_first(rehearsal: TimeballHarness) -> None:
     with pytest.raises(InvalidInput, match="no program yet") as refused:
         rehearsal.drain()
 
     assert "timeball_app" in str(refused.value.hint)
 
 
-def test_the_last_execution_is_the_one_enqueued_last(rehearsal: Rehearsal, tb: Timeball) -> None:
+def test_the_last_execution_is_the_one_enqueued_last(rehearsal: TimeballHarness, tb: Timeball) -> None:
     @tb.handler
     def echo(number: int) -> int:
         return number
@@ -362,7 +364,7 @@ def test_the_last_execution_is_the_one_enqueued_last(rehearsal: Rehearsal, tb: T
         rehearsal.last(silent)
 
 
-def test_fired_tells_when_on_both_clocks(rehearsal: Rehearsal, tb: Timeball) -> None:
+def test_fired_tells_when_on_both_clocks(rehearsal: TimeballHarness, tb: Timeball) -> None:
     @tb.cron("30 14 * * *", timezone="Asia/Kolkata", name="tea")
     def tea() -> None: ...
 
@@ -374,7 +376,7 @@ def test_fired_tells_when_on_both_clocks(rehearsal: Rehearsal, tb: Timeball) -> 
     assert (str(fired), fired.local.hour) == ("2026-03-03 14:30:00 IST", 14)
 
 
-def test_what_was_skipped_or_called_off_has_not_fired(rehearsal: Rehearsal, tb: Timeball) -> None:
+def test_what_was_skipped_or_called_off_has_not_fired(rehearsal: TimeballHarness, tb: Timeball) -> None:
     @tb.every("10m", name="steady")
     def steady() -> None: ...
 
@@ -391,7 +393,7 @@ def test_what_was_skipped_or_called_off_has_not_fired(rehearsal: Rehearsal, tb: 
 # programs
 
 
-def test_schedules_can_be_chosen(rehearsal: Rehearsal, tb: Timeball) -> None:
+def test_schedules_can_be_chosen(rehearsal: TimeballHarness, tb: Timeball) -> None:
     @tb.every("10m", name="one")
     def one() -> None: ...
 
@@ -406,7 +408,7 @@ def test_schedules_can_be_chosen(rehearsal: Rehearsal, tb: Timeball) -> None:
     assert (len(rehearsal.fired("one")), len(rehearsal.fired("two"))) == (0, 1)
 
 
-def test_a_program_gets_back_what_was_its_own(rehearsal: Rehearsal, tb: Timeball) -> None:
+def test_a_program_gets_back_what_was_its_own(rehearsal: TimeballHarness, tb: Timeball) -> None:
     own = tb.settings
 
     rehearsal.use(tb)
@@ -417,7 +419,7 @@ def test_a_program_gets_back_what_was_its_own(rehearsal: Rehearsal, tb: Timeball
 
 
 async def test_a_lifespan_starts_no_worker_beside_that_of_the_test(
-    rehearsal: Rehearsal, tb: Timeball, fresh_database: FreshDatabase
+    rehearsal: TimeballHarness, tb: Timeball, fresh_database: FreshDatabase
 ) -> None:
     @tb.handler
     async def quick() -> None: ...

@@ -1,1 +1,1 @@
-"""The HTTP API: reads a request, makes one call on Commands or Insights, shapes the answer."""
+"""The HTTP API: reads a request, makes one call on Commands or Queries, and shapes the response."""

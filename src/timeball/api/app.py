@@ -11,57 +11,50 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute
 
-from timeball.api.auth import Doorkeeper, Gate
-from timeball.api.described import RouteNeeds
-from timeball.api.desk import ApiParts, Desk
-from timeball.api.docs_page import CONTENT_POLICY, render_docs
-from timeball.api.door import FrontDoor
-from timeball.api.limits import KeyTries, Limits, Turns
-from timeball.api.openapi import API_VERSION, openapi_document, served_below
-from timeball.api.problems import install_problems
-from timeball.api.routes import (
+from timeball.api.auth import Authenticator, KeyAuthenticator
+from timeball.api.context import ApiContext, ApiParts, RouteRequirements
+from timeball.api.errors import install_error_handlers
+from timeball.api.limits import FailedKeyLimiter, HeavyRequestLimiter, RateLimiter
+from timeball.api.middleware import PREFIX, ApiMiddleware
+from timeball.api.openapi import API_VERSION, CONTENT_POLICY, openapi_document, render_docs, served_below
+from timeball.api.resources import (
     bulk_jobs,
     calendars,
-    dead_letter,
-    doctor,
+    cluster,
     events,
     executions,
-    explain,
+    forecast,
     handlers,
     jobs,
-    machinery,
-    meters,
+    metrics,
     operations,
-    revisions,
-    suggestions,
-    sync,
     system,
     templates,
-    time,
 )
-from timeball.api.views import answer
+from timeball.api.responses import json_response
 
-PREFIX = "/api/v1"
 _COMPRESS_FROM = 1_000
+
+
 # `bulk` and `sync` before the rest: a job could be called so. `system` last: looking for its routes builds all others.
 _ROUTERS = (
     bulk_jobs.router,
-    sync.router,
+    bulk_jobs.sync_router,
     jobs.router,
     executions.router,
-    explain.router,
-    dead_letter.router,
+    system.explain_router,
+    executions.dead_letter_router,
     templates.router,
     operations.router,
-    machinery.router,
+    cluster.router,
     handlers.router,
     events.router,
-    meters.router,
-    doctor.router,
-    revisions.router,
-    time.router,
+    metrics.router,
+    system.doctor_router,
+    system.revisions_router,
+    forecast.router,
     calendars.router,
-    suggestions.router,
+    forecast.suggestions_router,
     system.router,
 )
 
@@ -76,39 +69,41 @@ class _Api(FastAPI):
         return self.openapi_schema
 
 
-def make_tries(parts: ApiParts) -> KeyTries:
+def make_key_limiter(parts: ApiParts) -> FailedKeyLimiter:
     """What API and dashboard of one process count together: requests by caller, and tries without a valid key."""
     monotonic = parts.env.clock.monotonic
-    return KeyTries(Limits(parts.settings.api, monotonic), parts.keys, parts.emit, monotonic)
+    return FailedKeyLimiter(RateLimiter(parts.settings.api, monotonic), parts.keys, parts.emit, monotonic)
 
 
-def make_api(parts: ApiParts, gate: Doorkeeper | None = None, tries: KeyTries | None = None) -> FastAPI:
+def make_api(
+    parts: ApiParts, authenticator: Authenticator | None = None, key_limiter: FailedKeyLimiter | None = None
+) -> FastAPI:
     """The whole API over the parts of an open process; keys open its gate, unless another one is given."""
     routes = list(all_routes())
     app = _Api(title="Timeball", version=API_VERSION, routes=routes, openapi_url=None, docs_url=None, redoc_url=None)
-    app.state.desk = Desk(
+    app.state.context = ApiContext(
         commands=parts.commands,
-        insights=parts.insights,
+        queries=parts.queries,
         live=parts.live,
         process=parts.process,
         dead_letters=parts.dead_letters,
         catalogue=parts.catalogue,
         holder=parts.env.new_id(),
         longest_stream=parts.settings.api.longest_stream,
-        turns=Turns(),
+        turns=HeavyRequestLimiter(),
     )
-    install_problems(app)
+    install_error_handlers(app)
     _add_pages(app)
-    keeper = gate or Gate(parts.keys, parts.settings.host)
+    keeper = authenticator or KeyAuthenticator(parts.keys, parts.settings.host)
     settings = parts.settings.api
     app.add_middleware(
-        FrontDoor,
-        gate=keeper,
+        ApiMiddleware,
+        authenticator=keeper,
         memory=parts.requests,
-        tries=tries or make_tries(parts),
+        key_limiter=key_limiter or make_key_limiter(parts),
         settings=settings,
         new_id=parts.env.new_id,
-        needs=RouteNeeds(routes),
+        needs=RouteRequirements(routes),
     )
     app.add_middleware(GZipMiddleware, minimum_size=_COMPRESS_FROM, compresslevel=4)
     return app
@@ -118,7 +113,7 @@ def make_api(parts: ApiParts, gate: Doorkeeper | None = None, tries: KeyTries | 
 def all_routes() -> tuple[BaseRoute, ...]:
     """Every route, built once a process: they know nothing of an application, and reading their signatures takes long."""
     whole = APIRouter()
-    whole.include_router(meters.plain_router)
+    whole.include_router(metrics.prometheus_router)
     for router in _ROUTERS:
         whole.include_router(router, prefix=PREFIX)
     return tuple(whole.routes)
@@ -128,7 +123,7 @@ def _add_pages(app: FastAPI) -> None:
     """The description for programs and the one for people; both need no key, and no file from outside."""
 
     async def openapi(request: Request) -> Response:
-        return answer(served_below(app.openapi(), request.scope.get("root_path", "")))
+        return json_response(served_below(app.openapi(), request.scope.get("root_path", "")))
 
     async def docs(_request: Request) -> Response:
         return HTMLResponse(render_docs(app.openapi()), headers={"Content-Security-Policy": CONTENT_POLICY})

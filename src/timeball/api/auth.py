@@ -19,15 +19,15 @@ from fastapi import Depends, Request
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
+from timeball.api.errors import HttpProblem
 from timeball.api.peers import peer_of
-from timeball.api.problems import Refusal
-from timeball.commands import Actor
-from timeball.domain.deed import Deed
+from timeball.application.commands.requests import Actor
+from timeball.domain.values.ids import IdempotentRequest
 from timeball.errors import InvalidInput
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 # The caller of open mode, as the audit names it.
-LOCAL = "local"
+LOCAL_CALLER = "local"
 _FORWARDING = frozenset({"forwarded", "via", "x-real-ip"})
 _OUR_SITES = frozenset({"none", "same-origin"})
 
@@ -46,7 +46,7 @@ class Role(StrEnum):
         return ranks.index(self) >= ranks.index(other)
 
 
-class KnownKey(Protocol):
+class KeyIdentity(Protocol):
     """A key that was recognised."""
 
     @property
@@ -59,10 +59,10 @@ class KnownKey(Protocol):
     def expires_at(self) -> datetime | None: ...
 
 
-class KeyRing(Protocol):
+class KeyLookup(Protocol):
     """The keys, as the gate sees them."""
 
-    async def recognise(self, token: str) -> KnownKey | None: ...
+    async def recognise(self, token: str) -> KeyIdentity | None: ...
     async def any_made(self) -> bool: ...
     async def any_usable(self) -> bool: ...
     async def note_refused(self, place: str, count: int) -> None: ...
@@ -76,30 +76,30 @@ class Caller:
     role: Role
     place: str | None = None
     # What the request is for the caller, if it bears an Idempotency-Key.
-    deed: Deed | None = None
+    deed: IdempotentRequest | None = None
 
     def needs(self, role: Role, what: str) -> None:
         """Refuse, unless the caller's role is at least this one."""
         if not self.role.includes(role):
-            raise Refusal(
+            raise HttpProblem(
                 403,
                 "forbidden",
                 f"{what} needs the role {role}, this key has {self.role}",
                 hint="ask an administrator for another key",
             )
 
-    def acting(self, reason: str | None = None) -> Actor:
+    def as_actor(self, reason: str | None = None) -> Actor:
         """The caller as the audit names them."""
         return Actor(self.name, reason, self.place, is_administrator=self.role is Role.ADMIN, author=self.name)
 
 
-class Doorkeeper(Protocol):
+class Authenticator(Protocol):
     """Tells who is calling; None is nobody known."""
 
     async def identify(self, scope: Scope) -> Caller | None: ...
 
 
-class Trusting:
+class TrustedAuthenticator:
     """Takes every request for one caller's: for an API that no socket leads to, such as the command line's own."""
 
     def __init__(self, caller: Caller) -> None:
@@ -109,10 +109,10 @@ class Trusting:
         return self._caller
 
 
-class Gate:
+class KeyAuthenticator:
     """Tells who is calling."""
 
-    def __init__(self, keys: KeyRing, host: str) -> None:
+    def __init__(self, keys: KeyLookup, host: str) -> None:
         self._keys = keys
         self._is_on_loopback = is_loopback(host)
 
@@ -138,13 +138,13 @@ class Gate:
         if not await self.is_open():
             return None
         _check_origin(scope["method"], headers)
-        _check_way(headers)
+        _refuse_proxied(headers)
         peer = peer_of(scope)
         if peer is None or not peer.is_own_account(scope):
             raise _unauthenticated(
                 "without a key, only programs of the account that runs Timeball are served, on the same machine"
             )
-        return Caller(LOCAL, Role.ADMIN)
+        return Caller(LOCAL_CALLER, Role.ADMIN)
 
     async def knows_browser(self, scope: Scope, cookie: str) -> bool:
         """Whether a browser has shown the local key of this server before, while no other key exists."""
@@ -159,14 +159,14 @@ class Gate:
         token = token.strip() if scheme.lower() == "bearer" else ""
         peer = peer_of(scope)
         if peer is not None and peer.has_local_key(token) and await self.is_open():
-            return Caller(LOCAL, Role.ADMIN)
+            return Caller(LOCAL_CALLER, Role.ADMIN)
         key = await self._keys.recognise(token)
         if key is None:
             raise _unauthenticated("this key is unknown, expired or revoked")
         return Caller(f"key:{key.id} {key.name}", Role(key.role))
 
 
-def _check_way(headers: Headers) -> None:
+def _refuse_proxied(headers: Headers) -> None:
     """A proxy belongs to an account of this machine, and speaks for people who do not."""
     for name in headers:
         if name in _FORWARDING or name.startswith("x-forwarded-"):
@@ -177,7 +177,7 @@ def _check_origin(method: str, headers: Headers) -> None:
     """In open mode the Host is a loopback name, and the request does not come from another site's page."""
     host = headers.get("host", "")
     if not is_loopback(_host_name(host)):
-        raise Refusal(
+        raise HttpProblem(
             403,
             "forbidden_host",
             "without keys, the Host must be a loopback name such as localhost",
@@ -191,7 +191,9 @@ def _check_origin(method: str, headers: Headers) -> None:
         origin = headers.get("origin")
         is_ours = site in _OUR_SITES and (origin is None or urlsplit(origin).netloc == host)
     if not is_ours:
-        raise Refusal(403, "cross_site", "a page of another site may not do this", hint="send no Origin, or use a key")
+        raise HttpProblem(
+            403, "cross_site", "a page of another site may not do this", hint="send no Origin, or use a key"
+        )
 
 
 def _host_name(host: str) -> str:
@@ -208,8 +210,8 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _unauthenticated(detail: str) -> Refusal:
-    return Refusal(
+def _unauthenticated(detail: str) -> HttpProblem:
+    return HttpProblem(
         401,
         "unauthenticated",
         detail,
@@ -218,7 +220,7 @@ def _unauthenticated(detail: str) -> Refusal:
     )
 
 
-def needs(role: Role) -> Callable[[Request], Awaitable[Caller]]:
+def require_role(role: Role) -> Callable[[Request], Awaitable[Caller]]:
     """A dependency: the caller, if their role is at least this one."""
 
     async def admitted(request: Request) -> Caller:
@@ -240,4 +242,4 @@ async def _caller(request: Request) -> Any:
 
 
 # For routes that act: their role has been checked by then, so that there is a caller.
-TheCaller = Annotated[Caller, Depends(_caller)]
+CurrentCaller = Annotated[Caller, Depends(_caller)]

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Protocol
 from weakref import WeakValueDictionary
 
-from timeball.api.problems import Refusal
-from timeball.domain.events import Emit, KeyRefused
+from timeball.api.errors import HttpProblem
+from timeball.config.settings import ApiSettings
 from timeball.errors import StoreError
-from timeball.settings import ApiSettings
+from timeball.telemetry.events import Emit, KeyRefused
 
 # Callers who have not been heard of for longest are forgotten first; their buckets would be full by now.
 _MOST_CALLERS = 10_000
@@ -30,7 +30,7 @@ _QUIET_SECONDS = 60.0
 
 
 @dataclass(slots=True)
-class Bucket:
+class TokenBucket:
     """Holds up to *size*, and fills by *rate* a second."""
 
     size: float
@@ -50,19 +50,19 @@ class Bucket:
 
 
 @dataclass(slots=True)
-class _Caller:
-    requests: Bucket
-    body_bytes: Bucket
+class _CallerBuckets:
+    requests: TokenBucket
+    body_bytes: TokenBucket
     under_way: int = 0
 
 
-class Limits:
+class RateLimiter:
     """The buckets of all callers."""
 
     def __init__(self, settings: ApiSettings, monotonic: Callable[[], float]) -> None:
         self._settings = settings
         self._monotonic = monotonic
-        self._callers: OrderedDict[str, _Caller] = OrderedDict()
+        self._callers: OrderedDict[str, _CallerBuckets] = OrderedDict()
 
     def begin(self, name: str) -> None:
         """Count a request that begins; Refusal (429) says when to come again."""
@@ -87,7 +87,7 @@ class Limits:
         """A request has been answered."""
         self._caller(name).under_way -= 1
 
-    def _caller(self, name: str) -> _Caller:
+    def _caller(self, name: str) -> _CallerBuckets:
         found = self._callers.get(name)
         if found is None:
             found = self._callers[name] = self._new_caller()
@@ -95,12 +95,12 @@ class Limits:
         self._callers.move_to_end(name)
         return found
 
-    def _new_caller(self) -> _Caller:
+    def _new_caller(self) -> _CallerBuckets:
         settings, now = self._settings, self._monotonic()
         burst, megabytes = settings.request_burst, settings.megabyte_burst * 1024.0**2
-        return _Caller(
-            Bucket(burst, settings.requests_per_second, burst, now),
-            Bucket(megabytes, settings.megabytes_per_second * 1024.0**2, megabytes, now),
+        return _CallerBuckets(
+            TokenBucket(burst, settings.requests_per_second, burst, now),
+            TokenBucket(megabytes, settings.megabytes_per_second * 1024.0**2, megabytes, now),
         )
 
     def _forget_some(self) -> None:
@@ -112,7 +112,7 @@ class Limits:
             del self._callers[oldest]
 
 
-class Turns:
+class HeavyRequestLimiter:
     """Requests that are much work take turns: one of a caller at a time, and a few in all; the others wait, or are refused."""
 
     def __init__(self) -> None:
@@ -136,25 +136,25 @@ class Turns:
                 del self._waiting[name]
 
 
-class KeyNotes(Protocol):
+class RefusedKeyLog(Protocol):
     """Where refused keys are written down."""
 
     async def note_refused(self, place: str, count: int) -> None: ...
 
 
-class KeyTries:
+class FailedKeyLimiter:
     """Requests and logins that bear no valid key: limited by address, counted, and told.
 
     The log and the audit get one line a minute for each address, with the number of tries since the last, and sixty a minute in
     all: an attacker must not fill them. The metric counts every try.
     """
 
-    def __init__(self, limits: Limits, notes: KeyNotes, emit: Emit, monotonic: Callable[[], float]) -> None:
+    def __init__(self, limits: RateLimiter, notes: RefusedKeyLog, emit: Emit, monotonic: Callable[[], float]) -> None:
         self.limits = limits
         self._notes = notes
         self._emit = emit
         self._monotonic = monotonic
-        self._lines = Bucket(_LINES_A_MINUTE, _LINES_A_MINUTE / 60, _LINES_A_MINUTE, monotonic())
+        self._lines = TokenBucket(_LINES_A_MINUTE, _LINES_A_MINUTE / 60, _LINES_A_MINUTE, monotonic())
         # When an address was told last, and how often it has tried since.
         self._tries: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
@@ -183,9 +183,9 @@ class KeyTries:
         return count if is_due else 0
 
 
-def _too_many(detail: str, wait: float) -> Refusal:
+def _too_many(detail: str, wait: float) -> HttpProblem:
     seconds = max(math.ceil(wait), 1)
-    return Refusal(
+    return HttpProblem(
         429,
         "too_many_requests",
         detail,

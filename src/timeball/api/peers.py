@@ -47,7 +47,7 @@ _ANSWER = struct.Struct("=4B48s5I")
 _ANSWER_SECONDS = 1.0
 
 
-class Peer(Protocol):
+class ConnectionPeer(Protocol):
     """The other end of a connection, as the server that accepted it knows it."""
 
     def is_own_account(self, scope: Scope) -> bool:
@@ -63,13 +63,13 @@ class Peer(Protocol):
         """The cookie of a browser that has shown the local key."""
 
 
-def peer_of(scope: Scope) -> Peer | None:
+def peer_of(scope: Scope) -> ConnectionPeer | None:
     """The other end of a request's connection; None if no server of ours accepted it."""
-    peer: Peer | None = scope.get("state", {}).get(PEER)
+    peer: ConnectionPeer | None = scope.get("state", {}).get(PEER)
     return peer
 
 
-class SameProcess:
+class InProcessPeer:
     """No connection at all: the request is made by a function call in this process."""
 
     def is_own_account(self, _scope: Scope) -> bool:
@@ -90,22 +90,22 @@ class SameProcess:
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class LocalAccess:
     """How one server tells its own account from others: by the kernel, or by its local key if the kernel does not answer."""
 
     local_key: str | None = None
 
-    def connection(self) -> Connection:
+    def connection(self) -> SocketPeer:
         """The other end of a new connection."""
-        return Connection(self)
+        return SocketPeer(self)
 
 
-class Connection:
+class SocketPeer:
     """The other end of one connection to a server; the kernel is asked once."""
 
     __slots__ = ("_access", "_is_own")
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: LocalAccess) -> None:
         self._access = access
         self._is_own: bool | None = None
 

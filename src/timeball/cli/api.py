@@ -1,4 +1,4 @@
-"""`timeball api`: the HTTP API alone, or beside the nodes of `timeball up`."""
+"""`timeball api`: the HTTP API and dashboard in this process."""
 
 from __future__ import annotations
 
@@ -9,16 +9,22 @@ import sys
 from typing import TYPE_CHECKING
 
 from timeball.api.server import ApiServer
-from timeball.cli.nodes import run_on_best_loop, spare_what_stays, supervisor_link, tell_restart, tell_strangers
+from timeball.cli.nodes import (
+    report_restart,
+    report_unknown_settings,
+    run_event_loop,
+    supervisor_link,
+    tune_garbage_collector,
+)
 from timeball.cli.program import load_program, settings_of
-from timeball.dashboard.app import make_front
-from timeball.settings import Settings
-from timeball.telemetry.emitting import make_emit
+from timeball.config.settings import Settings
+from timeball.dashboard.app import make_web_app
+from timeball.runtime import make_server_runtime, open_runtime
+from timeball.telemetry.emitter import make_emit
 from timeball.telemetry.output import queue_standard_output
-from timeball.wiring import front_parts, opened
 
 if TYPE_CHECKING:
-    from timeball.cli.supervised import Link
+    from timeball.cli.nodes import SupervisorLink
 
 _NICENESS = 10
 
@@ -34,23 +40,23 @@ def run_api(reference: str | None, host: str | None, port: int | None) -> None:
         os.nice(_NICENESS)
     given = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
     settings = settings_of(load_program(reference))
-    run_on_best_loop(_serve(settings.model_copy(update=given), link))
+    run_event_loop(_serve(settings.model_copy(update=given), link))
 
 
-async def _serve(settings: Settings, link: Link | None) -> None:
+async def _serve(settings: Settings, link: SupervisorLink | None) -> None:
     emit = make_emit(settings)
     if link is None:
-        tell_strangers(emit)
+        report_unknown_settings(emit)
     else:
-        tell_restart(link, emit)
-    async with opened(settings) as parts:
-        front = front_parts(settings, parts.store, parts.commands, link, emit)
-        server = ApiServer(front, make_front(front))
+        report_restart(link, emit)
+    async with open_runtime(settings) as parts:
+        front = make_server_runtime(settings, parts.store, parts.commands, link, emit)
+        server = ApiServer(front, make_web_app(front))
         await server.open()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, server.stop)
-        spare_what_stays()
+        tune_garbage_collector()
         if link is None:
             _say(f"\n  {await server.greeting()}\n")
         else:

@@ -1,4 +1,4 @@
-"""The options that describe a job, shared by `run`, `jobs create`, `jobs edit`, `jobs duplicate` and `templates`."""
+"""The options that describe or select jobs, shared by several commands."""
 
 from __future__ import annotations
 
@@ -11,8 +11,44 @@ from typing import Annotated, Any
 
 import typer
 
-from timeball.domain.instants import shown
-from timeball.errors import InvalidInput
+from timeball.errors import InvalidInput, quote_text
+
+
+@dataclass(frozen=True)
+class JobFilterFlags:
+    """Which jobs are meant."""
+
+    status: Annotated[
+        str | None, typer.Option("--status", help="active, paused, finished; or states of the latest execution.")
+    ] = None
+    kind: Annotated[str | None, typer.Option("--kind", help="once, every, cron or manual.")] = None
+    handler: Annotated[str | None, typer.Option("--handler", help="The handler's name.")] = None
+    queue: Annotated[str | None, typer.Option("--queue", help="The queue's name.")] = None
+    tag: Annotated[str | None, typer.Option("--tag", help="A tag.")] = None
+    search: Annotated[str | None, typer.Option("--search", help="Part of the name.")] = None
+    payload: Annotated[str | None, typer.Option("--payload", help="Part of the payload, as JSON text.")] = None
+    query: Annotated[
+        str | None, typer.Option("-q", "--query", help="In the language of search: 'queue:mail -tag:test'.")
+    ] = None
+    since: Annotated[str | None, typer.Option("--since", help="Created since: an instant, or a span ago.")] = None
+    until: Annotated[str | None, typer.Option("--until", help="Created up to.")] = None
+
+    def wanted(self) -> dict[str, Any]:
+        """The filter as the API takes it."""
+        found = {
+            "status": self.status,
+            "kind": self.kind,
+            "handler": self.handler,
+            "queue": self.queue,
+            "tag": self.tag,
+            "search": self.search,
+            "payload": self.payload,
+            "q": self.query,
+            "start_date": None if self.since is None else read_moment(self.since, "--since"),
+            "end_date": None if self.until is None else read_moment(self.until, "--until"),
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
 
 Arguments = Annotated[
     list[str] | None,
@@ -24,7 +60,7 @@ PRIORITIES = {"low": 25, "normal": 50, "high": 75, "critical": 100}
 
 
 @dataclass(frozen=True)
-class JobOptions:
+class JobFlags:
     """When and how a job runs."""
 
     cron: Annotated[str | None, typer.Option("--cron", help='A cron expression, such as "0 6 * * *".')] = None
@@ -81,12 +117,12 @@ class JobOptions:
     def _instant(self) -> str | None:
         if self.delay is not None:
             from timeball.clock import SystemClock
-            from timeball.domain.spans import parse_span
+            from timeball.domain.values.wording import parse_duration
 
-            return _stamp(SystemClock().now() + parse_span(self.delay, "--in"))
+            return _utc_text(SystemClock().now() + parse_duration(self.delay, "--in"))
         if self.at is None or self.tz is not None:
             return self.at  # without an offset it is on the clock of --tz, and the API knows best
-        return _stamp(read_moment(self.at, "--at"))
+        return _utc_text(read_moment(self.at, "--at"))
 
     def _payload(self, arguments: Sequence[str]) -> Any:
         if self.payload is None:
@@ -104,7 +140,9 @@ def read_pairs(pairs: Sequence[str], what: str) -> dict[str, Any]:
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not equals or not key:
-            raise InvalidInput(f"{what} has {shown(pair)!r}, expected KEY=VALUE", hint="such as to=a@b.co or count=3")
+            raise InvalidInput(
+                f"{what} has {quote_text(pair)!r}, expected KEY=VALUE", hint="such as to=a@b.co or count=3"
+            )
         found[key] = read_value(text)
     return found
 
@@ -124,14 +162,14 @@ def read_json(text: str) -> Any:
     import orjson
 
     try:
-        return orjson.loads(_content(text))
+        return orjson.loads(_payload_text(text))
     except orjson.JSONDecodeError as error:
         raise InvalidInput(
             f"--payload is no JSON: {error}", field="payload", hint="""such as --payload '{"to": "a@b.co"}'"""
         ) from None
 
 
-def _content(text: str) -> str:
+def _payload_text(text: str) -> str:
     if text == "-":
         return sys.stdin.read()
     if not text.startswith("@"):
@@ -150,7 +188,7 @@ def read_file(file: Path, field: str) -> str:
         raise InvalidInput(f"{file} cannot be read: {why}", field=field, hint=hint) from None
 
 
-def kind_of(value: Any) -> str:
+def json_type(value: Any) -> str:
     """What a JSON value is, without telling it."""
     match value:
         case None:
@@ -173,7 +211,7 @@ def read_priority(text: str) -> int:
         return PRIORITIES[text]
     if not (text.isascii() and text.isdecimal() and int(text[:9]) <= PRIORITIES["critical"]):
         raise InvalidInput(
-            f"--priority is {shown(text)!r}, expected 0 to 100, or {', '.join(PRIORITIES)}", field="priority"
+            f"--priority is {quote_text(text)!r}, expected 0 to 100, or {', '.join(PRIORITIES)}", field="priority"
         )
     return int(text)
 
@@ -181,26 +219,26 @@ def read_priority(text: str) -> int:
 def read_moment(text: str, option: str) -> datetime:
     """An instant as people type it: ISO 8601, on this machine's clock if it has no offset; or a span ago: `2h`."""
     from timeball.clock import SystemClock
-    from timeball.domain.spans import parse_span
+    from timeball.domain.values.wording import parse_duration
 
     try:
         return datetime.fromisoformat(text).astimezone(UTC)
     except ValueError:
         pass
     try:
-        return SystemClock().now() - parse_span(text.removeprefix("-"))
+        return SystemClock().now() - parse_duration(text.removeprefix("-"))
     except InvalidInput:
         raise InvalidInput(
-            f"{option} is {shown(text)!r}, expected an instant such as 2026-11-16T06:00, or a span ago such as 2h",
+            f"{option} is {quote_text(text)!r}, expected an instant such as 2026-11-16T06:00, or a span ago such as 2h",
             field=option,
         ) from None
 
 
 def _seconds(text: str, option: str) -> float:
-    from timeball.domain.spans import parse_span
+    from timeball.domain.values.wording import parse_duration
 
-    return parse_span(text, option).total_seconds()
+    return parse_duration(text, option).total_seconds()
 
 
-def _stamp(instant: datetime) -> str:
+def _utc_text(instant: datetime) -> str:
     return instant.astimezone(UTC).isoformat().replace("+00:00", "Z")

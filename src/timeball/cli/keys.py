@@ -1,4 +1,4 @@
-"""`timeball keys`: API keys made, listed and revoked; on the database itself, for before the first key nobody could ask a server."""
+"""`timeball keys`: create, list and revoke API keys, directly in the database."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from timeball.cli.render import Column, Kind
-from timeball.cli.session import Session, complete, user_name
-from timeball.cli.tree import DatabaseOf, command, listing, noun
+from timeball.cli.output import Column, ColumnKind
+from timeball.cli.session import CliSession, run_async, user_name
+from timeball.cli.tree import DatabaseAppReference, command, command_group, list_command
 
 if TYPE_CHECKING:
-    from timeball.store.keys import ApiKey, Keys
+    from timeball.store.access import ApiKey, ApiKeyStore
 
 T = TypeVar("T")
 
-keys = noun(
+keys = command_group(
     "keys",
     "API keys: who may call. From the first key on, no request is let in without one.",
     ["timeball keys", "timeball keys create --role viewer --name grafana --expires 90d"],
@@ -25,18 +25,18 @@ keys = noun(
 _COLUMNS = [
     Column("id"),
     Column("role"),
-    Column("state", lambda key: "revoked" if key["revoked_at"] else "usable", Kind.STATE),
-    Column("expires", "expires_at", Kind.INSTANT),
-    Column("used", "used_at", Kind.INSTANT),
+    Column("state", lambda key: "revoked" if key["revoked_at"] else "usable", ColumnKind.STATE),
+    Column("expires", "expires_at", ColumnKind.INSTANT),
+    Column("used", "used_at", ColumnKind.INSTANT),
     Column("name"),
 ]
 
 
-@listing(keys, "timeball keys list", "timeball keys list --json")
-def list_keys(session: Session, reference: DatabaseOf = None) -> None:
+@list_command(keys, "timeball keys list", "timeball keys list --json")
+def list_keys(session: CliSession, reference: DatabaseAppReference = None) -> None:
     """List all keys, without their secrets."""
 
-    async def work(ring: Keys) -> list[dict[str, Any]]:
+    async def work(ring: ApiKeyStore) -> list[dict[str, Any]]:
         return [_document(key) for key in await ring.list()]
 
     session.printer.rows(
@@ -46,19 +46,19 @@ def list_keys(session: Session, reference: DatabaseOf = None) -> None:
 
 @command(keys, "create", "timeball keys create --role viewer --name grafana --expires 90d")
 def create_key(
-    session: Session,
+    session: CliSession,
     role: Annotated[str, typer.Option(help="What the key may do: viewer, operator, editor or admin.")],
-    reference: DatabaseOf = None,
+    reference: DatabaseAppReference = None,
     name: Annotated[str | None, typer.Option(help="Whose key it is; stands in the audit.")] = None,
     expires: Annotated[str | None, typer.Option(help="For how long it may be used, such as 90d.")] = None,
     unless_any: Annotated[bool, typer.Option("--unless-any", help="Make none if a usable one exists.")] = False,
 ) -> None:
     """Make an API key. It is shown once. From the first key on, no request is let in without one."""
-    from timeball.domain.spans import parse_span
+    from timeball.domain.values.wording import parse_duration
 
-    span = None if expires is None else parse_span(expires, "--expires")
+    span = None if expires is None else parse_duration(expires, "--expires")
 
-    async def work(ring: Keys) -> tuple[ApiKey, str] | None:
+    async def work(ring: ApiKeyStore) -> tuple[ApiKey, str] | None:
         if unless_any and await ring.any_usable():
             return None
         return await ring.create(role, name or role, span, _entry())
@@ -78,32 +78,32 @@ def create_key(
 
 @command(keys, "revoke", "timeball keys revoke KEY")
 def revoke_key(
-    session: Session,
+    session: CliSession,
     key_id: Annotated[str, typer.Argument(metavar="ID", help="The id that `keys list` shows.")],
-    reference: DatabaseOf = None,
+    reference: DatabaseAppReference = None,
 ) -> None:
     """Let a key open nothing any more."""
 
-    async def work(ring: Keys) -> dict[str, Any]:
+    async def work(ring: ApiKeyStore) -> dict[str, Any]:
         return _document(await ring.revoke(key_id, _entry()))
 
     session.printer.details(_with_keys(reference, work), _COLUMNS)
 
 
-def _with_keys(reference: str | None, work: Callable[[Keys], Awaitable[T]]) -> T:
+def _with_keys(reference: str | None, work: Callable[[ApiKeyStore], Awaitable[T]]) -> T:
     from timeball.cli.program import load_program, settings_of
-    from timeball.store.keys import Keys
-    from timeball.wiring import opened
+    from timeball.runtime import open_runtime
+    from timeball.store.access import ApiKeyStore
 
     async def whole() -> T:
-        async with opened(settings_of(load_program(reference))) as parts:
-            return await work(Keys(parts.store.database, parts.store.jobs))
+        async with open_runtime(settings_of(load_program(reference))) as parts:
+            return await work(ApiKeyStore(parts.store.database))
 
-    return complete(whole())
+    return run_async(whole())
 
 
 def _entry() -> Any:
-    from timeball.commands import Actor
+    from timeball.application.commands.requests import Actor
 
     return Actor(f"cli:{user_name()}").entry
 

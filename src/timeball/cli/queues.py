@@ -1,4 +1,4 @@
-"""`timeball queues`: lines of executions, their depth, pauses and limits."""
+"""`timeball queues`: depth, pauses and limits."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from timeball.cli.render import Column, Kind
-from timeball.cli.session import Session
-from timeball.cli.tree import Reason, command, listing, noun
+from timeball.cli.output import Column, ColumnKind
+from timeball.cli.session import CliSession
+from timeball.cli.tree import Reason, command, command_group, list_command
 from timeball.errors import InvalidInput
 
-queues = noun(
+queues = command_group(
     "queues", "Queues: what waits, what runs, what is held back.", ["timeball queues", "timeball queues pause mail"]
 )
 
@@ -19,43 +19,43 @@ QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's nam
 
 _COLUMNS = [
     Column("name"),
-    Column("state", lambda queue: "paused" if queue["is_paused"] else "active", Kind.STATE),
-    Column("depth", kind=Kind.NUMBER),
-    Column("running", kind=Kind.NUMBER),
-    Column("max running", kind=Kind.NUMBER),
-    Column("oldest", "oldest_at", Kind.INSTANT),
+    Column("state", lambda queue: "paused" if queue["is_paused"] else "active", ColumnKind.STATE),
+    Column("depth", kind=ColumnKind.NUMBER),
+    Column("running", kind=ColumnKind.NUMBER),
+    Column("max running", kind=ColumnKind.NUMBER),
+    Column("oldest", "oldest_at", ColumnKind.INSTANT),
     Column("reason", "pause_reason"),
 ]
 
 
-@listing(queues, "timeball queues", "timeball queues list -o json")
-def list_queues(session: Session) -> None:
+@list_command(queues, "timeball queues", "timeball queues list -o json")
+def list_queues(session: CliSession) -> None:
     """List the queues that have something ready or running, a pause or a limit."""
     found = session.talk(lambda client: client.queues.list())
     session.printer.rows(found, _COLUMNS, empty="no queue has anything waiting or running")
 
 
 @command(queues, "show", "timeball queues show mail")
-def show_queue(session: Session, queue: QueueName) -> None:
+def show_queue(session: CliSession, queue: QueueName) -> None:
     """Show one queue."""
     session.printer.details(session.talk(lambda client: client.queues.get(queue)), _COLUMNS)
 
 
 @command(queues, "pause", 'timeball queues pause mail --reason "mail server down"')
-def pause_queue(session: Session, queue: QueueName, reason: Reason = None) -> None:
+def pause_queue(session: CliSession, queue: QueueName, reason: Reason = None) -> None:
     """Let nothing of a queue be claimed; what runs goes on."""
     session.printer.details(session.talk(lambda client: client.queues.pause(queue, reason)), _COLUMNS)
 
 
 @command(queues, "resume", "timeball queues resume mail")
-def resume_queue(session: Session, queue: QueueName, reason: Reason = None) -> None:
+def resume_queue(session: CliSession, queue: QueueName, reason: Reason = None) -> None:
     """Let a paused queue go on."""
     session.printer.details(session.talk(lambda client: client.queues.resume(queue, reason)), _COLUMNS)
 
 
 @command(queues, "limit", "timeball queues limit mail 10", "timeball queues limit mail none")
 def limit_queue(
-    session: Session,
+    session: CliSession,
     queue: QueueName,
     number: Annotated[str, typer.Argument(metavar="N|none", help="How many may run together; none takes it away.")],
     reason: Reason = None,
@@ -67,7 +67,7 @@ def limit_queue(
 
 @command(queues, "purge", "timeball queues purge mail --confirm mail")
 def purge_queue(
-    session: Session,
+    session: CliSession,
     queue: QueueName,
     confirm: Annotated[str | None, typer.Option("--confirm", help="The queue's name once more.")] = None,
     reason: Reason = None,

@@ -1,10 +1,4 @@
-"""How a command talks: to the server named by `--url` or TIMEBALL_URL, or to the API in this very process.
-
-Without a server the database of the environment is opened and the API is called in process, by an administrator whose name
-is that of the user: the same rules and the same audit, with no socket in between. One code path, whatever is behind it.
-
-    paused = session.talk(lambda client: client.jobs.pause("nightly"))
-"""
+"""The client and printer of a command: a server named by `--url` or TIMEBALL_URL, or the API in this process."""
 
 from __future__ import annotations
 
@@ -15,21 +9,22 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from timeball.cli.render import Output, Printer, TimeStyle
+from timeball.cli.output import OutputFormat, Printer, TimeStyle
 
 if TYPE_CHECKING:
     from timeball.client import AsyncClient
-    from timeball.settings import Settings
+    from timeball.config.settings import Settings
+
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Session:
+class CliSession:
     """What every command is given: somebody to talk to, and a way to print."""
 
     url: str | None = None
-    output: Output | None = None
+    output: OutputFormat | None = None
     times: TimeStyle | None = None
 
     @cached_property
@@ -44,7 +39,7 @@ class Session:
             async with self.connected(settings) as client:
                 return await work(client)
 
-        return complete(whole())
+        return run_async(whole())
 
     @asynccontextmanager
     async def connected(self, settings: Settings | None = None) -> AsyncIterator[AsyncClient]:
@@ -55,9 +50,9 @@ class Session:
                 yield client
             return
         from timeball.client import AsyncClient
-        from timeball.client.faces import check_server
+        from timeball.client.clients import check_server_url
 
-        check_server(url, "--url" if self.url else "TIMEBALL_URL")
+        check_server_url(url, "--url" if self.url else "TIMEBALL_URL")
         async with AsyncClient(url, _local_key(url)) as client:
             yield client
 
@@ -66,9 +61,9 @@ def _local_key(url: str) -> str | None:
     """The local key of a server on this machine, unless the environment names another key."""
     if os.environ.get("TIMEBALL_API_KEY"):
         return None
+    from timeball.config.local_key import find_local_key
+    from timeball.config.settings import load_settings
     from timeball.errors import SettingsError
-    from timeball.local_key import find_local_key
-    from timeball.settings import load_settings
 
     try:
         return find_local_key(url, load_settings().data_dir)
@@ -80,27 +75,26 @@ def _local_key(url: str) -> str | None:
 @asynccontextmanager
 async def _in_process(settings: Settings | None) -> AsyncIterator[AsyncClient]:
     from timeball.api.app import make_api
-    from timeball.api.auth import Caller, Role, Trusting
-    from timeball.api.background import OperationLoop
-    from timeball.cli.errands import working_off
-    from timeball.cli.place import at_hand
+    from timeball.api.auth import Caller, Role, TrustedAuthenticator
+    from timeball.api.server import OperationLoop
+    from timeball.cli.program import resolve_database
     from timeball.client import AsyncClient
-    from timeball.client.in_process import InProcessTransport
-    from timeball.settings import load_settings
-    from timeball.wiring import front_parts, opened
+    from timeball.client.in_process import InProcessTransport, with_operation_loop
+    from timeball.config.settings import load_settings
+    from timeball.runtime import make_server_runtime, open_runtime
 
-    settings = at_hand(settings or load_settings())
-    async with opened(settings) as parts:
-        gate = Trusting(Caller(f"cli:{user_name()}", Role.ADMIN))
-        app = make_api(front_parts(settings, parts.store, parts.commands), gate)
+    settings = resolve_database(settings or load_settings())
+    async with open_runtime(settings) as parts:
+        gate = TrustedAuthenticator(Caller(f"cli:{user_name()}", Role.ADMIN))
+        app = make_api(make_server_runtime(settings, parts.store, parts.commands), gate)
         async with (
-            working_off(app, OperationLoop(parts.commands, parts.store.env.new_id())) as served,
+            with_operation_loop(app, OperationLoop(parts.commands, parts.store.env.new_id())) as served,
             AsyncClient("http://localhost", transport=InProcessTransport(served)) as client,
         ):
             yield client
 
 
-def complete(work: Coroutine[Any, Any, T]) -> T:
+def run_async(work: Coroutine[Any, Any, T]) -> T:
     """What comes of a coroutine, in an event loop of its own; a command that only shows its help needs none."""
     import asyncio
 
@@ -115,3 +109,13 @@ def user_name() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a container may run as a number that has no name
         return str(os.getuid())
+
+
+async def take(items: Any, number: int) -> list[Any]:
+    """The first items of a list that may be endless."""
+    found: list[Any] = []
+    async for item in items:
+        found.append(item)
+        if len(found) >= number:
+            break
+    return found

@@ -1,4 +1,4 @@
-"""`timeball templates`: jobs to make more of."""
+"""`timeball templates`: jobs to create other jobs from."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from timeball.cli.job_options import Arguments, JobOptions, read_pairs
-from timeball.cli.jobs import DETAILS as JOB_DETAILS
-from timeball.cli.jobs import first
-from timeball.cli.render import Column, Kind
-from timeball.cli.session import Session
-from timeball.cli.tree import Limit, Yes, command, listing, noun
+from timeball.cli.job_options import Arguments, JobFlags, read_pairs
+from timeball.cli.jobs import JOB_DETAILS
+from timeball.cli.output import Column, ColumnKind
+from timeball.cli.session import CliSession, take
+from timeball.cli.tree import Limit, Yes, command, command_group, list_command
 
 if TYPE_CHECKING:
     from timeball.client import AsyncClient
 
-templates = noun(
+templates = command_group(
     "templates",
     "Templates: jobs to make more of.",
     ["timeball templates", "timeball templates use welcome to=a@b.co --in 10m"],
@@ -29,33 +28,39 @@ _COLUMNS = [
     Column("handler", "job.handler"),
     Column("variables"),
     Column("description"),
-    Column("updated", "updated_at", Kind.INSTANT),
+    Column("updated", "updated_at", ColumnKind.INSTANT),
 ]
-_DETAILS = [Column("id"), *_COLUMNS, Column("job"), Column("version"), Column("created", "created_at", Kind.INSTANT)]
+_DETAILS = [
+    Column("id"),
+    *_COLUMNS,
+    Column("job"),
+    Column("version"),
+    Column("created", "created_at", ColumnKind.INSTANT),
+]
 
 
-@listing(templates, "timeball templates list")
-def list_templates(session: Session, limit: Limit = 50) -> None:
+@list_command(templates, "timeball templates list")
+def list_templates(session: CliSession, limit: Limit = 50) -> None:
     """List the templates."""
 
     async def look(client: AsyncClient) -> list[Any]:
-        return await first(client.templates.iterate(limit=min(limit, 200)), limit)
+        return await take(client.templates.iterate(limit=min(limit, 200)), limit)
 
     session.printer.rows(session.talk(look), _COLUMNS, empty="no templates yet")
 
 
 @command(templates, "show", "timeball templates show welcome")
-def show_template(session: Session, template: TemplateRef) -> None:
+def show_template(session: CliSession, template: TemplateRef) -> None:
     """Show one template."""
     session.printer.details(session.talk(lambda client: client.templates.get(template)), _DETAILS)
 
 
 @command(templates, "create", "timeball templates create greeting test.echo to={{to}} --queue mail")
 def create_template(
-    session: Session,
+    session: CliSession,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name.")],
     handler: Annotated[str, typer.Argument(metavar="HANDLER", help="What runs.")],
-    options: JobOptions,
+    options: JobFlags,
     arguments: Arguments = None,
 ) -> None:
     """Keep a job as a template; `{{name}}` in its payload is filled in when it is used."""
@@ -71,9 +76,9 @@ def create_template(
     templates, "edit", "timeball templates edit welcome --queue slow", "timeball templates edit welcome --rename hello"
 )
 def edit_template(
-    session: Session,
+    session: CliSession,
     template: TemplateRef,
-    options: JobOptions,
+    options: JobFlags,
     rename: Annotated[str | None, typer.Option("--rename", help="Another name.")] = None,
 ) -> None:
     """Change a template; jobs that were made of it stay as they are."""
@@ -93,7 +98,7 @@ def edit_template(
 
 
 @command(templates, "delete", "timeball templates delete welcome --yes")
-def delete_template(session: Session, template: TemplateRef, yes: Yes = False) -> None:
+def delete_template(session: CliSession, template: TemplateRef, yes: Yes = False) -> None:
     """Delete a template; the jobs that were made of it stay."""
     session.printer.confirm(f"Delete the template {template}?", yes=yes)
     session.talk(lambda client: client.templates.delete(template))
@@ -104,9 +109,9 @@ def delete_template(session: Session, template: TemplateRef, yes: Yes = False) -
     templates, "use", "timeball templates use welcome to=a@b.co", "timeball templates use welcome to=a@b.co --in 10m"
 )
 def use_template(
-    session: Session,
+    session: CliSession,
     template: TemplateRef,
-    options: JobOptions,
+    options: JobFlags,
     variables: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="What stands for the {{name}}s.")
     ] = None,

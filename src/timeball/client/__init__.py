@@ -1,7 +1,10 @@
 """The HTTP API from Python: `Client` for programs that wait, `AsyncClient` for coroutines."""
 
-from timeball.client.calls import Page
-from timeball.client.faces import AsyncClient, Client
-from timeball.client.streams import Event
+from timeball.config.extras import explain_missing_extra
+
+with explain_missing_extra():
+    from timeball.client.clients import AsyncClient, Client
+    from timeball.client.events import Event
+    from timeball.client.requests import Page
 
 __all__ = ["AsyncClient", "Client", "Event", "Page"]

@@ -1,22 +1,56 @@
-"""The API without a socket: a transport that calls an ASGI application in this process, and streams what it answers.
-
-(The one that comes with httpx waits for the end of an answer; a stream of events has none.)
-"""
+"""The API in this process: an httpx transport that calls an ASGI application, and bulk operations carried out."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from typing import Any
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from timeball.api.peers import PEER, SameProcess
+from timeball.api.peers import PEER, InProcessPeer
+
+if TYPE_CHECKING:
+    from timeball.api.server import OperationLoop
+
+
+# Operations without a server: who waits for one in this process works it off.
+
+_OPERATIONS_PATH = "/api/v1/operations/"
+
+
+@asynccontextmanager
+async def with_operation_loop(app: AsgiApp, loop: OperationLoop) -> AsyncIterator[AsgiApp]:
+    """*app*, and *loop* beside it as soon as somebody asks after an operation.
+
+    Not before: a command that does not wait must not begin what it would leave half done, held by nobody.
+    """
+    work: list[asyncio.Task[None]] = []
+
+    async def asked(scope: Any, receive: Any, send: Any) -> None:
+        if not work and scope["path"].startswith(_OPERATIONS_PATH):
+            work.append(asyncio.create_task(loop.run()))
+        await app(scope, receive, send)
+
+    try:
+        yield asked
+    finally:
+        for task in work:
+            task.cancel()
+        await asyncio.gather(*work, return_exceptions=True)
+
+
+# The API without a socket: a transport that calls an ASGI application in this process, and streams what it answers.
+#
+# (The one that comes with httpx waits for the end of an answer; a stream of events has none.)
 
 Message = MutableMapping[str, Any]
 AsgiApp = Callable[
     [MutableMapping[str, Any], Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]
 ]
+
+
 # How far an application may be ahead of whoever reads its answer.
 _MESSAGES_AHEAD = 16
 
@@ -48,7 +82,7 @@ def _scope(request: httpx.Request) -> dict[str, Any]:
         "server": (request.url.host, request.url.port),
         "client": ("127.0.0.1", 0),
         "root_path": "",
-        "state": {PEER: SameProcess()},
+        "state": {PEER: InProcessPeer()},
     }
 
 

@@ -1,50 +1,73 @@
-"""Jobs, as calls."""
+"""`client.jobs` and `client.templates`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Unpack
 
-from timeball.client.calls import Call, Page, a, a_page, at, get, nothing, post, raw, spelled
-from timeball.client.models import (
+from timeball.client.executions import parse_bulk_result
+from timeball.client.requests import (
+    ApiRequest,
+    ClientType,
+    DownloadMethod,
+    IterateMethod,
+    Method,
+    Page,
+    Resource,
+    encode_value,
+    get,
+    parse_model,
+    parse_nothing,
+    parse_page,
+    path_of,
+    post,
+    raw_content,
+)
+from timeball.client.types import (
     BulkCreated,
     BulkResult,
     ChangedJob,
     CreatedJob,
     Execution,
     ExecutionDetails,
+    ExecutionFilterParams,
     ExecutionIds,
     Explanation,
     FireTimes,
     Job,
+    JobFilterParams,
+    JobOptionParams,
+    JobParams,
+    Moment,
     Operation,
     Revision,
     SyncResult,
+    Template,
+    WrittenTemplate,
 )
-from timeball.client.operations import what_came_of_many
-from timeball.client.verbs import Download, Face, Group, Verb, Walk
-from timeball.client.wishes import ExecutionSearch, JobChanges, JobFields, JobSearch, Moment
+
+# Jobs, as calls.
 
 ExportFormat = Literal["csv", "jsonl", "json"]
 
 
-def create(handler: str, name: str | None = None, **fields: Unpack[JobChanges]) -> Call[CreatedJob]:
+def create(handler: str, name: str | None = None, **fields: Unpack[JobOptionParams]) -> ApiRequest[CreatedJob]:
     """Create a job: once (`scheduled_at`), every (`interval_seconds`), cron (`schedule`); without any of these a named
     job waits to be triggered, and one without a name runs at once."""
-    wish = {"handler": handler, **_wish(fields)}
-    return post("/jobs", a(CreatedJob), wish if name is None else {**wish, "name": name})
+    wish = {"handler": handler, **_encode_fields(fields)}
+    return post("/jobs", parse_model(CreatedJob), wish if name is None else {**wish, "name": name})
 
 
 def create_many(
     jobs: Sequence[Mapping[str, Any]], mode: Literal["all_or_nothing", "per_item"] = "all_or_nothing"
-) -> Call[BulkCreated]:
+) -> ApiRequest[BulkCreated]:
     """Create up to 10,000 jobs; all or none of them, unless `mode="per_item"`."""
-    return post("/jobs/bulk", a(BulkCreated), {"jobs": [_wish(job) for job in jobs], "mode": mode})
+    return post("/jobs/bulk", parse_model(BulkCreated), {"jobs": [_encode_fields(job) for job in jobs], "mode": mode})
 
 
-def fetch(job: str) -> Call[Job]:
+def fetch(job: str) -> ApiRequest[Job]:
     """The job of an id or name."""
-    return get(at("jobs", job), a(Job))
+    return get(path_of("jobs", job), parse_model(Job))
 
 
 def search(
@@ -53,90 +76,94 @@ def search(
     limit: int | None = None,
     cursor: str | None = None,
     include: Literal["total"] | None = None,
-    **wanted: Unpack[JobSearch],
-) -> Call[Page[Job]]:
+    **wanted: Unpack[JobFilterParams],
+) -> ApiRequest[Page[Job]]:
     """Jobs that match; *q* is the language of search: `status:paused queue:mail -tag:test`."""
-    return get("/jobs", a_page(Job), sort=sort, limit=limit, cursor=cursor, include=include, **wanted)
+    return get("/jobs", parse_page(Job), sort=sort, limit=limit, cursor=cursor, include=include, **wanted)
 
 
 def update(
-    job: str, version: int | None = None, reason: str | None = None, **fields: Unpack[JobFields]
-) -> Call[ChangedJob]:
+    job: str, version: int | None = None, reason: str | None = None, **fields: Unpack[JobParams]
+) -> ApiRequest[ChangedJob]:
     """Change the given fields of a job; Conflict if *version* is given and not its version any more."""
     headers = {} if version is None else {"If-Match": f'"{version}"'}
-    return Call("PATCH", at("jobs", job), a(ChangedJob), body=_wish(fields), headers=headers).having(reason=reason)
+    return ApiRequest(
+        "PATCH", path_of("jobs", job), parse_model(ChangedJob), body=_encode_fields(fields), headers=headers
+    ).with_params(reason=reason)
 
 
-def delete(job: str, version: int | None = None, reason: str | None = None) -> Call[None]:
+def delete(job: str, version: int | None = None, reason: str | None = None) -> ApiRequest[None]:
     """Take a job out of service: what waits is cancelled, its name is free again, its history stays."""
     headers = {} if version is None else {"If-Match": f'"{version}"'}
-    return Call("DELETE", at("jobs", job), nothing, headers=headers).having(reason=reason)
+    return ApiRequest("DELETE", path_of("jobs", job), parse_nothing, headers=headers).with_params(reason=reason)
 
 
-def pause(job: str, until: Moment | None = None, reason: str | None = None) -> Call[Job]:
+def pause(job: str, until: Moment | None = None, reason: str | None = None) -> ApiRequest[Job]:
     """Let nothing of a job start until it is resumed, by hand or at *until*."""
-    return post(at("jobs", job, "pause"), a(Job), {"until": until, "reason": reason})
+    return post(path_of("jobs", job, "pause"), parse_model(Job), {"until": until, "reason": reason})
 
 
-def resume(job: str, reason: str | None = None) -> Call[Job]:
+def resume(job: str, reason: str | None = None) -> ApiRequest[Job]:
     """Let a paused job go on from now."""
-    return post(at("jobs", job, "resume"), a(Job), {"reason": reason})
+    return post(path_of("jobs", job, "resume"), parse_model(Job), {"reason": reason})
 
 
 def trigger(
     job: str, payload: Any = None, reason: str | None = None, *, wait: str | None = None, unchecked: bool = False
-) -> Call[ExecutionDetails]:
+) -> ApiRequest[ExecutionDetails]:
     """Run a job now, beside its schedule; with another payload, if one is given.
 
     With *wait*, such as `30s`, the answer comes when it has ended, or when the wait is over.
     """
     body = {"payload": payload, "reason": reason, "unchecked": unchecked}
-    return post(at("jobs", job, "trigger"), a(ExecutionDetails), body, wait=wait)
+    return post(path_of("jobs", job, "trigger"), parse_model(ExecutionDetails), body, wait=wait)
 
 
-def cancel(job: str, reason: str | None = None) -> Call[ExecutionDetails]:
+def cancel(job: str, reason: str | None = None) -> ApiRequest[ExecutionDetails]:
     """Cancel the execution of a job that runs, or else waits."""
-    return post(at("jobs", job, "cancel"), a(ExecutionDetails), {"reason": reason})
+    return post(path_of("jobs", job, "cancel"), parse_model(ExecutionDetails), {"reason": reason})
 
 
 def retry(
     job: str, payload: Any = None, reason: str | None = None, *, wait: str | None = None, unchecked: bool = False
-) -> Call[ExecutionDetails]:
+) -> ApiRequest[ExecutionDetails]:
     """Run the last ended execution of a job again, as a new one; *wait* as for `trigger`."""
     body = {"payload": payload, "reason": reason, "unchecked": unchecked}
-    return post(at("jobs", job, "retry"), a(ExecutionDetails), body, wait=wait)
+    return post(path_of("jobs", job, "retry"), parse_model(ExecutionDetails), body, wait=wait)
 
 
-def duplicate(job: str, **fields: Unpack[JobFields]) -> Call[CreatedJob]:
+def duplicate(job: str, **fields: Unpack[JobParams]) -> ApiRequest[CreatedJob]:
     """Create a copy of a job, with other values for the given fields."""
-    return Call("POST", at("jobs", job, "duplicate"), a(CreatedJob), body=_wish(fields))
+    return ApiRequest("POST", path_of("jobs", job, "duplicate"), parse_model(CreatedJob), body=_encode_fields(fields))
 
 
-def backfill(job: str, start: Moment, end: Moment, reason: str | None = None) -> Call[ExecutionIds]:
+def backfill(job: str, start: Moment, end: Moment, reason: str | None = None) -> ApiRequest[ExecutionIds]:
     """Run a job once for every occurrence that its schedule names after *start*, up to and with *end*."""
-    return post(at("jobs", job, "backfill"), a(ExecutionIds), {"start": start, "end": end, "reason": reason})
+    return post(
+        path_of("jobs", job, "backfill"), parse_model(ExecutionIds), {"start": start, "end": end, "reason": reason}
+    )
 
 
-def next_times(job: str, count: int = 10) -> Call[FireTimes]:
+def next_times(job: str, count: int = 10) -> ApiRequest[FireTimes]:
     """When a job runs next, with the changes of the clock marked."""
-    return get(at("jobs", job, "next"), a(FireTimes), count=count)
+    return get(path_of("jobs", job, "next"), parse_model(FireTimes), count=count)
 
 
 def list_executions(
-    job: str, *, limit: int | None = None, cursor: str | None = None, **wanted: Unpack[ExecutionSearch]
-) -> Call[Page[Execution]]:
+    job: str, *, limit: int | None = None, cursor: str | None = None, **wanted: Unpack[ExecutionFilterParams]
+) -> ApiRequest[Page[Execution]]:
     """The executions of a job, the latest first."""
-    return get(at("jobs", job, "executions"), a_page(Execution), limit=limit, cursor=cursor, **wanted)
+    return get(path_of("jobs", job, "executions"), parse_page(Execution), limit=limit, cursor=cursor, **wanted)
 
 
-def explain(job: str) -> Call[Explanation]:
+def explain(job: str) -> ApiRequest[Explanation]:
     """Why a job does not run: told of what of it runs, or else waits, or else of the job itself."""
-    return get(at("jobs", job, "explain"), a(Explanation))
+    return get(path_of("jobs", job, "explain"), parse_model(Explanation))
 
 
-def list_revisions(job: str, *, limit: int | None = None, cursor: str | None = None) -> Call[Page[Revision]]:
+def list_revisions(job: str, *, limit: int | None = None, cursor: str | None = None) -> ApiRequest[Page[Revision]]:
     """Who changed what of a job, when and why, the latest first."""
-    return get(at("jobs", job, "revisions"), a_page(Revision), limit=limit, cursor=cursor)
+    return get(path_of("jobs", job, "revisions"), parse_page(Revision), limit=limit, cursor=cursor)
 
 
 def bulk(
@@ -147,7 +174,7 @@ def bulk(
     reason: str | None = None,
     dry_run: bool = False,
     expected_count: int | None = None,
-) -> Call[BulkResult | Operation]:
+) -> ApiRequest[BulkResult | Operation]:
     """Do the same to many jobs, up to 500 named by *ids* or all that a filter finds.
 
     Of up to 500 the answer tells what came of each; more become an Operation, whose end `operations.wait` awaits.
@@ -159,17 +186,17 @@ def bulk(
         "dry_run": dry_run,
         "expected_count": expected_count,
     }
-    return post(at("jobs", "bulk", action), what_came_of_many(), body)
+    return post(path_of("jobs", "bulk", action), parse_bulk_result(), body)
 
 
-def export(format: ExportFormat = "csv", bom: bool = False, **wanted: Unpack[JobSearch]) -> Call[bytes]:
+def export(format: ExportFormat = "csv", bom: bool = False, **wanted: Unpack[JobFilterParams]) -> ApiRequest[bytes]:
     """All jobs that match, as CSV, JSON lines or one JSON list; *bom* begins a CSV with a byte order mark."""
-    return get("/jobs/export", raw, format=format, bom=bom or None, **wanted)
+    return get("/jobs/export", raw_content, format=format, bom=bom or None, **wanted)
 
 
-def calendar(job: str, days: int | None = None) -> Call[bytes]:
+def calendar(job: str, days: int | None = None) -> ApiRequest[bytes]:
     """When a job is to run next, as an iCalendar file."""
-    return get(at("jobs", job, "calendar.ics"), raw, days=days)
+    return get(path_of("jobs", job, "calendar.ics"), raw_content, days=days)
 
 
 def sync(
@@ -179,41 +206,107 @@ def sync(
     prune: bool = False,
     dry_run: bool = False,
     reason: str | None = None,
-) -> Call[SyncResult]:
+) -> ApiRequest[SyncResult]:
     """Make the jobs of these names what is declared here; with *dry_run*, only tell what would change."""
-    body = {"jobs": [_wish(job) for job in jobs], "declared_by": declared_by, "prune": prune, "dry_run": dry_run}
-    return post("/jobs/sync", a(SyncResult), body | {"reason": reason})
+    body = {
+        "jobs": [_encode_fields(job) for job in jobs],
+        "declared_by": declared_by,
+        "prune": prune,
+        "dry_run": dry_run,
+    }
+    return post("/jobs/sync", parse_model(SyncResult), body | {"reason": reason})
 
 
-def _wish(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _encode_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields as they are sent; None is sent too, for it takes something away."""
-    return {name: spelled(value) for name, value in fields.items()}
+    return {name: encode_value(value) for name, value in fields.items()}
 
 
-class Jobs(Group[Face]):
+class JobsApi(Resource[ClientType]):
     """What can be done with jobs."""
 
-    create = Verb(create)
-    create_many = Verb(create_many)
-    get = Verb(fetch)
-    list = Verb(search)
-    iterate = Walk(search)
-    update = Verb(update)
-    delete = Verb(delete)
-    pause = Verb(pause)
-    resume = Verb(resume)
-    trigger = Verb(trigger)
-    cancel = Verb(cancel)
-    retry = Verb(retry)
-    duplicate = Verb(duplicate)
-    backfill = Verb(backfill)
-    next = Verb(next_times)
-    executions = Verb(list_executions)
-    iterate_executions = Walk(list_executions)
-    explain = Verb(explain)
-    revisions = Verb(list_revisions)
-    iterate_revisions = Walk(list_revisions)
-    bulk = Verb(bulk)
-    export = Download(export)
-    calendar = Verb(calendar)
-    sync = Verb(sync)
+    create = Method(create)
+    create_many = Method(create_many)
+    get = Method(fetch)
+    list = Method(search)
+    iterate = IterateMethod(search)
+    update = Method(update)
+    delete = Method(delete)
+    pause = Method(pause)
+    resume = Method(resume)
+    trigger = Method(trigger)
+    cancel = Method(cancel)
+    retry = Method(retry)
+    duplicate = Method(duplicate)
+    backfill = Method(backfill)
+    next = Method(next_times)
+    executions = Method(list_executions)
+    iterate_executions = IterateMethod(list_executions)
+    explain = Method(explain)
+    revisions = Method(list_revisions)
+    iterate_revisions = IterateMethod(list_revisions)
+    bulk = Method(bulk)
+    export = DownloadMethod(export)
+    calendar = Method(calendar)
+    sync = Method(sync)
+
+
+# Templates, as calls.
+
+
+def search_templates(*, limit: int | None = None, cursor: str | None = None) -> ApiRequest[Page[Template]]:
+    """The templates there are."""
+    return get("/templates", parse_page(Template), limit=limit, cursor=cursor)
+
+
+def fetch_template(template: str) -> ApiRequest[Template]:
+    """The template of an id or name."""
+    return get(path_of("templates", template), parse_model(Template))
+
+
+def create_template(name: str, job: Mapping[str, Any], description: str | None = None) -> ApiRequest[WrittenTemplate]:
+    """Keep a job as a template; `{{name}}` in its payload is filled in when it is used."""
+    return post(
+        "/templates",
+        parse_model(WrittenTemplate),
+        {"name": name, "job": _encode_template_fields(job), "description": description},
+    )
+
+
+def update_template(template: str, version: int | None = None, **changes: Any) -> ApiRequest[WrittenTemplate]:
+    """Change the given fields of a template (name, description, job); `job` is replaced as a whole."""
+    headers = {} if version is None else {"If-Match": f'"{version}"'}
+    return ApiRequest(
+        "PATCH", path_of("templates", template), parse_model(WrittenTemplate), body=changes, headers=headers
+    )
+
+
+def delete_template(template: str) -> ApiRequest[None]:
+    """Delete a template; the jobs that were made of it stay."""
+    return ApiRequest("DELETE", path_of("templates", template), parse_nothing)
+
+
+def use_template(
+    template: str, variables: Mapping[str, Any] | None = None, **overrides: Unpack[JobParams]
+) -> ApiRequest[CreatedJob]:
+    """Make a job of a template, with values for its variables and other values for the given fields."""
+    body: dict[str, Any] = dict(_encode_template_fields(overrides))
+    if variables is not None:
+        body["variables"] = dict(variables)
+    return ApiRequest("POST", path_of("templates", template, "use"), parse_model(CreatedJob), body=body)
+
+
+def _encode_template_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: encode_value(value) for name, value in fields.items()}
+
+
+class TemplatesApi(Resource[ClientType]):
+    """What can be done with templates."""
+
+    list = Method(search_templates)
+    iterate = IterateMethod(search_templates)
+    get = Method(fetch_template)
+    create = Method(create_template)
+    update = Method(update_template)
+    delete = Method(delete_template)
+    use = Method(use_template)

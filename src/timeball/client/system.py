@@ -1,61 +1,298 @@
-"""The system as a whole, as calls."""
+"""`client.queues`, `workers`, `handlers`, `schedules`, `time` and `system`."""
 
 from __future__ import annotations
 
-from timeball.client.calls import Call, Page, a, a_page, get, many
-from timeball.client.models import AuditRecord, Concern, Diagnosis, Health, Metrics, Series, Stats
-from timeball.client.verbs import Face, Group, Verb, Walk
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from timeball.client.requests import (
+    ApiRequest,
+    ClientType,
+    IterateMethod,
+    Method,
+    Page,
+    Resource,
+    get,
+    parse_list,
+    parse_model,
+    parse_page,
+    path_of,
+    post,
+    raw_content,
+)
+from timeball.client.types import (
+    AuditRecord,
+    Collision,
+    Concern,
+    Diagnosis,
+    FireTimes,
+    Forecast,
+    Handler,
+    HandlerCheck,
+    Health,
+    Metrics,
+    Moment,
+    Node,
+    Purged,
+    Queue,
+    Series,
+    Stats,
+    Suggestions,
+    Timeline,
+)
+
+# Queues, nodes, handlers, and schedules to look at, as calls.
 
 
-def health() -> Call[Health]:
+def list_queues() -> ApiRequest[list[Queue]]:
+    """Queues that have something ready or running, a pause or a limit, by name: the first 200."""
+    return get("/queues", parse_list(Queue), limit=200)
+
+
+def fetch_queue(name: str) -> ApiRequest[Queue]:
+    """One queue; one that nobody has used yet is simply empty."""
+    return get(path_of("queues", name), parse_model(Queue))
+
+
+def pause_queue(name: str, reason: str | None = None) -> ApiRequest[Queue]:
+    """Let nothing of a queue be claimed; what runs goes on."""
+    return post(path_of("queues", name, "pause"), parse_model(Queue), {"reason": reason})
+
+
+def resume_queue(name: str, reason: str | None = None) -> ApiRequest[Queue]:
+    """Let a paused queue go on."""
+    return post(path_of("queues", name, "resume"), parse_model(Queue), {"reason": reason})
+
+
+def limit_queue(name: str, max_running: int | None, reason: str | None = None) -> ApiRequest[Queue]:
+    """Let at most so many executions of a queue run together; None takes the limit away."""
+    body: dict[str, Any] = {"max_running": max_running}
+    return ApiRequest(
+        "PATCH",
+        path_of("queues", name),
+        parse_model(Queue),
+        body=body if reason is None else {**body, "reason": reason},
+    )
+
+
+def purge_queue(name: str, *, confirm: str, reason: str | None = None) -> ApiRequest[Purged]:
+    """Cancel everything that is queued there and has not begun; *confirm* is the queue's name once more."""
+    return post(path_of("queues", name, "purge"), parse_model(Purged), {"confirm": confirm, "reason": reason})
+
+
+class QueuesApi(Resource[ClientType]):
+    """What can be done with queues."""
+
+    list = Method(list_queues)
+    get = Method(fetch_queue)
+    pause = Method(pause_queue)
+    resume = Method(resume_queue)
+    limit = Method(limit_queue)
+    purge = Method(purge_queue)
+
+
+def list_workers() -> ApiRequest[list[Node]]:
+    """The workers that are believed alive."""
+    return get("/workers", parse_list(Node))
+
+
+def list_schedulers() -> ApiRequest[list[Node]]:
+    """The schedulers that are believed alive."""
+    return get("/schedulers", parse_list(Node))
+
+
+def fetch_node(node_id: str) -> ApiRequest[Node]:
+    """One worker or scheduler."""
+    return get(path_of("workers", node_id), parse_model(Node))
+
+
+def drain_node(node_id: str, reason: str | None = None) -> ApiRequest[Node]:
+    """Ask a worker or scheduler to finish what it runs, take nothing more, and end."""
+    return post(path_of("workers", node_id, "drain"), parse_model(Node), {"reason": reason})
+
+
+class WorkersApi(Resource[ClientType]):
+    """What can be done with workers and schedulers."""
+
+    list = Method(list_workers)
+    schedulers = Method(list_schedulers)
+    get = Method(fetch_node)
+    drain = Method(drain_node)
+
+
+def search_handlers(*, limit: int | None = None, cursor: str | None = None) -> ApiRequest[Page[Handler]]:
+    """Every handler in the box, of installed packages, and that workers have or have published; with what it takes."""
+    return get("/handlers", parse_page(Handler), limit=limit, cursor=cursor)
+
+
+def fetch_handler(name: str) -> ApiRequest[Handler]:
+    """One handler."""
+    return get(path_of("handlers", name), parse_model(Handler))
+
+
+def check_handlers(handlers: Sequence[Mapping[str, Any]], cursor: str | None = None) -> ApiRequest[HandlerCheck]:
+    """Which stored payloads do not fit other schemas: each of *handlers* has a `name` and a `payload_schema`."""
+    return post("/handlers/check", parse_model(HandlerCheck), {"handlers": list(handlers), "cursor": cursor})
+
+
+class HandlersApi(Resource[ClientType]):
+    """What can be scheduled."""
+
+    list = Method(search_handlers)
+    iterate = IterateMethod(search_handlers)
+    get = Method(fetch_handler)
+    check = Method(check_handlers)
+
+
+def preview_schedule(
+    *,
+    schedule: str | None = None,
+    interval_seconds: float | None = None,
+    scheduled_at: Moment | None = None,
+    timezone: str = "UTC",
+    on_gap: str = "next_valid",
+    on_repeat: str = "first",
+    after: Moment | None = None,
+    count: int = 10,
+    queue: str | None = None,
+    job: str | None = None,
+) -> ApiRequest[FireTimes]:
+    """When a schedule would fire, in words and in instants, with the changes of the clock marked.
+
+    With a *queue*, what else runs there at the next instant, and the slots that needs; *job* is not counted.
+    """
+    body = {
+        "schedule": schedule,
+        "interval_seconds": interval_seconds,
+        "scheduled_at": scheduled_at,
+        "timezone": timezone,
+        "on_gap": on_gap,
+        "on_repeat": on_repeat,
+        "after": after,
+        "count": count,
+        "queue": queue,
+        "job": job,
+    }
+    return post("/schedules/preview", parse_model(FireTimes), body)
+
+
+def suggest_schedules(
+    *, queues: Sequence[str] = (), at: Moment | None = None, days: int = 7, timezone: str = "UTC"
+) -> ApiRequest[Suggestions]:
+    """Which of the jobs that collide in these queues, at that instant, to move so that fewer run at once.
+
+    Nothing is changed; `jobs.update` with the changes and the version of a suggestion applies it.
+    """
+    body = {"queues": list(queues), "at": at, "days": days, "timezone": timezone}
+    return post("/schedules/suggest", parse_model(Suggestions), body)
+
+
+class SchedulesApi(Resource[ClientType]):
+    """Schedules to look at."""
+
+    preview = Method(preview_schedule)
+    suggest = Method(suggest_schedules)
+
+
+# Past and future on one axis, as calls.
+
+
+def timeline(
+    *,
+    start: Moment | None = None,
+    end: Moment | None = None,
+    queue: str | None = None,
+    rows: Literal["jobs", "queues", "workers"] = "jobs",
+    limit: int | None = None,
+    width: int | None = None,
+) -> ApiRequest[Timeline]:
+    """What ran, what runs and what is to run between two instants, merged to what *width* pixels can show."""
+    span = {"from": start, "to": end}
+    return get("/timeline", parse_model(Timeline), **span, queue=queue, rows=rows, limit=limit, width=width)
+
+
+def forecast(
+    *,
+    days: int = 7,
+    queue: str | None = None,
+    measure: Literal["busy", "starts"] = "busy",
+    timezone: str = "UTC",
+) -> ApiRequest[Forecast]:
+    """How many slots each hour of the next days needs, and how good yesterday's forecast was."""
+    return get("/forecast", parse_model(Forecast), days=days, queue=queue, measure=measure, timezone=timezone)
+
+
+def collisions(*, days: int = 7, queue: str | None = None, timezone: str = "UTC") -> ApiRequest[list[Collision]]:
+    """The jobs that want more slots than there are, and when."""
+    return get("/forecast/collisions", parse_list(Collision), days=days, queue=queue, timezone=timezone)
+
+
+def calendar(*, days: int = 7, queue: str | None = None, timezone: str = "UTC") -> ApiRequest[bytes]:
+    """What is to run in the next days, as an iCalendar file."""
+    return get("/calendar.ics", raw_content, days=days, queue=queue, timezone=timezone)
+
+
+class TimeApi(Resource[ClientType]):
+    """Past and future."""
+
+    timeline = Method(timeline)
+    forecast = Method(forecast)
+    collisions = Method(collisions)
+    calendar = Method(calendar)
+
+
+# The system as a whole, as calls.
+
+
+def health() -> ApiRequest[Health]:
     """The database, its schema, and whether schedulers and workers are alive; also when they are not."""
-    return Call("GET", "/health", a(Health), also_fine=frozenset({503}))
+    return ApiRequest("GET", "/health", parse_model(Health), accepted_statuses=frozenset({503}))
 
 
 def stats(
     hours: float = 24, *, queue: str | None = None, handler: str | None = None, job: str | None = None
-) -> Call[Stats]:
+) -> ApiRequest[Stats]:
     """What waits and runs, and how executions ended; of all, or of one queue, handler or job."""
-    return get("/stats", a(Stats), hours=hours, queue=queue, handler=handler, job=job)
+    return get("/stats", parse_model(Stats), hours=hours, queue=queue, handler=handler, job=job)
 
 
-def metrics() -> Call[Metrics]:
+def metrics() -> ApiRequest[Metrics]:
     """The numbers of this moment and of the last hour."""
-    return get("/metrics", a(Metrics))
+    return get("/metrics", parse_model(Metrics))
 
 
 def series(
     hours: float = 24, *, queue: str | None = None, handler: str | None = None, job: str | None = None
-) -> Call[Series]:
+) -> ApiRequest[Series]:
     """What happened in the last hours, step by step."""
-    return get("/metrics/executions", a(Series), hours=hours, queue=queue, handler=handler, job=job)
+    return get("/metrics/executions", parse_model(Series), hours=hours, queue=queue, handler=handler, job=job)
 
 
-def doctor() -> Call[Diagnosis]:
+def doctor() -> ApiRequest[Diagnosis]:
     """Whether everything is in order: what was found, and what to type."""
-    return get("/doctor", a(Diagnosis))
+    return get("/doctor", parse_model(Diagnosis))
 
 
-def attention() -> Call[list[Concern]]:
+def attention() -> ApiRequest[list[Concern]]:
     """What needs a human, the gravest first."""
-    return get("/attention", many(Concern))
+    return get("/attention", parse_list(Concern))
 
 
 def list_audit(
     *, subject: str | None = None, actor: str | None = None, limit: int | None = None, cursor: str | None = None
-) -> Call[Page[AuditRecord]]:
+) -> ApiRequest[Page[AuditRecord]]:
     """Who changed what, when and why, the latest first."""
-    return get("/audit", a_page(AuditRecord), subject=subject, actor=actor, limit=limit, cursor=cursor)
+    return get("/audit", parse_page(AuditRecord), subject=subject, actor=actor, limit=limit, cursor=cursor)
 
 
-class System(Group[Face]):
+class SystemApi(Resource[ClientType]):
     """The system as a whole."""
 
-    health = Verb(health)
-    stats = Verb(stats)
-    metrics = Verb(metrics)
-    series = Verb(series)
-    doctor = Verb(doctor)
-    attention = Verb(attention)
-    audit = Verb(list_audit)
-    iterate_audit = Walk(list_audit)
+    health = Method(health)
+    stats = Method(stats)
+    metrics = Method(metrics)
+    series = Method(series)
+    doctor = Method(doctor)
+    attention = Method(attention)
+    audit = Method(list_audit)
+    iterate_audit = IterateMethod(list_audit)

@@ -1,1 +1,1 @@
-"""Timeball inside of other frameworks: each is imported only by those who use it."""
+"""Timeball in other frameworks."""

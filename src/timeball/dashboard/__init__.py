@@ -1,1 +1,1 @@
-"""The dashboard: pages made on the server, for people; every change goes through the HTTP API's own routes."""
+"""The dashboard: pages rendered on the server; every change goes through the HTTP API's own routes."""

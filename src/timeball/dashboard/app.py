@@ -1,35 +1,91 @@
-"""API and dashboard under one roof: what belongs to the API goes there, every other address is a page."""
+"""The web application: API and dashboard under one address, security headers, error pages."""
 
 from __future__ import annotations
 
-from typing import Protocol
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Protocol
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from timeball.api.app import make_api, make_tries
-from timeball.api.auth import Gate, KeyRing
-from timeball.api.desk import ApiParts
-from timeball.api.limits import KeyTries
-from timeball.api.problems import Refusal
+from timeball.api.app import make_api, make_key_limiter
+from timeball.api.auth import KeyAuthenticator, KeyLookup
+from timeball.api.context import ApiParts
+from timeball.api.errors import HttpProblem
+from timeball.api.limits import FailedKeyLimiter
+from timeball.dashboard import charts
 from timeball.dashboard.assets import Assets
-from timeball.dashboard.inner_api import ApiProblem
-from timeball.dashboard.pages import every_page
-from timeball.dashboard.pages.problem import show_failure, show_missing, show_problem, show_refusal
-from timeball.dashboard.shared_reads import SharedReads
-from timeball.dashboard.site import KeyCupboard, Site, make_templates
-from timeball.dashboard.visitor import Reception, SessionRing, Signer
-from timeball.errors import TimeballError
+from timeball.dashboard.components import time_tag
+from timeball.dashboard.context import ANONYMOUS, KeyManager, PageContext, Site
+from timeball.dashboard.formatting import FILTERS, STATES
+from timeball.dashboard.internal_api import ApiProblem, ReadCache
+from timeball.dashboard.pages import (
+    admin,
+    dead_letters,
+    doctor,
+    executions,
+    forecast,
+    handlers,
+    job_form,
+    jobs,
+    live,
+    login,
+    navigation,
+    operations,
+    queues,
+    templates,
+    timeline,
+    workers,
+)
+from timeball.dashboard.session import CookieSigner, SessionAuthenticator, SessionBackend, was_identified
+from timeball.errors import InvalidInput, NotFound, StoreUnavailable, TimeballError, quote_text
+from timeball.version import __version__
+
+
+class _TemplateEnvironment(Environment):
+    """Most of what templates read are documents: `row.name` is looked for among the fields first, which is many times as quick."""
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        if type(obj) is dict and attribute in obj:
+            return obj[attribute]
+        try:
+            return getattr(obj, attribute)
+        except AttributeError:
+            return super().getattr(obj, attribute)
+
+
+def make_templates(assets: Assets) -> Environment:
+    """The templates: everything is escaped, and a name that is missing is an error."""
+    environment = _TemplateEnvironment(
+        loader=PackageLoader("timeball.dashboard"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        # They come with the package: whoever changes one starts anew, and no page has to ask thirty times whether somebody did.
+        auto_reload=False,
+    )
+    environment.filters.update(FILTERS)
+    environment.globals.update(assets=assets, charts=charts, states=STATES, version=__version__, a_time=time_tag)
+    return environment
+
+
+# API and dashboard under one roof: what belongs to the API goes there, every other address is a page.
 
 CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 )
-_HEADERS = {
+_SECURITY_HEADERS = {
     "Content-Security-Policy": CONTENT_POLICY,
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -38,39 +94,45 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+
+
 # What the API answers; everything else is a page.
 _API_PATHS = ("/api", "/docs", "/openapi.json", "/metrics")
 
 
-class _Keys(KeyRing, KeyCupboard, Protocol):
+class _KeyAccess(KeyLookup, KeyManager, Protocol):
     """The keys: to be recognised, and to be made."""
 
 
-class FrontParts(ApiParts, Protocol):
+class WebDependencies(ApiParts, Protocol):
     """What API and dashboard are made of."""
 
     @property
-    def keys(self) -> _Keys: ...
+    def keys(self) -> _KeyAccess: ...
     @property
-    def sessions(self) -> SessionRing: ...
+    def sessions(self) -> SessionBackend: ...
 
 
-def make_front(parts: FrontParts, gate: Gate | None = None) -> ASGIApp:
+def make_web_app(parts: WebDependencies, gate: KeyAuthenticator | None = None) -> ASGIApp:
     """API and dashboard over the parts of an open process; keys open their gate, unless another one is given."""
-    tries = make_tries(parts)
+    tries = make_key_limiter(parts)
     api = make_api(parts, gate, tries)
-    return _Front(api, make_dashboard(parts, api, tries, gate), parts.settings.url_prefix)
+    return _PrefixDispatcher(api, make_dashboard(parts, api, tries, gate), parts.settings.url_prefix)
 
 
-def make_dashboard(parts: FrontParts, api: ASGIApp, tries: KeyTries, gate: Gate | None = None) -> Starlette:
+def make_dashboard(
+    parts: WebDependencies, api: ASGIApp, tries: FailedKeyLimiter, gate: KeyAuthenticator | None = None
+) -> Starlette:
     """The pages, over an API of the same process."""
     assets = Assets()
-    keeper = gate or Gate(parts.keys, parts.settings.host)
-    reception = Reception(keeper, parts.keys, parts.sessions, tries, parts.emit, idle=parts.settings.api.session_idle)
+    keeper = gate or KeyAuthenticator(parts.keys, parts.settings.host)
+    authenticator = SessionAuthenticator(
+        keeper, parts.keys, parts.sessions, tries, parts.emit, idle=parts.settings.api.session_idle
+    )
     routes = [Route("/static/{address:path}", assets.serve), *every_page()]
     handlers = {
-        ApiProblem: show_problem,
-        Refusal: show_refusal,
+        ApiProblem: show_api_problem,
+        HttpProblem: show_refusal,
         TimeballError: show_failure,
         HTTPException: show_missing,
         Exception: show_failure,
@@ -78,22 +140,22 @@ def make_dashboard(parts: FrontParts, api: ASGIApp, tries: KeyTries, gate: Gate 
     app = Starlette(routes=routes, exception_handlers=handlers)
     app.state.site = Site(
         api=api,
-        insights=parts.insights,
-        reception=reception,
-        cupboard=parts.keys,
+        queries=parts.queries,
+        authenticator=authenticator,
+        key_manager=parts.keys,
         live=parts.live,
         settings=parts.settings,
         assets=assets,
         templates=make_templates(assets),
-        reads=SharedReads(parts.env.clock.monotonic),
-        signer=Signer(parts.sessions.signing_secret),
+        read_cache=ReadCache(parts.env.clock.monotonic),
+        signer=CookieSigner(parts.sessions.signing_secret),
     )
-    app.add_middleware(_SafeHeaders)
+    app.add_middleware(_SecurityHeaders)
     app.add_middleware(GZipMiddleware, minimum_size=1_000, compresslevel=4)
     return app
 
 
-class _Front:
+class _PrefixDispatcher:
     """Sends a request where it belongs, below the prefix that a proxy shows us under."""
 
     def __init__(self, api: ASGIApp, pages: ASGIApp, prefix: str) -> None:
@@ -117,7 +179,7 @@ class _Front:
         await (self._api if is_for_api else self._pages)(scope, receive, send)
 
 
-class _SafeHeaders:
+class _SecurityHeaders:
     """Every answer says what a browser may do with it."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -127,8 +189,105 @@ class _SafeHeaders:
         async def send_marked(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
+                for name, value in _SECURITY_HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
 
         await self._app(scope, receive, send_marked if scope["type"] == "http" else send)
+
+
+# When something cannot be done or found: a page that says what, why, and what to do next.
+
+_log = logging.getLogger("timeball.dashboard")
+_ERROR_TITLES = {
+    401: "A key is needed",
+    403: "You may not do this",
+    404: "There is nothing here",
+    409: "That is not possible now",
+    412: "Somebody was quicker",
+    422: "That does not fit",
+    429: "Too much at once",
+    503: "The database does not answer",
+}
+
+
+async def _error_context(request: Request) -> PageContext:
+    """No page was reached, so it may not be known yet who looks; without a login, a stranger."""
+    site: Site = request.app.state.site
+    caller = None
+    with suppress(HttpProblem, TimeballError):
+        if not was_identified(request):
+            caller = await site.authenticator.identify(request)
+        await site.signer.prepare()
+    return PageContext(request, site, caller or ANONYMOUS)
+
+
+async def show_api_problem(request: Request, error: Any) -> Response:
+    """The API refused."""
+    assert isinstance(error, ApiProblem)
+    return await _show_error(request, error.status, error.detail, error.hint)
+
+
+async def show_refusal(request: Request, error: Any) -> Response:
+    """The request itself cannot be accepted."""
+    assert isinstance(error, HttpProblem)
+    return await _show_error(request, error.status, str(error), error.hint, error.headers)
+
+
+async def show_missing(request: Request, error: Any) -> Response:
+    """No page has this address."""
+    assert isinstance(error, HTTPException)
+    return await _show_error(
+        request, error.status_code, f"no page has the address {quote_text(request.url.path, 200)}", None
+    )
+
+
+async def show_failure(request: Request, error: Exception) -> Response:
+    """Something went wrong inside; the log knows what."""
+    if isinstance(error, InvalidInput):
+        return await _show_error(request, 422, str(error), error.hint)
+    if isinstance(error, NotFound):
+        return await _show_error(request, 404, str(error), "it may have been deleted; look for it in the list")
+    if isinstance(error, StoreUnavailable):
+        return await _show_error(
+            request, 503, "the database cannot be reached, or took too long", "try again in a moment"
+        )
+    _log.error("page failed: %s %s", request.method, quote_text(request.url.path), exc_info=error)
+    return await _show_error(request, 500, "something went wrong here", "the server's log knows more")
+
+
+async def _show_error(
+    request: Request, status: int, detail: str, hint: str | None, headers: Mapping[str, str] | None = None
+) -> Response:
+    context = getattr(request.state, "context", None) or await _error_context(request)
+    title = _ERROR_TITLES.get(status, "That did not work")
+    response = context.page(
+        "problem.html", part="partials/problem.html", http_status=status, title=title, detail=detail, hint=hint
+    )
+    response.headers.update(headers or {})
+    return response
+
+
+_ROUTERS = (
+    admin.router,
+    dead_letters.router,
+    doctor.router,
+    executions.router,
+    forecast.router,
+    handlers.router,
+    job_form.router,
+    jobs.router,
+    live.router,
+    navigation.router,
+    operations.router,
+    queues.router,
+    templates.router,
+    timeline.router,
+    workers.router,
+)
+
+
+def every_page() -> list[Route]:
+    """All routes of the dashboard; `/jobs/new` comes before `/jobs/{job}`."""
+    routes = [route for router in _ROUTERS for route in router.routes]
+    return [*login.ROUTES, *sorted(routes, key=lambda route: "{" in route.path)]

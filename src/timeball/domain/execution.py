@@ -1,17 +1,107 @@
-"""Executions: the record of one occurrence, trigger, enqueue or backfill, and what can come of an attempt at it."""
+"""Executions: the record of one occurrence, trigger, enqueue or backfill, the outcomes of its attempts, and the log of one attempt."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from threading import Lock
 from typing import Any, NamedTuple
 
-from timeball.domain.ids import ClaimId, ExecutionId, Incarnation, JobId
-from timeball.domain.redaction import redacted
-from timeball.domain.text import MAX_LABEL, clean, shorten
+from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation, JobId
+from timeball.domain.values.redaction import redact
+from timeball.domain.values.text import MAX_LABEL, clean_text, shorten_text
 from timeball.errors import InvalidInput
+
+
+class DueKind(StrEnum):
+    """Why a row waits in `due`."""
+
+    OCCURRENCE = "occurrence"
+    LATER = "later"
+    SNOOZE = "snooze"
+    RETRY = "retry"
+    RESUME = "resume"
+
+
+# The log of one attempt, kept within a cap: its head and its tail.
+
+MAX_LOG_BYTES = 1024 * 1024
+MAX_LINE_CHARACTERS = 16_000
+
+
+# What a line costs beyond its message: instant, level, row header. Empty lines must not be free.
+_LINE_OVERHEAD = 32
+
+
+class BufferedLogLine(NamedTuple):
+    """One line of an execution's log."""
+
+    at: datetime
+    level: str
+    message: str
+
+
+class LogBuffer:
+    """Takes any number of lines and keeps at most *cap* bytes of them, the first half and the last.
+
+    The first half can be taken away while the attempt runs (`drain`); the last is only known at its end (`close`), with a
+    line before it that says how much is missing. Lines may be added from any thread.
+    """
+
+    def __init__(self, cap: int = MAX_LOG_BYTES) -> None:
+        self._head_left = cap // 2
+        self._tail_left = cap - cap // 2
+        self._head: list[BufferedLogLine] = []
+        self._tail: deque[tuple[BufferedLogLine, int]] = deque()
+        self._is_head_full = False
+        self._last_dropped: BufferedLogLine | None = None
+        self._dropped_lines = 0
+        self._dropped_bytes = 0
+        self._lock = Lock()
+
+    def add(self, at: datetime, level: str, message: str) -> None:
+        """Add a line; an overlong one loses its middle, and passwords in addresses are hidden."""
+        line = BufferedLogLine(at, level, shorten_text(redact(message), MAX_LINE_CHARACTERS))
+        size = len(line.message.encode("utf-8", "replace")) + _LINE_OVERHEAD
+        with self._lock:
+            self._is_head_full = self._is_head_full or size > self._head_left
+            if self._is_head_full:
+                self._add_to_tail(line, size)
+            else:
+                self._head.append(line)
+                self._head_left -= size
+
+    def _add_to_tail(self, line: BufferedLogLine, size: int) -> None:
+        self._tail.append((line, size))
+        self._tail_left -= size
+        while self._tail_left < 0:
+            dropped, freed = self._tail.popleft()
+            self._last_dropped = dropped
+            self._tail_left += freed
+            self._dropped_lines += 1
+            self._dropped_bytes += freed - _LINE_OVERHEAD
+
+    def drain(self) -> list[BufferedLogLine]:
+        """The lines that came since the last time and are sure to be kept."""
+        with self._lock:
+            lines, self._head = self._head, []
+        return lines
+
+    def close(self) -> list[BufferedLogLine]:
+        """All that is left, in order. To be called once, when the attempt has ended."""
+        lines = self.drain()
+        with self._lock:
+            kept, self._tail = [line for line, _ in self._tail], deque()
+        if self._last_dropped is not None:
+            note = f"… {self._dropped_lines} lines ({self._dropped_bytes} bytes) left out …"
+            lines.append(BufferedLogLine(self._last_dropped.at, "warning", note))
+        return lines + kept
+
+
+# Executions: the record of one occurrence, trigger, enqueue or backfill, and what can come of an attempt at it.
 
 
 class ExecutionState(StrEnum):
@@ -33,6 +123,8 @@ class ExecutionState(StrEnum):
 
 
 _FINAL = frozenset({ExecutionState.SUCCEEDED, ExecutionState.CANCELLED, ExecutionState.DEAD, ExecutionState.SKIPPED})
+
+
 # The words people bring along for four of our states.
 STATE_ALIASES = {"pending": "scheduled", "picked": "queued", "completed": "succeeded", "failed": "dead"}
 
@@ -60,7 +152,7 @@ class Origin(StrEnum):
     RETRY = "retry"
 
 
-class Claimed(NamedTuple):
+class ClaimedExecution(NamedTuple):
     """An execution in a worker's hands. A tuple in the order of the claim's columns: thousands are made a second."""
 
     id: ExecutionId
@@ -85,7 +177,7 @@ class Claimed(NamedTuple):
 
 
 # What a holder answers for: an execution, by the claim that gave it to the holder.
-Stake = tuple[ExecutionId, ClaimId]
+ClaimKey = tuple[ExecutionId, ClaimId]
 
 
 MAX_MESSAGE = 4_000
@@ -108,20 +200,20 @@ class ErrorInfo:
     fingerprint: str | None = None
 
     def __post_init__(self) -> None:
-        _keep(self, "type", clean(self.type)[:MAX_LABEL])
-        _keep(self, "message", _storable(self.message, MAX_MESSAGE))
-        _keep(self, "traceback", None if self.traceback is None else _storable(self.traceback, MAX_TRACEBACK))
-        _keep(self, "top_frame", None if self.top_frame is None else _storable(self.top_frame, _MAX_FRAME))
-        _keep(self, "fingerprint", None if self.fingerprint is None else clean(self.fingerprint)[:MAX_LABEL])
+        _set_frozen(self, "type", clean_text(self.type)[:MAX_LABEL])
+        _set_frozen(self, "message", _storable(self.message, MAX_MESSAGE))
+        _set_frozen(self, "traceback", None if self.traceback is None else _storable(self.traceback, MAX_TRACEBACK))
+        _set_frozen(self, "top_frame", None if self.top_frame is None else _storable(self.top_frame, _MAX_FRAME))
+        _set_frozen(self, "fingerprint", None if self.fingerprint is None else clean_text(self.fingerprint)[:MAX_LABEL])
 
 
-def _keep(value: object, name: str, text: str | None) -> None:
+def _set_frozen(value: object, name: str, text: str | None) -> None:
     object.__setattr__(value, name, text)
 
 
 def _storable(text: object, longest: int) -> str:
-    hidden: str = redacted(clean(text))
-    return shorten(hidden, longest)
+    hidden: str = redact(clean_text(text))
+    return shorten_text(hidden, longest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +231,7 @@ class Failed:
     is_retryable: bool = True
     retry_after: timedelta | None = None
     # The payload did not fit the handler of this worker, which was not entered.
-    is_misfit: bool = False
+    is_payload_mismatch: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,17 +256,17 @@ class Cancelled:
     reason: str
 
     def __post_init__(self) -> None:
-        _keep(self, "reason", _storable(self.reason, MAX_MESSAGE))
+        _set_frozen(self, "reason", _storable(self.reason, MAX_MESSAGE))
 
 
 @dataclass(frozen=True, slots=True)
-class NotDropped:
+class NotStarted:
     """A held execution was called off before its instant: the job was paused or deleted meanwhile."""
 
     reason: str
 
     def __post_init__(self) -> None:
-        _keep(self, "reason", _storable(self.reason, MAX_MESSAGE))
+        _set_frozen(self, "reason", _storable(self.reason, MAX_MESSAGE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,23 +283,24 @@ class Released:
     has_started: bool = False
 
 
-Outcome = Succeeded | Failed | TimedOut | Snoozed | Cancelled | NotDropped | Lost | Released
+Outcome = Succeeded | Failed | TimedOut | Snoozed | Cancelled | NotStarted | Lost | Released
+
 
 # How a wish to stop begins that is meant for what is held, and not for what has been dropped: the job was paused or deleted.
 SKIP_STOP = "skip:"
 
 
-def called_off(stop: str) -> Cancelled | NotDropped:
+def outcome_of_stop(stop: str) -> Cancelled | NotStarted:
     """What becomes of an execution that was asked to stop before its drop."""
     if stop.startswith(SKIP_STOP):
-        return NotDropped(stop.removeprefix(SKIP_STOP))
+        return NotStarted(stop.removeprefix(SKIP_STOP))
     return Cancelled(stop)
 
 
-class Finding(NamedTuple):
+class FinishedAttempt(NamedTuple):
     """An outcome with the claim it belongs to: what the recorder is handed."""
 
-    claimed: Claimed
+    claimed: ClaimedExecution
     outcome: Outcome
     started_at: datetime | None
     finished_at: datetime

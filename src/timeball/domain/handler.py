@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from timeball.domain.job import DEFAULT_PRIORITY, DEFAULT_QUEUE, DEFAULT_TIMEOUT_MS
-from timeball.domain.lifecycle import Delivery
+from timeball.domain.policies import DEFAULT_PRIORITY, DEFAULT_QUEUE, DEFAULT_TIMEOUT_MS, Delivery
 from timeball.errors import PayloadError
 
 
@@ -102,7 +101,7 @@ class PayloadRules(Protocol):
         """What raises `PayloadMismatch` for a payload (JSON text) that handler *name* could never take; None if nobody knows."""
 
 
-class AnyPayload:
+class UncheckedPayloads:
     """Rules of somebody who knows no handler."""
 
     def knows(self, name: str) -> bool:
@@ -117,4 +116,4 @@ class AnyPayload:
 
 
 # Handlers that run whatever their payload says, or take history away. Only an administrator may write it, or choose such a handler.
-OWNED_BY_ADMINISTRATORS = frozenset({"shell.command", "system.cleanup"})
+ADMIN_HANDLERS = frozenset({"shell.command", "system.cleanup"})

@@ -9,19 +9,26 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import Any, TypeVar
 
-from timeball.domain.civil_time import OnGap, OnRepeat
-from timeball.domain.ids import JobId, shard_of
-from timeball.domain.lifecycle import Delivery
-from timeball.domain.misfire import DEFAULT_CAP, Misfire, MisfireRule, Overlap
-from timeball.domain.retry import RetryPolicy
-from timeball.domain.schedule import Cron, Every, Manual, Once, Schedule, ScheduleKind, parse_schedule
-from timeball.domain.text import check_description, check_label, to_json
+from timeball.domain.policies import (
+    DEFAULT_MISFIRE_CAP,
+    DEFAULT_PRIORITY,
+    DEFAULT_QUEUE,
+    DEFAULT_TIMEOUT_MS,
+    Delivery,
+    Misfire,
+    MisfireRule,
+    OnGap,
+    OnRepeat,
+    Overlap,
+    RetryPolicy,
+)
+from timeball.domain.scheduling.schedule import Cron, Every, Manual, Once, Schedule, ScheduleKind, parse_schedule
+from timeball.domain.values.ids import JobId, shard_of
+from timeball.domain.values.text import check_description, check_label, to_json
 from timeball.errors import InvalidInput
 
-DEFAULT_QUEUE = "default"
-DEFAULT_PRIORITY = 50
-DEFAULT_TIMEOUT_MS = 3_600_000
 E = TypeVar("E", bound=StrEnum)
+
 
 # A job is reached at /jobs/{name}, and these stand there already.
 RESERVED_NAMES = frozenset({"bulk", "export", "sync"})
@@ -57,7 +64,7 @@ class JobSpec:
     jitter_seconds: int = 0
     misfire: Misfire | str = Misfire.LATEST
     misfire_grace_seconds: int = 30
-    misfire_cap: int = DEFAULT_CAP
+    misfire_cap: int = DEFAULT_MISFIRE_CAP
     misfire_max_age_seconds: int | None = None
     overlap: Overlap | str = Overlap.SKIP
     queue: str = DEFAULT_QUEUE
@@ -154,7 +161,7 @@ def jitter_of(job_id: JobId, jitter_seconds: int) -> timedelta:
     return timedelta(microseconds=digest % (jitter_seconds * 1_000_000 + 1))
 
 
-def define(spec: JobSpec, job_id: JobId, now: datetime, shards: int, created_by: str | None = None) -> Job:
+def define_job(spec: JobSpec, job_id: JobId, now: datetime, shards: int, created_by: str | None = None) -> Job:
     """Check a wish and make it a job; InvalidInput says which field does not fit, and why."""
     rule = parse_schedule(
         schedule=spec.schedule,
@@ -233,7 +240,7 @@ def spec_of(job: Job) -> JobSpec:
     )
 
 
-def redefine(job: Job, changes: Mapping[str, Any], now: datetime, shards: int) -> Job:
+def redefine_job(job: Job, changes: Mapping[str, Any], now: datetime, shards: int) -> Job:
     """The job with some fields of its wish changed, checked as a whole; its version goes up by one."""
     unknown = sorted(set(changes) - SPEC_FIELDS)
     if unknown:
@@ -241,7 +248,7 @@ def redefine(job: Job, changes: Mapping[str, Any], now: datetime, shards: int) -
             f"unknown field {unknown[0]!r}; known are {', '.join(sorted(SPEC_FIELDS))}", field=unknown[0]
         )
     spec = replace(without_other_kinds(spec_of(job), changes), **changes)
-    fresh = define(replace(spec, payload={}) if "payload" not in changes else spec, job.id, now, shards)
+    fresh = define_job(replace(spec, payload={}) if "payload" not in changes else spec, job.id, now, shards)
     kept_payload = fresh.payload if "payload" in changes else job.payload
     return replace(
         fresh,

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from typing import NamedTuple, assert_never
 
 from timeball.domain.execution import (
@@ -25,30 +24,22 @@ from timeball.domain.execution import (
     ErrorInfo,
     ExecutionState,
     Failed,
-    Finding,
+    FinishedAttempt,
     Lost,
-    NotDropped,
+    NotStarted,
     Outcome,
     Released,
     Snoozed,
     Succeeded,
     TimedOut,
-    called_off,
+    outcome_of_stop,
 )
-from timeball.domain.json_values import dropped_result
-from timeball.domain.misfire import SkipReason
-from timeball.domain.retry import RetryPolicy
-
-
-class Delivery(StrEnum):
-    """Whether an attempt whose end is unknown may be repeated."""
-
-    AT_LEAST_ONCE = "at_least_once"
-    AT_MOST_ONCE = "at_most_once"
+from timeball.domain.policies import Delivery, RetryPolicy, SkipReason
+from timeball.domain.values.text import dropped_result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class AttemptFacts:
     """What `decide` must know of an execution: its tries so far, this one included, its budgets, and what people said meanwhile."""
 
     attempts: int
@@ -73,7 +64,7 @@ class Finish:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class Postpone:
     """The execution goes back to `due` until *run_at*: as `retrying`, or as `scheduled` when it was snoozed."""
 
     run_at: datetime
@@ -92,10 +83,10 @@ class Requeue:
     error: ErrorInfo | None = None
 
 
-Transition = Finish | Wait | Requeue
+Transition = Finish | Postpone | Requeue
 
 
-def written_instead(outcome: Outcome, why: str) -> Outcome:
+def replacement_outcome(outcome: Outcome, why: str) -> Outcome:
     """What is recorded for an outcome that the database cannot hold: the same kind of end, with the reason in place of what was refused.
 
     A success stays one, for the work is done; a snooze, whose instant cannot be kept, is a failure.
@@ -114,101 +105,101 @@ def written_instead(outcome: Outcome, why: str) -> Outcome:
             return Lost(error)
         case Cancelled():
             return Cancelled(why)
-        case NotDropped() | Released():
+        case NotStarted() | Released():
             return outcome
         case _:
             assert_never(outcome)
 
 
-class Move(NamedTuple):
+class Decision(NamedTuple):
     """Where an execution goes after what was found, and its standing when that was decided."""
 
-    finding: Finding
-    standing: Standing
+    finding: FinishedAttempt
+    facts: AttemptFacts
     transition: Transition
 
 
-def decide(standing: Standing, outcome: Outcome, now: datetime, chance: float) -> Transition:
+def decide(facts: AttemptFacts, outcome: Outcome, now: datetime, chance: float) -> Transition:
     """What an execution becomes after an outcome; *chance* in [0, 1) spreads the retries."""
-    if standing.stop is not None and outcome == Released(has_started=False):
-        outcome = called_off(standing.stop)
-    transition = _follow(standing, outcome, now, chance)
-    return transition if isinstance(transition, Finish) else _heed_people(standing, transition, now)
+    if facts.stop is not None and outcome == Released(has_started=False):
+        outcome = outcome_of_stop(facts.stop)
+    transition = _transition_after(facts, outcome, now, chance)
+    return transition if isinstance(transition, Finish) else _apply_requests(facts, transition, now)
 
 
-def _follow(standing: Standing, outcome: Outcome, now: datetime, chance: float) -> Transition:
-    attempts, lost = standing.attempts, standing.lost
+def _transition_after(facts: AttemptFacts, outcome: Outcome, now: datetime, chance: float) -> Transition:
+    attempts, lost = facts.attempts, facts.lost
     match outcome:
         case Succeeded(result):
             return Finish(ExecutionState.SUCCEEDED, attempts, lost, result=result)
         case Failed():
-            return _after_failure(standing, outcome, now, chance)
+            return _after_failure(facts, outcome, now, chance)
         case TimedOut(error):
-            return _after_failure(standing, Failed(error), now, chance)
+            return _after_failure(facts, Failed(error), now, chance)
         case Snoozed(delay):
-            return Wait(now + delay, attempts - 1, lost, is_retry=attempts > 1)
+            return Postpone(now + delay, attempts - 1, lost, is_retry=attempts > 1)
         case Cancelled(reason):
             return Finish(ExecutionState.CANCELLED, attempts, lost, reason=reason)
-        case NotDropped(reason):
-            return _after_calling_off(standing, reason, now)
+        case NotStarted(reason):
+            return _after_not_started(facts, reason, now)
         case Lost(error):
-            return _after_loss(standing, error)
+            return _after_loss(facts, error)
         case Released(has_started):
-            return _after_release(standing, has_started=has_started)
+            return _after_release(facts, has_started=has_started)
         case _:
             assert_never(outcome)
 
 
-def _after_failure(standing: Standing, outcome: Failed, now: datetime, chance: float) -> Finish | Wait:
-    failures = standing.attempts - standing.lost
+def _after_failure(facts: AttemptFacts, outcome: Failed, now: datetime, chance: float) -> Finish | Postpone:
+    failures = facts.attempts - facts.lost
     if not outcome.is_retryable:
-        return _dead(standing, outcome.error, "the error is not one to retry")
-    if failures > standing.retry.max_retries:
-        return _dead(standing, outcome.error, f"failed {failures} times, max_retries is {standing.retry.max_retries}")
-    delay = outcome.retry_after if outcome.retry_after is not None else standing.retry.delay(failures, chance)
-    return Wait(now + delay, standing.attempts, standing.lost, is_retry=True, error=outcome.error)
+        return _dead(facts, outcome.error, "the error is not one to retry")
+    if failures > facts.retry.max_retries:
+        return _dead(facts, outcome.error, f"failed {failures} times, max_retries is {facts.retry.max_retries}")
+    delay = outcome.retry_after if outcome.retry_after is not None else facts.retry.delay(failures, chance)
+    return Postpone(now + delay, facts.attempts, facts.lost, is_retry=True, error=outcome.error)
 
 
-def _after_calling_off(standing: Standing, reason: str, now: datetime) -> Finish | Wait:
-    if reason == SkipReason.PAUSED and standing.attempts > 1:
+def _after_not_started(facts: AttemptFacts, reason: str, now: datetime) -> Finish | Postpone:
+    if reason == SkipReason.PAUSED and facts.attempts > 1:
         # As the retries that nobody held: they wait for the end of the pause.
-        return Wait(now, standing.attempts - 1, standing.lost, is_retry=True)
-    return Finish(ExecutionState.SKIPPED, standing.attempts - 1, standing.lost, reason=reason)
+        return Postpone(now, facts.attempts - 1, facts.lost, is_retry=True)
+    return Finish(ExecutionState.SKIPPED, facts.attempts - 1, facts.lost, reason=reason)
 
 
-def _after_loss(standing: Standing, error: ErrorInfo) -> Finish | Requeue:
-    lost = standing.lost + 1
-    if standing.delivery is Delivery.AT_MOST_ONCE:
+def _after_loss(facts: AttemptFacts, error: ErrorInfo) -> Finish | Requeue:
+    lost = facts.lost + 1
+    if facts.delivery is Delivery.AT_MOST_ONCE:
         reason = "its worker was lost, and at_most_once forbids another attempt"
-        return Finish(ExecutionState.DEAD, standing.attempts, lost, error=error, reason=reason)
-    if lost >= standing.retry.max_lost:
-        reason = f"lost with its worker {lost} times, max_lost is {standing.retry.max_lost}"
-        return Finish(ExecutionState.DEAD, standing.attempts, lost, error=error, reason=reason)
-    return Requeue(standing.attempts, lost, error=error)
+        return Finish(ExecutionState.DEAD, facts.attempts, lost, error=error, reason=reason)
+    if lost >= facts.retry.max_lost:
+        reason = f"lost with its worker {lost} times, max_lost is {facts.retry.max_lost}"
+        return Finish(ExecutionState.DEAD, facts.attempts, lost, error=error, reason=reason)
+    return Requeue(facts.attempts, lost, error=error)
 
 
-def _after_release(standing: Standing, *, has_started: bool) -> Finish | Requeue:
-    if has_started and standing.delivery is Delivery.AT_MOST_ONCE:
+def _after_release(facts: AttemptFacts, *, has_started: bool) -> Finish | Requeue:
+    if has_started and facts.delivery is Delivery.AT_MOST_ONCE:
         reason = "its worker left while it ran, and at_most_once forbids another attempt"
-        return Finish(ExecutionState.DEAD, standing.attempts, standing.lost, reason=reason)
-    return Requeue(standing.attempts - 1, standing.lost)
+        return Finish(ExecutionState.DEAD, facts.attempts, facts.lost, reason=reason)
+    return Requeue(facts.attempts - 1, facts.lost)
 
 
-def _heed_people(standing: Standing, again: Wait | Requeue, now: datetime) -> Transition:
+def _apply_requests(facts: AttemptFacts, again: Postpone | Requeue, now: datetime) -> Transition:
     """What would be tried again, unless somebody has called it off meanwhile."""
-    stop = None if standing.stop is None else called_off(standing.stop)
+    stop = None if facts.stop is None else outcome_of_stop(facts.stop)
     if isinstance(stop, Cancelled):
         return _cancelled(again, stop.reason)
-    if standing.is_deleted:
+    if facts.is_deleted:
         return _cancelled(again, "the job was deleted")
-    if standing.is_paused and isinstance(again, Requeue):
-        return Wait(now, again.attempts, again.lost, is_retry=again.attempts > 0, error=again.error)
+    if facts.is_paused and isinstance(again, Requeue):
+        return Postpone(now, again.attempts, again.lost, is_retry=again.attempts > 0, error=again.error)
     return again
 
 
-def _cancelled(again: Wait | Requeue, reason: str) -> Finish:
+def _cancelled(again: Postpone | Requeue, reason: str) -> Finish:
     return Finish(ExecutionState.CANCELLED, again.attempts, again.lost, error=again.error, reason=reason)
 
 
-def _dead(standing: Standing, error: ErrorInfo, reason: str) -> Finish:
-    return Finish(ExecutionState.DEAD, standing.attempts, standing.lost, error=error, reason=reason)
+def _dead(facts: AttemptFacts, error: ErrorInfo, reason: str) -> Finish:
+    return Finish(ExecutionState.DEAD, facts.attempts, facts.lost, error=error, reason=reason)

@@ -1,15 +1,70 @@
-"""Nodes: the processes of a running system, their leases, and each scheduler's fair share of the shards."""
+"""Nodes: the processes of an installation, their leases, their shares of the shards, and what they report of their broker."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from hashlib import blake2b
 
-from timeball.domain.ids import Incarnation
+from timeball.domain.values.ids import Incarnation
+from timeball.domain.values.wording import counted
 from timeball.errors import SettingsError
+
+
+def alive_nodes(nodes: Sequence[NodeStatus], now: datetime) -> list[NodeStatus]:
+    """The nodes whose lease has not run out; the others are dead, whether or not somebody has buried them."""
+    return [node for node in nodes if node.lease_until > now]
+
+
+# What the nodes say of their broker, all taken together.
+
+_NAMES = {"postgresql": "PostgreSQL", "redis": "Redis", "rabbitmq": "RabbitMQ"}
+_MEANWHILE = "work goes on through PostgreSQL"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerReport:
+    """What was found, and what to do if it is not as it should be."""
+
+    found: str
+    advice: str | None = None
+
+    @property
+    def is_fine(self) -> bool:
+        return self.advice is None
+
+
+def broker_name(kind: str) -> str:
+    """A broker as people write it."""
+    return _NAMES[kind]
+
+
+def report_broker(nodes: Sequence[NodeStatus]) -> BrokerReport:
+    """The worst that any node has to say."""
+    kinds = Counter(node.broker for node in nodes)
+    down = [node for node in nodes if node.broker_status.state is BrokerState.DOWN]
+    silent = [node for node in nodes if node.broker_status.state is BrokerState.SILENT]
+    if down:
+        return _broker_down(down, len(nodes))
+    if len(kinds) > 1:
+        used = ", ".join(f"{broker_name(kind)}: {number}" for kind, number in sorted(kinds.items()))
+        return BrokerReport(f"the nodes use different ones ({used})", "set TIMEBALL_BROKER_URL alike on all nodes")
+    if silent:
+        found = f"{counted(len(silent), 'worker')} got no tickets from {broker_name(silent[0].broker)}; {_MEANWHILE}"
+        return BrokerReport(found, "run a scheduler with the same TIMEBALL_BROKER_URL")
+    return BrokerReport(f"{broker_name(next(iter(kinds), 'postgresql'))} carries due work")
+
+
+def _broker_down(down: Sequence[NodeStatus], number: int) -> BrokerReport:
+    name, error = broker_name(down[0].broker), down[0].broker_status.error
+    found = f"{len(down)} of {counted(number, 'node')} cannot use {name} ({error}); {_MEANWHILE}"
+    return BrokerReport(found, f"bring {name} back, or unset TIMEBALL_BROKER_URL")
+
+
+# Nodes: the processes of a running system, their leases, and each scheduler's fair share of the shards.
 
 
 class NodeKind(StrEnum):
@@ -36,7 +91,7 @@ class BrokerStatus:
     error: str | None = None
 
 
-BROKER_WORKS = BrokerStatus()
+BROKER_OK = BrokerStatus()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +145,7 @@ class NodeStatus:
     fingerprints: tuple[str, ...] = ()
     shards: tuple[int, ...] = field(default=())
     broker: str = "postgresql"
-    broker_status: BrokerStatus = BROKER_WORKS
+    broker_status: BrokerStatus = BROKER_OK
     # What went wrong with it last, though it lives on.
     trouble: str | None = None
     trouble_at: datetime | None = None

@@ -1,27 +1,269 @@
-"""What lists can be asked for: filters, pages and cursors."""
+"""Lists and searches: filters, pages, cursors, the search language, and groups of dead letters."""
 
 from __future__ import annotations
 
+import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 from uuid import UUID
 
 import orjson
 
-from timeball.domain.execution import ExecutionState, Origin
-from timeball.domain.ids import JobId
+from timeball.domain.execution import ExecutionState, Origin, parse_states
 from timeball.domain.job import JobStatus
-from timeball.domain.schedule import ScheduleKind
-from timeball.errors import InvalidInput
+from timeball.domain.scheduling.civil_time import parse_instant
+from timeball.domain.scheduling.schedule import ScheduleKind
+from timeball.domain.values.ids import ExecutionId, JobId
+from timeball.domain.values.wording import parse_duration
+from timeball.errors import InvalidInput, quote_text
 
-if TYPE_CHECKING:
-    from timeball.domain.query import Term
+# The search language of every front: `status:dead queue:mail handler:app.mail.* payload.user.id:42 after:-2h -tag:test`.
+#
+# A term names a field, so that every search is a question the store can answer: `field:value`, with `*` for any text,
+# commas for alternatives, `>` and `<` for numbers and spans, quotes around what contains blanks, and a minus before what must
+# not be. A bare word is looked for in names and ids. All terms must hold.
 
-LARGEST_PAGE = 200
+MAX_QUERY_LENGTH = 1_000
+MAX_TERMS = 30
+_TERM = re.compile(r'(-?)((?:"[^"]*"|[^\s"])+)')
+_FIELD = re.compile(r"([A-Za-z_]+(?:\.[^:\"\s]+)?):(.*)", re.DOTALL)
+
+SearchValue: TypeAlias = str | int | timedelta | datetime
+
+
+class SearchFieldKind(StrEnum):
+    """What the values of a field are."""
+
+    TEXT = "text"
+    STATE = "state"
+    CHOICE = "choice"
+    NUMBER = "number"
+    SPAN = "span"
+    MOMENT = "moment"
+    JSON = "json"
+
+
+class SearchRelation(StrEnum):
+    """How a field must stand to a value."""
+
+    IS = "is"
+    LIKE = "like"
+    # A part of the text, with no wildcards and in either case; parameters ask so, the search language has LIKE instead.
+    CONTAINS = "contains"
+    MORE = "more"
+    LESS = "less"
+
+
+@dataclass(frozen=True, slots=True)
+class SearchTerm:
+    """One thing that must hold, or must not: the field stands so to one of the values. An instant may be a span from now."""
+
+    field: str
+    relation: SearchRelation
+    values: tuple[SearchValue, ...]
+    path: tuple[str, ...] = ()
+    is_negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SearchField:
+    """A field that can be named in a search."""
+
+    kind: SearchFieldKind
+    choices: tuple[str, ...] = ()
+
+
+_SHARED = {
+    "queue": SearchField(SearchFieldKind.TEXT),
+    "handler": SearchField(SearchFieldKind.TEXT),
+    "tag": SearchField(SearchFieldKind.TEXT),
+    "created_by": SearchField(SearchFieldKind.TEXT),
+    "priority": SearchField(SearchFieldKind.NUMBER),
+    "payload": SearchField(SearchFieldKind.JSON),
+    "after": SearchField(SearchFieldKind.MOMENT),
+    "before": SearchField(SearchFieldKind.MOMENT),
+}
+EXECUTION_FIELDS: Mapping[str, SearchField] = _SHARED | {
+    "status": SearchField(SearchFieldKind.STATE),
+    "job": SearchField(SearchFieldKind.TEXT),
+    "worker": SearchField(SearchFieldKind.TEXT),
+    "error": SearchField(SearchFieldKind.TEXT),
+    "fingerprint": SearchField(SearchFieldKind.TEXT),
+    "settled": SearchField(SearchFieldKind.CHOICE, ("yes", "no")),
+    "origin": SearchField(SearchFieldKind.CHOICE, tuple(Origin)),
+    "attempts": SearchField(SearchFieldKind.NUMBER),
+    "late": SearchField(SearchFieldKind.SPAN),
+    "waits": SearchField(SearchFieldKind.SPAN),
+    "took": SearchField(SearchFieldKind.SPAN),
+}
+JOB_FIELDS: Mapping[str, SearchField] = _SHARED | {
+    "status": SearchField(SearchFieldKind.STATE, tuple(JobStatus)),
+    "name": SearchField(SearchFieldKind.TEXT),
+    "kind": SearchField(SearchFieldKind.CHOICE, tuple(ScheduleKind)),
+    "zone": SearchField(SearchFieldKind.TEXT),
+    "due_after": SearchField(SearchFieldKind.MOMENT),
+    "due_before": SearchField(SearchFieldKind.MOMENT),
+}
+
+
+def where(
+    relation: SearchRelation = SearchRelation.IS, **values: SearchValue | Sequence[SearchValue] | None
+) -> tuple[SearchTerm, ...]:
+    """Terms by plain values, a term for each field: `where(queue="mail", status=("dead", "running"))`.
+
+    None and an empty list ask for nothing. Several values are alternatives.
+    """
+    terms = []
+    for field, value in values.items():
+        several = value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
+        alternatives = tuple(one for one in several if one is not None)
+        if alternatives:
+            terms.append(SearchTerm(field, relation, alternatives))
+    return tuple(terms)
+
+
+def parse_query(text: str, fields: Mapping[str, SearchField]) -> tuple[SearchTerm, ...]:
+    """The terms of a search; InvalidInput says which of them does not fit, and what would."""
+    if len(text) > MAX_QUERY_LENGTH or "\0" in text:
+        raise InvalidInput(f"the search is longer than {MAX_QUERY_LENGTH} characters, or contains a NUL", field="q")
+    if text.count('"') % 2:
+        raise InvalidInput(
+            f"the search {quote_text(text)!r} has a quote that does not end", field="q", hint='"two words"'
+        )
+    terms = tuple(_term(word, fields, is_negated=bool(minus)) for minus, word in _TERM.findall(text))
+    if len(terms) > MAX_TERMS:
+        raise InvalidInput(f"the search has {len(terms)} terms, expected at most {MAX_TERMS}", field="q")
+    return terms
+
+
+def _term(word: str, fields: Mapping[str, SearchField], *, is_negated: bool) -> SearchTerm:
+    found = None if word.startswith('"') else _FIELD.fullmatch(word)
+    if found is None:
+        return SearchTerm("", SearchRelation.LIKE, (word.replace('"', ""),), is_negated=is_negated)
+    name, *path = found[1].split(".")
+    field = fields.get(name)
+    if field is None or bool(path) != (field.kind is SearchFieldKind.JSON):
+        raise _unknown(found[1], fields)
+    return _valued(name, tuple(path), field, found[2], is_negated)
+
+
+def _valued(name: str, path: tuple[str, ...], field: SearchField, given: str, is_negated: bool) -> SearchTerm:
+    text, relation = given, SearchRelation.IS
+    if given[:1] in (">", "<") and field.kind in (SearchFieldKind.NUMBER, SearchFieldKind.SPAN):
+        text, relation = given[1:], SearchRelation.MORE if given[0] == ">" else SearchRelation.LESS
+    elif field.kind is SearchFieldKind.SPAN:
+        relation = SearchRelation.MORE
+    words = [text.replace('"', "")] if '"' in text else text.split(",")
+    if not all(words):
+        raise InvalidInput(f"{name}: is followed by nothing", field="q", hint=f"write {name}:value, without a blank")
+    if (
+        field.kind in (SearchFieldKind.TEXT, SearchFieldKind.JSON)
+        and any("*" in word for word in words)
+        and '"' not in text
+    ):
+        relation = SearchRelation.LIKE
+    values = tuple(value for word in words for value in _values(name, field, word))
+    return SearchTerm(name, relation, values, path, is_negated)
+
+
+def _values(name: str, field: SearchField, word: str) -> tuple[SearchValue, ...]:
+    match field.kind:
+        case SearchFieldKind.TEXT | SearchFieldKind.JSON:
+            return (word,)
+        case SearchFieldKind.STATE:
+            return (word,) if word in field.choices else parse_states([word], "status")
+        case SearchFieldKind.CHOICE:
+            return (_chosen(name, field, word),)
+        case SearchFieldKind.NUMBER:
+            return (_number(name, word),)
+        case SearchFieldKind.SPAN:
+            return (parse_duration(word, name),)
+        case SearchFieldKind.MOMENT:
+            return (_moment(name, word),)
+
+
+def _chosen(name: str, field: SearchField, word: str) -> str:
+    if word not in field.choices:
+        raise InvalidInput(f"{name} is {quote_text(word)!r}, expected one of {', '.join(field.choices)}", field="q")
+    return word
+
+
+def _number(name: str, word: str) -> int:
+    if not re.fullmatch(r"-?[0-9]{1,9}", word, re.ASCII):
+        raise InvalidInput(f"{name} is {quote_text(word)!r}, expected a whole number, or one after > or <", field="q")
+    return int(word)
+
+
+def _moment(name: str, word: str) -> timedelta | datetime:
+    """`-2h` and `+10m` are counted from now; everything else is an instant, in UTC unless it says otherwise."""
+    if word[0] in "+-" and not word[1:5].isdecimal():
+        span = parse_duration(word[1:], name)
+        return -span if word[0] == "-" else span
+    return parse_instant(word, "UTC", name)
+
+
+def _unknown(name: str, fields: Mapping[str, SearchField]) -> InvalidInput:
+    import difflib  # for who has mistyped something
+
+    known = [f"{one}.key" if field.kind is SearchFieldKind.JSON else one for one, field in fields.items()]
+    near = difflib.get_close_matches(name, list(fields), 1)
+    hint = f"did you mean {near[0]}:?" if near else 'put quotes around text that contains a colon: "a:b"'
+    return InvalidInput(f"{quote_text(name)}: cannot be searched; known are {', '.join(known)}", field="q", hint=hint)
+
+
+# Dead letters: executions that are dead, and not yet retried or discarded as such.
+
+DEAD_LETTERS = where(status=ExecutionState.DEAD, settled="no")
+
+# How those are asked for whose error bears no fingerprint.
+NO_FINGERPRINT = "none"
+
+
+class DeadLetterGrouping(StrEnum):
+    """What dead letters are put together by; an error is known by its fingerprint."""
+
+    ERROR = "error"
+    HANDLER = "handler"
+    QUEUE = "queue"
+
+    @property
+    def field(self) -> str:
+        """What the executions of one group are asked for by."""
+        return "fingerprint" if self is DeadLetterGrouping.ERROR else self.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetterGroup:
+    """Dead executions that have something in common; error and frame are those of the latest.
+
+    *deaths* counts them in equal parts of the time from *since* to *until*, which is the same for all groups of a list.
+    """
+
+    by: DeadLetterGrouping
+    key: str
+    executions: int
+    error_type: str | None
+    latest_error: str | None
+    latest_id: ExecutionId
+    top_frame: str | None
+    handlers: Sequence[str]
+    queues: Sequence[str]
+    first_at: datetime
+    last_at: datetime
+    deaths: Sequence[int]
+    since: datetime
+    until: datetime
+
+
+# What lists can be asked for: filters, pages and cursors.
+
+MAX_PAGE_SIZE = 200
+
+
 # How far totals are exact, and how deep pages can be numbered.
 EXACT_UP_TO = 10_000
 
@@ -42,49 +284,31 @@ class JobOrder(StrEnum):
         return self in (JobOrder.NAME, JobOrder.NAME_BACKWARDS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs; what is None does not matter."""
+    """Which jobs: those for which all terms hold.
 
-    status: JobStatus | None = None
-    # The states in which the latest execution may be.
-    states: tuple[ExecutionState, ...] = ()
-    kind: ScheduleKind | None = None
-    handler: str | None = None
-    queue: str | None = None
-    tag: str | None = None
-    search: str | None = None
+    `status` is the job's own (active, paused, finished) or the state of its latest execution; `after` and `before` are about
+    its creation, `due_after` and `due_before` about its next occurrence.
+    """
+
+    terms: tuple[SearchTerm, ...] = ()
     is_named: bool = False
-    payload: str | None = None
-    created_from: datetime | None = None
-    created_until: datetime | None = None
-    due_from: datetime | None = None
-    due_until: datetime | None = None
-    # What a search in words asks for besides.
-    terms: tuple[Term, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ExecutionFilter:
-    """Which executions. Times are those that their ids bear: the scheduled instant of an occurrence, else the creation."""
+    """Which executions: those for which all terms hold, of one job if *job_id* is given.
 
-    states: tuple[ExecutionState, ...] = ()
+    `after` and `before` are about the time in the id: the scheduled instant of an occurrence, else the creation.
+    """
+
+    terms: tuple[SearchTerm, ...] = ()
     job_id: JobId | None = None
-    handler: str | None = None
-    queue: str | None = None
-    origin: Origin | None = None
-    # What killed the dead; `none` means those of which no fingerprint is known.
-    fingerprint: str | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-    # Only the dead that nobody has retried from the dead-letter list, or discarded.
-    is_unsettled: bool = False
-    # What a search in words asks for besides.
-    terms: tuple[Term, ...] = ()
 
     def possible_states(self) -> tuple[ExecutionState, ...]:
-        """The states that the filter and the terms of its search leave; none if they contradict each other."""
-        left = set(self.states or ExecutionState)
+        """The states that the terms leave; none if they contradict each other."""
+        left = set(ExecutionState)
         for term in self.terms:
             if term.field == "status":
                 left = left - set(term.values) if term.is_negated else left & set(term.values)
@@ -103,8 +327,8 @@ class PageRequest:
     exact_up_to: int = EXACT_UP_TO
 
     def __post_init__(self) -> None:
-        if not 1 <= self.limit <= LARGEST_PAGE:
-            raise InvalidInput(f"limit is {self.limit}, expected 1 to {LARGEST_PAGE}", field="limit")
+        if not 1 <= self.limit <= MAX_PAGE_SIZE:
+            raise InvalidInput(f"limit is {self.limit}, expected 1 to {MAX_PAGE_SIZE}", field="limit")
         if self.page is None:
             return
         if self.cursor is not None:
@@ -130,7 +354,7 @@ class Total:
 
 
 @dataclass(frozen=True, slots=True)
-class Page(Generic[Item]):
+class ResultPage(Generic[Item]):
     """Some of a list, and where the rest begins."""
 
     items: Sequence[Item]

@@ -35,7 +35,7 @@ class Template:
     updated_at: datetime
 
 
-def wish_of(
+def spec_from_template(
     job: Mapping[str, Any], overrides: Mapping[str, Any], variables: Mapping[str, Variable] | None = None
 ) -> JobSpec:
     """The job that a template makes: with other values for some fields, and with its variables filled in if any are given."""
@@ -43,7 +43,7 @@ def wish_of(
     if unknown:
         raise InvalidInput(f"unknown field {unknown[0]!r}", field=unknown[0])
     spec = replace(without_other_kinds(_spec(job), overrides), **_typed(overrides))
-    return spec if variables is None else replace(spec, payload=filled(spec.payload, variables))
+    return spec if variables is None else replace(spec, payload=fill_placeholders(spec.payload, variables))
 
 
 def _spec(job: Mapping[str, Any]) -> JobSpec:
@@ -56,7 +56,7 @@ def _typed(fields: Mapping[str, Any]) -> dict[str, Any]:
     return dict(fields) | ({"tags": tuple(fields["tags"])} if "tags" in fields else {})
 
 
-def filled(payload: Any, variables: Mapping[str, Variable]) -> Any:
+def fill_placeholders(payload: Any, variables: Mapping[str, Variable]) -> Any:
     """The payload with every `{{name}}` in its texts replaced; a text that is nothing else becomes the value itself."""
     wanted = set(placeholders(payload))
     missing, surplus = sorted(wanted - set(variables)), sorted(set(variables) - wanted)

@@ -1,1 +1,1 @@
-"""The loops of a running node, one file each."""
+"""A running node: its lease, its services, the scheduler's and the worker's parts, and the runners of handlers."""

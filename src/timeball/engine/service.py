@@ -1,12 +1,4 @@
-"""A loop with one duty.
-
-A service does one round in `tick()` and says how long to rest; here are the waiting, the waking, the errors and the stopping. Every rest
-is at most a second: no hint is ever needed for progress. So is every pause after an error: what was out of reach is found again within a
-second of its return.
-
-Those of a node that rest as long as they may are woken together, by one timer (`Beat`): what an idle node costs is how often it is woken,
-for each time its code has left the processor's caches meanwhile.
-"""
+"""A loop with one duty: waiting, waking, errors and stopping of all services of a node."""
 
 from __future__ import annotations
 
@@ -14,9 +6,9 @@ import asyncio
 import traceback
 from datetime import timedelta
 
-from timeball.domain.events import Emit, ServiceFailed, ServiceRecovered
 from timeball.env import Env
 from timeball.errors import StoreUnavailable
+from timeball.telemetry.events import Emit, ServiceFailed, ServiceRecovered
 
 AT_ONCE = timedelta(0)
 LONGEST_REST = timedelta(seconds=1)
@@ -26,7 +18,7 @@ _LONGEST_PAUSE = 1.0
 _EARLY_SECONDS = 0.1
 
 
-class Beat:
+class SharedTimer:
     """Wakes all that rest, each second: so nobody rests for longer.
 
     *phase* is the part of a second before the first beat; nodes that were started together are not to ask the database together for ever.
@@ -41,13 +33,13 @@ class Beat:
         """Wait until it is set: by the next beat, unless somebody sets it before."""
         self._resting[woken] = None
         if self._timer is None:
-            self._strike_in(self._phase * LONGEST_REST)
+            self._schedule_strike(self._phase * LONGEST_REST)
         try:
             await woken.wait()
         finally:
             self._resting.pop(woken, None)
 
-    def _strike_in(self, rest: timedelta) -> None:
+    def _schedule_strike(self, rest: timedelta) -> None:
         self._timer = asyncio.get_running_loop().call_later(rest.total_seconds(), self._strike)
 
     def _strike(self) -> None:
@@ -55,7 +47,7 @@ class Beat:
         resting, self._resting = self._resting, {}
         if resting:
             # Now, and not when they rest again: that would be later by what they do.
-            self._strike_in(LONGEST_REST)
+            self._schedule_strike(LONGEST_REST)
         for woken in resting:
             woken.set()
 
@@ -71,7 +63,7 @@ class Service:
         self._failures = 0
         self.is_stopping = False
         # That of the node, once it is part of one.
-        self.beat = Beat()
+        self.beat = SharedTimer()
 
     @property
     def name(self) -> str:
@@ -109,7 +101,7 @@ class Service:
             rest = await self.tick()
         except Exception as error:
             # Nothing wakes a service out of this pause: a busy one would run into the same wall over and over.
-            await self._sit_out(self._after_error(error))
+            await self._pause_after_error(self._after_error(error))
             return AT_ONCE
         if self._failures:
             self.emit(ServiceRecovered(self.name, self._failures))
@@ -140,7 +132,7 @@ class Service:
         finally:
             alarm.cancel()
 
-    async def _sit_out(self, pause: timedelta) -> None:
+    async def _pause_after_error(self, pause: timedelta) -> None:
         try:
             async with asyncio.timeout(pause.total_seconds()):
                 await self._stopped.wait()

@@ -1,4 +1,4 @@
-"""Which lives run here, that they begin again when lost, and the order of stopping: workers first, schedulers last."""
+"""Starts the nodes of a process, restarts those that lost their lease, and stops workers before schedulers."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from timeball.domain.events import Emit, ServiceFailed
-from timeball.engine.life import Life
+from timeball.engine.node import BaseNode
 from timeball.env import Env
 from timeball.errors import StoreError
+from timeball.telemetry.events import Emit, ServiceFailed
 
 _FIRST_PAUSE = 0.2
 _LONGEST_PAUSE = 1.0
 # A life that lasted so long says nothing about the next.
 _STEADY_SECONDS = 60.0
 
-MakeLife = Callable[[], Life]
+NodeFactory = Callable[[], BaseNode]
 
 
 class Supervisor:
     """Runs nodes of this process until it is told to stop."""
 
-    def __init__(self, env: Env, emit: Emit, workers: Sequence[MakeLife], schedulers: Sequence[MakeLife]) -> None:
+    def __init__(self, env: Env, emit: Emit, workers: Sequence[NodeFactory], schedulers: Sequence[NodeFactory]) -> None:
         self._env = env
         self._emit = emit
-        self._workers = [_Node(env, emit, make) for make in workers]
-        self._schedulers = [_Node(env, emit, make) for make in schedulers]
+        self._workers = [_SupervisedNode(env, emit, make) for make in workers]
+        self._schedulers = [_SupervisedNode(env, emit, make) for make in schedulers]
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
@@ -55,7 +55,7 @@ class Supervisor:
 
     async def _run(self, workers: Sequence[asyncio.Future[None]], schedulers: Sequence[asyncio.Future[None]]) -> None:
         stopping = asyncio.ensure_future(self._stopping.wait())
-        await asyncio.wait((stopping, *_all_of([*workers, *schedulers])), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((stopping, *_stop_in_order([*workers, *schedulers])), return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         for node in self._workers:
             node.stop()
@@ -65,7 +65,7 @@ class Supervisor:
         await asyncio.gather(*schedulers)
 
 
-def _all_of(nodes: Sequence[asyncio.Future[None]]) -> Sequence[asyncio.Future[Any]]:
+def _stop_in_order(nodes: Sequence[asyncio.Future[None]]) -> Sequence[asyncio.Future[Any]]:
     """A future for the end of all of them, or for the first that fails; none, if there are no nodes at all."""
     if not nodes:
         return ()
@@ -75,14 +75,14 @@ def _all_of(nodes: Sequence[asyncio.Future[None]]) -> Sequence[asyncio.Future[An
     return (all_of_them,)
 
 
-class _Node:
+class _SupervisedNode:
     """One node through all its lives."""
 
-    def __init__(self, env: Env, emit: Emit, make_life: MakeLife) -> None:
+    def __init__(self, env: Env, emit: Emit, node_factory: NodeFactory) -> None:
         self._env = env
         self._emit = emit
-        self._make_life = make_life
-        self._life: Life | None = None
+        self._make_life = node_factory
+        self._life: BaseNode | None = None
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:

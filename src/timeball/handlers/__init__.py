@@ -1,1 +1,1 @@
-"""Handlers by name, how payloads meet their parameters, and those that come in the box."""
+"""Handlers by name, how payloads are bound to their parameters, and the built-in ones."""

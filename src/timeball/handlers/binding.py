@@ -1,27 +1,136 @@
-"""How a payload meets a function's parameters.
-
-A payload is the JSON object of the arguments by name: `send_receipt(42, to="x")` is stored as `{"order_id": 42, "to": "x"}`,
-so the same job can be posted over HTTP by somebody who has never seen the function. `*args` is a list under its own name, the
-names of `**kwargs` stand beside the others, and a default that was not overridden is not stored: it may change later.
-
-On the worker the object is checked and converted by the annotations in one pass over the JSON text (Pydantic). An annotation
-that cannot be resolved, or means nothing to Pydantic, lets its argument through as it is.
-"""
+"""Binds a payload to the parameters of a function, or to one Pydantic model."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
-from typing import Any, NotRequired, get_type_hints
+from typing import Any, Generic, NotRequired, TypeVar, get_type_hints
 
 import orjson
-from pydantic import ConfigDict, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    PydanticSchemaGenerationError,
+    PydanticUserError,
+    TypeAdapter,
+    ValidationError,
+)
 from typing_extensions import TypedDict
 
-from timeball.domain.json_values import encode_object
-from timeball.errors import InvalidInput
-from timeball.handlers.refusals import arguments_misfit, name_of, payload_mismatch, shape_of
+from timeball.domain.handler import Handler, HandlerOptions, PayloadMismatch, RunStyle
+from timeball.domain.values.text import encode_object
+from timeball.errors import InvalidInput, TimeballError
+from timeball.handlers.payloads import arguments_mismatch, counted, name_of, payload_mismatch, schema_of, shape_of
+
+# Handlers whose payload is one Pydantic model: checked when a job is created, and again before it runs.
+
+
+class HandlerRefused(TimeballError):
+    """The work cannot be done, now or later: trying again would not help."""
+
+    code = "refused"
+
+
+class Payload(BaseModel):
+    """What a built-in handler is given. An unknown field is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+P = TypeVar("P", bound=Payload)
+
+
+class ModelBinder(Generic[P]):
+    """Binds payloads to the one parameter of a function, a model."""
+
+    __slots__ = ("_function", "model", "name")
+
+    def __init__(self, name: str, function: Callable[[P], Any], model: type[P]) -> None:
+        self.name = name
+        self.model = model
+        self._function = function
+
+    @property
+    def invoke(self) -> Callable[[str], Any]:
+        """Call the function with a payload; `PayloadMismatch` if it does not fit."""
+        return self._invoke
+
+    def _invoke(self, payload: str) -> Any:
+        try:
+            fields = self.check(payload)
+        except PayloadMismatch as mismatch:
+            mismatch.is_of_call = True
+            raise
+        return self._function(fields)
+
+    def check(self, payload: str) -> P:
+        """The payload as its model; `PayloadMismatch` says which fields do not fit."""
+        try:
+            return self.model.model_validate_json(payload)
+        except ValidationError as error:
+            # What was found is not repeated: it may be a password that somebody put where it does not belong.
+            raise payload_mismatch(
+                self.name,
+                payload,
+                error,
+                known=self._fields,
+                hint=f"GET /api/v1/handlers/{self.name} shows what it takes",
+                shows_value=False,
+            ) from None
+
+    def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        """The payload for these fields."""
+        if args:
+            raise InvalidInput(
+                f"{self.name} takes its fields by name, found {counted(args)} by their place",
+                field="payload",
+                hint=f"its fields are {', '.join(self._fields)}",
+            )
+        payload = encode_object(dict(kwargs))
+        self.check(payload)
+        return payload
+
+    @property
+    def _fields(self) -> list[str]:
+        """As payloads call them."""
+        return [field.alias or name for name, field in self.model.model_fields.items()]
+
+    def schema(self) -> dict[str, Any]:
+        """The JSON Schema of the model."""
+        return schema_of(self.model)
+
+    def prepare(self) -> None:
+        """The model was built when its module was imported."""
+
+
+def typed_handler(
+    name: str,
+    function: Callable[[P], Any],
+    model: type[P],
+    *,
+    no_retry: tuple[type[BaseException], ...] = (),
+    target: Callable[[str], str | None] | None = None,
+) -> Handler:
+    """A handler of that name; what is `Refused`, and errors of the kinds in *no_retry*, are not tried again."""
+    return Handler(
+        name=name,
+        function=function,
+        style=style_of(function, isolate=False),
+        binder=ModelBinder(name, function, model),
+        options=HandlerOptions(no_retry=(HandlerRefused, *no_retry)),
+        target=target,
+    )
+
+
+# How a payload meets a function's parameters.
+#
+# A payload is the JSON object of the arguments by name: `send_receipt(42, to="x")` is stored as `{"order_id": 42, "to": "x"}`,
+# so the same job can be posted over HTTP by somebody who has never seen the function. `*args` is a list under its own name, the
+# names of `**kwargs` stand beside the others, and a default that was not overridden is not stored: it may change later.
+#
+# On the worker the object is checked and converted by the annotations in one pass over the JSON text (Pydantic). An annotation
+# that cannot be resolved, or means nothing to Pydantic, lets its argument through as it is.
 
 _EMPTY = inspect.Parameter.empty
 _NOTHING = frozenset({"{}", "null"})
@@ -68,9 +177,9 @@ class SignatureBinder:
 
     def schema(self) -> dict[str, Any]:
         """The JSON Schema of the payload, with the defaults that JSON can say."""
-        from timeball.handlers.schemas import can_be_told, schema_of  # for a worker that starts, and for a catalogue
+        from timeball.handlers.payloads import has_schema, schema_of  # for a worker that starts, and for a catalogue
 
-        hints = {name: hint for name, hint in _hints(self._function, self._parameters).items() if can_be_told(hint)}
+        hints = {name: hint for name, hint in _hints(self._function, self._parameters).items() if has_schema(hint)}
         found = schema_of(_shape(self._function, self._parameters, hints))
         extra = _extra(self._parameters)
         if extra is not None and extra.name in hints:
@@ -102,7 +211,7 @@ class SignatureBinder:
         try:
             bound = self._signature.bind(*args, **kwargs).arguments
         except TypeError:
-            raise arguments_misfit(self._function, self._parameters, args, kwargs) from None
+            raise arguments_mismatch(self._function, self._parameters, args, kwargs) from None
         values: dict[str, Any] = {}
         for name, value in bound.items():
             is_extra = self._signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
@@ -238,3 +347,14 @@ def _is_known_to_pydantic(hint: Any) -> bool:
     except (PydanticSchemaGenerationError, PydanticUserError):
         return False
     return True
+
+
+def style_of(function: Callable[..., Any], *, isolate: bool) -> RunStyle:
+    """How a function is run; generators are refused, for nobody would take what they yield."""
+    inner = function.func if isinstance(function, partial) else function
+    code = inner if inspect.isroutine(inner) else type(inner).__call__
+    if inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code):
+        raise InvalidInput(f"handler {function!r} is a generator; expected a function or a coroutine function")
+    if isolate:
+        return RunStyle.PROCESS
+    return RunStyle.COROUTINE if inspect.iscoroutinefunction(code) else RunStyle.THREAD

@@ -1,28 +1,83 @@
-"""What there is to be scheduled: every handler of the box and of installed packages, with what it takes.
-
-A payload is checked here when a job is created or changed. A handler that is nobody's here is left alone: a worker may
-have it.
-"""
+"""Every handler that can be scheduled: built in, or of an installed package; with its schema and documentation."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol
 
-from timeball.domain.contract import OPTION_FIELDS, Contract, example_of, first_sentence
 from timeball.domain.handler import Handler, HandlerOptions
+from timeball.domain.handler_contract import OPTION_FIELDS, HandlerContract, example_of, first_sentence
 from timeball.errors import InvalidInput
-from timeball.handlers.installed import installed_handler, installed_names
-from timeball.handlers.typed import ModelBinder
+from timeball.handlers.binding import ModelBinder
+from timeball.handlers.registry import make_handler
+
+# Handlers of packages that are installed beside Timeball.
+#
+# A package names them as entry points of the group `timeball.handlers`; what is installed on the worker is there to be scheduled:
+#
+# [project.entry-points."timeball.handlers"]
+# "acme.greet" = "acme_handlers:greet"
+#
+# The name is the handler's name; what it leads to is a function, as one would declare it with `@tb.handler`, or a `Handler`.
+
+ENTRY_POINT_GROUP = "timeball.handlers"
+
+
+def installed_handlers(found: Iterable[EntryPoint] | None = None) -> tuple[Handler, ...]:
+    """The handlers of all installed packages. One that cannot be loaded stops the start: its jobs would wait for ever."""
+    points = entry_points(group=ENTRY_POINT_GROUP) if found is None else found
+    return tuple(_load(point) for point in sorted(points, key=lambda point: point.name))
+
+
+def installed_names() -> tuple[str, ...]:
+    """The names under which installed packages bring handlers along; nothing is loaded."""
+    return tuple(sorted(entry_points(group=ENTRY_POINT_GROUP).names))
+
+
+def installed_handler(name: str) -> Handler:
+    """The installed handler of that name; InvalidInput if its package is broken, or there is none."""
+    points = list(entry_points(group=ENTRY_POINT_GROUP, name=name))
+    if not points:
+        raise InvalidInput(f"no installed package brings a handler {name}", field="handler")
+    return _load(points[0])
+
+
+def _load(point: EntryPoint) -> Handler:
+    try:
+        loaded: Any = point.load()
+    except (Exception, SystemExit) as error:
+        # SystemExit too: a package that wants to end the process ends only its own part in it.
+        raise InvalidInput(
+            f"handler {point.name} of {_package(point)} cannot be loaded from {point.value}: {error!r}",
+            hint="repair or uninstall the package",
+        ) from error
+    if isinstance(loaded, Handler):
+        return replace(loaded, name=point.name)
+    if not callable(loaded):
+        raise InvalidInput(
+            f"handler {point.name} of {_package(point)} is {type(loaded).__name__}, expected a function or a Handler"
+        )
+    return make_handler(loaded, name=point.name)
+
+
+def _package(point: EntryPoint) -> str:
+    return "an unknown package" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+
+
+# What there is to be scheduled: every handler of the box and of installed packages, with what it takes.
+#
+# A payload is checked here when a job is created or changed. A handler that is nobody's here is left alone: a worker may
+# have it.
 
 _LONGEST_DOC = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HandlerEntry:
+class HandlerDescription:
     """A handler as people choose it: a sentence, the JSON Schema of its payload, an example, and how it runs."""
 
     name: str
@@ -33,7 +88,7 @@ class HandlerEntry:
     is_enabled_here: bool
 
 
-class Known(Protocol):
+class HandlerCollection(Protocol):
     """Handlers, by name and one after the other."""
 
     def find(self, name: str) -> Handler | None: ...
@@ -41,10 +96,10 @@ class Known(Protocol):
     def __iter__(self) -> Iterator[Handler]: ...
 
 
-class Catalogue:
+class HandlerCatalogue:
     """The handlers of this process: *known* in the box, of which *enabled* may run here; and the installed ones."""
 
-    def __init__(self, known: Known, enabled: Iterable[str]) -> None:
+    def __init__(self, known: HandlerCollection, enabled: Iterable[str]) -> None:
         self._known = known
         self._enabled = frozenset(enabled)
         self._installed: dict[str, Handler | None] = {}
@@ -73,7 +128,7 @@ class Catalogue:
 
     def check(self, schema: Mapping[str, Any], name: str, payload: str) -> None:
         """Raises `PayloadMismatch` for a payload that does not fit the published schema of a handler."""
-        from timeball.handlers.schemas import check_payload  # a program that only enqueues needs none
+        from timeball.handlers.payloads import check_payload  # a program that only enqueues needs none
 
         check_payload(schema, name, payload)
 
@@ -82,7 +137,7 @@ class Catalogue:
         handler = self.find(name)
         return handler.binder.check if handler is not None and isinstance(handler.binder, ModelBinder) else None
 
-    def entries(self) -> list[HandlerEntry]:
+    def entries(self) -> list[HandlerDescription]:
         """All handlers, by name."""
         installed = filter(None, (self._find_installed(name) for name in self._installed_names))
         handlers = sorted([*self._known, *installed], key=lambda handler: handler.name)
@@ -92,10 +147,10 @@ class Catalogue:
         return name in self._enabled or self._known.find(name) is None
 
 
-def entry_of(handler: Handler, *, is_enabled: bool = True) -> HandlerEntry:
+def entry_of(handler: Handler, *, is_enabled: bool = True) -> HandlerDescription:
     """A handler as the catalogue shows it."""
     schema = handler.binder.schema()
-    return HandlerEntry(
+    return HandlerDescription(
         name=handler.name,
         description=_description(handler),
         run_style=handler.style.value,
@@ -114,10 +169,10 @@ def _doc(handler: Handler) -> str:
     return inspect.getdoc(function if inspect.isroutine(function) else type(function)) or ""
 
 
-def contract_of(handler: Handler) -> Contract:
+def contract_of(handler: Handler) -> HandlerContract:
     """What a worker publishes of a handler."""
     usual, given = inherited_options(HandlerOptions()), inherited_options(handler.options)
-    return Contract(
+    return HandlerContract(
         name=handler.name,
         schema=handler.binder.schema(),
         options={name: value for name, value in given.items() if value != usual[name]},

@@ -1,18 +1,17 @@
-"""Names -> handlers."""
+"""Handlers by name."""
 
 from __future__ import annotations
 
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from timeball.domain.handler import Handler, HandlerOptions, RunStyle
-from timeball.domain.text import check_label
+from timeball.domain.handler import Handler, HandlerOptions
+from timeball.domain.values.text import check_label
 from timeball.errors import Conflict, InvalidInput, NotFound
-from timeball.handlers.binding import SignatureBinder
+from timeball.handlers.binding import SignatureBinder, style_of
 
 
 class Registry:
@@ -30,7 +29,7 @@ class Registry:
         known = self._handlers.setdefault(handler.name, handler)
         if known is not handler:
             raise Conflict(
-                f"handler {handler.name!r} is declared twice: by {_place(known)} and by {_place(handler)}",
+                f"handler {handler.name!r} is declared twice: by {_location(known)} and by {_location(handler)}",
                 hint="give one of them another name: @tb.handler(name=...)",
             )
         return handler
@@ -106,17 +105,6 @@ def _main_module_name() -> str:
     return "__main__" if path is None else Path(path).stem
 
 
-def style_of(function: Callable[..., Any], *, isolate: bool) -> RunStyle:
-    """How a function is run; generators are refused, for nobody would take what they yield."""
-    inner = function.func if isinstance(function, partial) else function
-    code = inner if inspect.isroutine(inner) else type(inner).__call__
-    if inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code):
-        raise InvalidInput(f"handler {function!r} is a generator; expected a function or a coroutine function")
-    if isolate:
-        return RunStyle.PROCESS
-    return RunStyle.COROUTINE if inspect.iscoroutinefunction(code) else RunStyle.THREAD
-
-
-def _place(handler: Handler) -> str:
+def _location(handler: Handler) -> str:
     code = getattr(inspect.unwrap(handler.function), "__code__", None)
     return repr(handler.function) if code is None else f"{code.co_filename}:{code.co_firstlineno}"

@@ -7,34 +7,26 @@ in whatever order transactions commit, and no process has to remember anything f
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from timeball.domain.happening import STARTED, Happening, happening_id
-from timeball.domain.ids import JobId, show, show_execution
+from timeball.domain.change_event import EXECUTION_STARTED, ChangeEvent, change_event_id
+from timeball.domain.values.ids import JobId, format_execution_id, format_id
 from timeball.errors import InvalidInput
-from timeball.store.database import Database
+from timeball.store.types import ChangeBatch
+
+if TYPE_CHECKING:
+    from timeball.store.db.database import Database
 
 _POSITION = re.compile(r"([0-9]{1,19}):([0-9]{1,19}):((?:[0-9]{1,19},)*[0-9]{1,19})?")
 _LARGEST = 2**63 - 1
 _JOB_SUBJECT = "job:"
+
+
 # What operators do about keys is no business of those who watch.
 _PRIVATE = ("key.", "session.")
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """What happened, and where the stream is now.
-
-    *is_whole* is False if some was left out because there was too much, or because the position was another database's.
-    """
-
-    position: str
-    happenings: Sequence[Happening]
-    is_whole: bool
 
 
 class ChangeStream:
@@ -48,15 +40,15 @@ class ChangeStream:
         found: str = await self._database.fetch_value("position")
         return found
 
-    async def since(self, position: str, most: int) -> Changes:
+    async def since(self, position: str, most: int) -> ChangeBatch:
         """What happened since a position, in the order of time; InvalidInput if it is none."""
         rows = await self._database.fetch("changes", position=checked_position(position), most=most + 1)
         happened = [row for row in rows if row["source"] is not None]
         is_whole = len(happened) <= most and not rows[0]["is_from_elsewhere"]
         told = [happening for row in happened[:most] for happening in _happenings_of(row)] if is_whole else []
-        return Changes(rows[0]["position"], told, is_whole)
+        return ChangeBatch(rows[0]["position"], told, is_whole)
 
-    async def dropped(self, most: int) -> list[Happening]:
+    async def dropped(self, most: int) -> list[ChangeEvent]:
         """The starts of what runs just now, the earliest first."""
         rows = await self._database.fetch("dropped", most=most)
         return [_start_of(row) for row in reversed(rows)]
@@ -77,7 +69,7 @@ def checked_position(position: str) -> str:
     )
 
 
-def _happenings_of(row: Any) -> Iterator[Happening]:
+def _happenings_of(row: Any) -> Iterator[ChangeEvent]:
     if row["source"] == "audit":
         if not row["what"].startswith(_PRIVATE):
             yield _action_of(row)
@@ -87,14 +79,14 @@ def _happenings_of(row: Any) -> Iterator[Happening]:
     yield _end_of(row)
 
 
-def _start_of(row: Any) -> Happening:
+def _start_of(row: Any) -> ChangeEvent:
     started_at = row["started_at"]
     is_first = row["try"] == 1 and row["origin"] != "backfill"
     data = {"attempt": row["try"], "lateness_ms": _milliseconds(row["scheduled_for"], started_at) if is_first else None}
-    return _about_execution(STARTED, started_at, row, data)
+    return _about_execution(EXECUTION_STARTED, started_at, row, data)
 
 
-def _end_of(row: Any) -> Happening:
+def _end_of(row: Any) -> ChangeEvent:
     kind = "execution" if row["source"] == "finished" else "attempt"
     data = {
         "attempt": row["attempts"],
@@ -105,30 +97,31 @@ def _end_of(row: Any) -> Happening:
     return _about_execution(f"{kind}.{row['what']}", row["at"], row, data)
 
 
-def _about_execution(what: str, at: datetime, row: Any, data: dict[str, Any]) -> Happening:
+def _about_execution(what: str, at: datetime, row: Any, data: dict[str, Any]) -> ChangeEvent:
     worker = row["worker"]
     # While it runs, nobody but its worker knows the moment of a start exactly: an id made of that would change at the end.
-    moment = row["scheduled_for"] if what == STARTED else at
-    return Happening(
-        id=happening_id(moment, what, row["id"], row["fence"]),
+    moment = row["scheduled_for"] if what == EXECUTION_STARTED else at
+    return ChangeEvent(
+        id=change_event_id(moment, what, row["id"], row["fence"]),
         type=what,
         at=at,
-        subject=show_execution(row["id"]),
+        subject=format_execution_id(row["id"]),
         job_id=JobId(row["job_id"]),
         queue=row["queue"],
         handler=row["handler"],
-        data=data | {"scheduled_for": row["scheduled_for"], "worker": None if worker is None else show("wrk", worker)},
+        data=data
+        | {"scheduled_for": row["scheduled_for"], "worker": None if worker is None else format_id("wrk", worker)},
     )
 
 
-def _action_of(row: Any) -> Happening:
+def _action_of(row: Any) -> ChangeEvent:
     subject: str = row["subject"]
     job_id = JobId(UUID(subject.removeprefix(_JOB_SUBJECT))) if _names_a_job(subject) else None
-    return Happening(
-        id=happening_id(row["at"], "audit", row["id"]),
+    return ChangeEvent(
+        id=change_event_id(row["at"], "audit", row["id"]),
         type=row["what"],
         at=row["at"],
-        subject=subject if job_id is None else show("job", job_id),
+        subject=subject if job_id is None else format_id("job", job_id),
         job_id=job_id,
         queue=subject.removeprefix("queue:") if subject.startswith("queue:") else None,
         data={"reason": row["reason"]},

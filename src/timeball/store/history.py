@@ -1,43 +1,131 @@
-"""Reading executions, their logs, and keeping the history in shape."""
+"""Reads executions and their logs, keeps the daily partitions, and deletes what has outlived its retention."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from timeball.domain.execution import Attempt, Claimed, Execution, ExecutionState
-from timeball.domain.ids import ExecutionId, JobId
-from timeball.store.database import Database, refusing_content
-from timeball.store.retention import Retention
-from timeball.store.rows import attempt_from, execution_from
+from timeball.store.db.pool import Connection, unwritable_content
+from timeball.store.db.rows import attempt_from, execution_from
+from timeball.store.types import LogRecord
+
+if TYPE_CHECKING:
+    from timeball.domain.execution import Attempt, ClaimedExecution, Execution, ExecutionState
+    from timeball.domain.values.ids import ExecutionId, JobId
+    from timeball.store.db.database import Database
+
+# What has outlived its use: forgotten in small steps, so that nobody waits for it.
+#
+# Days of history are dropped whole (`history.py`). Here is what stands beside them: who was dealt with, what was skipped, who changed
+# what, which requests were answered, the jobs that have nothing left to show, and the limits that nobody shares any more. Queues that
+# people paused or limited stay.
+
+_BATCH = 2_000
+_FIRST_UUID = UUID(int=0)
+
+
+class RetentionStore:
+    """Forgets. Each verb returns how many rows went."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def days_outside(self, limit: int) -> list[date]:
+        """Days gone by that have records outside partitions of their own."""
+        return [row["day"] for row in await self._database.fetch("days_outside", limit=limit)]
+
+    async def settled(self, before: datetime) -> int:
+        """Forget which dead executions were dealt with; their history has gone by then."""
+        return await self._trim("trim_settled", before)
+
+    async def skip_ranges(self, before: datetime) -> int:
+        """Forget what was skipped before the history begins, and recorded before that instant."""
+        return await self._trim("trim_skip_range", before)
+
+    async def audit(self, before: datetime) -> int:
+        """Forget who changed what."""
+        return await self._trim("trim_audit", before)
+
+    async def requests(self, now: datetime) -> int:
+        """Forget the answers to requests whose idempotency keys have run out."""
+        return await self._trim("trim_idempotency_key", now - IDEMPOTENCY_KEYS_KEPT_FOR)
+
+    async def _trim(self, statement: str, before: datetime) -> int:
+        forgotten = 0
+        while True:
+            rows = await self._database.fetch(statement, before=before, limit=_BATCH)
+            forgotten += len(rows)
+            if len(rows) < _BATCH:
+                return forgotten
+
+    async def deleted_jobs(self, before: datetime) -> int:
+        """Remove jobs that were deleted, with their versions, once no execution of them is left."""
+        forgotten, last = 0, _FIRST_UUID
+        while True:
+            rows = await self._database.fetch("deleted_jobs", before=before, after=last, limit=_BATCH)
+            if not rows:
+                return forgotten
+            last = rows[-1]["id"]
+            forgotten += await self._spent_jobs([row["id"] for row in rows], before, partition=0, own_is_there=False)
+
+    async def limits(self) -> int:
+        """Forget the limits that no job and no execution names."""
+        forgotten, last = 0, ""
+        while True:
+            rows = await self._database.fetch("unused_limits", after=last, limit=_BATCH)
+            if not rows:
+                return forgotten
+            last = rows[-1]["key"]
+            forgotten += await self._unused_limits([row["key"] for row in rows])
+
+    async def _unused_limits(self, keys: Sequence[str]) -> int:
+        async def work(connection: Connection) -> int:
+            await self._database.fetch("lock_limits", connection, keys=list(keys))
+            return len(await self._database.fetch("trim_limits", connection, keys=list(keys)))
+
+        removed: int = await self._database.repeat(work)
+        return removed
+
+    async def one_offs(self, ids: Sequence[UUID], partition: int, *, own_is_there: bool) -> int:
+        """Remove those of the jobs that are nameless one-offs, and have no execution outside of a partition.
+
+        *own_is_there*: the execution that each of them was enqueued with is known to lie in that partition.
+        """
+        return await self._spent_jobs(ids, None, partition=partition, own_is_there=own_is_there)
+
+    async def _spent_jobs(
+        self, ids: Sequence[UUID], before: datetime | None, *, partition: int, own_is_there: bool
+    ) -> int:
+        async def work(connection: Connection) -> int:
+            locked = await self._database.fetch("lock_jobs", connection, ids=list(ids), before=before)
+            own = [row["id"] for row in locked]
+            gone = await self._database.fetch(
+                "delete_spent_jobs", connection, ids=own, partition=partition, own_is_there=own_is_there
+            )
+            return len(gone)
+
+        removed: int = await self._database.repeat(work)
+        return removed
+
+
+# Reading executions, their logs, and keeping the history in shape.
 
 _PARTITION_LOCK = int.from_bytes(b"timebal2", "big") >> 1
 _LAST_ID = UUID(int=2**128 - 1)
+
+
 # By two indexes: an enqueued execution bears its job's id, a trigger or a retry of it does not.
 _ENQUEUED = "SELECT id FROM {partition} WHERE id = job_id AND id > $1 ORDER BY id LIMIT $2"
 _ASKED_FOR = "SELECT DISTINCT job_id AS id FROM {partition} WHERE job_id <> id AND job_id > $1 ORDER BY id LIMIT $2"
 _PARTITIONED = {"finished": "finished_at", "attempt": "finished_at", "log_line": "at"}
 
 
-@dataclass(frozen=True, slots=True)
-class LogLine:
-    """One line that a handler said."""
-
-    execution_id: ExecutionId
-    fence: int
-    number: int
-    at: datetime
-    level: str
-    message: str
-
-
-class History:
+class HistoryStore:
     """Executions as people read them; partitions as the janitor keeps them."""
 
-    def __init__(self, database: Database, retention: Retention) -> None:
+    def __init__(self, database: Database, retention: RetentionStore) -> None:
         self._database = database
         self._retention = retention
 
@@ -59,7 +147,7 @@ class History:
         row = await self._database.fetch_row("execution_extras", id=execution_id)
         return None if row is None else row["payload_text"]
 
-    async def use_secrets(self, claimed: Claimed, names: Sequence[str], *, is_bound: bool) -> bool:
+    async def use_secrets(self, claimed: ClaimedExecution, names: Sequence[str], *, is_bound: bool) -> bool:
         """Whether an execution that runs may use these secrets; if so, the first use of each by its job is noted.
 
         A payload that was written by someone who is no administrator may use only secrets that are bound.
@@ -94,9 +182,9 @@ class History:
         """The unsuccessful tries of an execution, in order."""
         return [attempt_from(row) for row in await self._database.fetch("attempts_of", id=execution_id)]
 
-    async def write_log(self, lines: Sequence[LogLine]) -> None:
+    async def write_log(self, lines: Sequence[LogRecord]) -> None:
         """Keep what handlers said, all of it or none; Unwritable if one of the lines cannot be kept."""
-        with refusing_content():
+        with unwritable_content():
             await self._database.fetch(
                 "write_log_lines",
                 execution_ids=[line.execution_id for line in lines],
@@ -107,11 +195,14 @@ class History:
                 messages=[line.message for line in lines],
             )
 
-    async def log(self, execution_id: ExecutionId, after: tuple[int, int] = (0, 0), limit: int = 1000) -> list[LogLine]:
+    async def log(
+        self, execution_id: ExecutionId, after: tuple[int, int] = (0, 0), limit: int = 1000
+    ) -> list[LogRecord]:
         """The lines of an execution behind a cursor (fence, number)."""
         rows = await self._database.fetch("log_lines_of", id=execution_id, fence=after[0], number=after[1], limit=limit)
         return [
-            LogLine(execution_id, row["fence"], row["number"], row["at"], row["level"], row["message"]) for row in rows
+            LogRecord(execution_id, row["fence"], row["number"], row["at"], row["level"], row["message"])
+            for row in rows
         ]
 
     async def fact(self, key: str) -> str | None:
@@ -177,7 +268,7 @@ class History:
         return wanted
 
     async def _summarize(self, day: date) -> None:
-        connection = await self._database.connect(is_patient=True)
+        connection = await self._database.connect(without_timeout=True)
         try:
             for table in _PARTITIONED:
                 partition = f"timeball.{table}_{day:%Y%m%d}"
@@ -252,3 +343,6 @@ class History:
                 return
             last = ids[-1]
             await self._retention.one_offs(ids, oid, own_is_there=own_is_there)
+
+
+IDEMPOTENCY_KEYS_KEPT_FOR = timedelta(hours=24)

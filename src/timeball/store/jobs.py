@@ -1,54 +1,50 @@
-"""Jobs, found and changed; and the executions people ask for, or want to be rid of."""
+"""Finds and changes jobs and queues, requests and cancels executions; every write is audited in its own transaction."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import orjson
 
-from timeball.domain.changes import JobChange, JobSnapshot, citations, settled_by
 from timeball.domain.execution import SKIP_STOP, Origin
-from timeball.domain.hints import Hints
-from timeball.domain.ids import ExecutionId, Incarnation, JobId, first_id_at, occurrence_id, show_execution
-from timeball.domain.job import Job
-from timeball.domain.misfire import SkippedRange
-from timeball.domain.occurrences import NextOccurrence, Timetable
-from timeball.domain.schedule import Once
+from timeball.domain.job_changes import JobChange, JobSnapshot, closing_tzdata, skipped_with_tzdata
+from timeball.domain.scheduling.schedule import Once
+from timeball.domain.values.ids import ExecutionId, JobId, first_id_at, format_execution_id, occurrence_id
+from timeball.domain.wakeup import Wakeup
 from timeball.errors import Conflict, NotFound
-from timeball.store.connections import Connection
-from timeball.store.enqueuing import HINT_MARGIN
-from timeball.store.new_jobs import NewJobs, name_taken
-from timeball.store.placing import AuditEntry
-from timeball.store.queues import Queues
-from timeball.store.rooms import PARKED_AT
-from timeball.store.rows import job_columns, job_from, json_text, pending_from, timetable_from
+from timeball.store.audit import changed_fields, write_audit
+from timeball.store.db.columns import execution_request_columns, job_columns, json_text
+from timeball.store.db.notifier import WAKEUP_MARGIN, Notifier
+from timeball.store.db.rows import job_from, pending_from, timetable_from
+from timeball.store.enqueue import name_conflict
+from timeball.store.types import PARKED_AT, AuditEntry, ExecutionRequest
+
+if TYPE_CHECKING:
+    from timeball.domain.job import Job
+    from timeball.domain.scheduling.misfire import SkippedRange
+    from timeball.domain.scheduling.occurrences import JobTiming, NextOccurrence
+    from timeball.store.db.database import Database
+    from timeball.store.db.pool import Connection
+    from timeball.store.executions import ExecutionStore
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """An execution somebody asks for of a job that is there: a trigger, a retry, a backfill."""
+class JobStore:
+    """Finds and changes jobs, each change with the pending occurrence in the same transaction."""
 
-    id: ExecutionId
-    job_id: JobId
-    origin: Origin
-    run_at: datetime | None = None
-    scheduled_for: datetime | None = None
-    payload: str | None = None
-    retry_of: ExecutionId | None = None
-    created_by: str | None = None
-    bound_secrets_only: bool = False
-
-
-class Jobs(NewJobs, Queues):
-    """Every write to the definitions, each with its pending occurrence in the same transaction."""
+    def __init__(
+        self, database: Database, notifier: Notifier, executions: ExecutionStore, hoist_window: timedelta
+    ) -> None:
+        self._database = database
+        self._notifier = notifier
+        self._executions = executions
+        self._hoist_window = hoist_window
 
     async def request(
         self,
-        requests: Sequence[Request],
+        requests: Sequence[ExecutionRequest],
         audit: AuditEntry | None,
         action: str,
         check: Callable[[str], None] | None = None,
@@ -67,7 +63,7 @@ class Jobs(NewJobs, Queues):
             rows = await self._database.fetch(
                 "add_executions",
                 connection,
-                executions=json_text(_request_columns(request) for request in requests),
+                executions=json_text(execution_request_columns(request) for request in requests),
                 hoist_window=self._hoist_window,
             )
             if len(rows) != len(requests):
@@ -83,11 +79,11 @@ class Jobs(NewJobs, Queues):
             )
             facts = {"executions": [str(request.id) for request in requests[:100]], "count": len(requests)}
             if audit is not None:
-                await self.audit(connection, key, audit, action, subject, None, facts)
+                await write_audit(self._database, connection, key, audit, action, subject, None, facts)
             return rows
 
         rows = await self._database.once(work, key, found_by="find_execution", on=(_KeyFreedError,))
-        await self._after_placing(rows, is_hinted=False)
+        await self._executions.announce_placed(rows, is_ready_announced=False)
         return [ExecutionId(row["execution_id"]) for row in rows]
 
     async def _key_taken(self, connection: Connection, key: str) -> Exception:
@@ -95,7 +91,7 @@ class Jobs(NewJobs, Queues):
         if row is None:
             return _KeyFreedError()
         return Conflict(
-            f"the job has the unique_key {key!r}, held by {show_execution(row['execution_id'])}, which is not finished",
+            f"the job has the unique_key {key!r}, held by {format_execution_id(row['execution_id'])}, which is not finished",
             hint="wait until that execution has ended, or cancel it",
         )
 
@@ -106,7 +102,7 @@ class Jobs(NewJobs, Queues):
         rows = await self._database.fetch("find_jobs", ids=list(ids))
         return {JobId(row["id"]): job_from(row) for row in rows}
 
-    async def timetables(self, ids: Sequence[JobId]) -> dict[JobId, Timetable]:
+    async def timetables(self, ids: Sequence[JobId]) -> dict[JobId, JobTiming]:
         """When these jobs run; those that do not exist are missing."""
         # By the ids that were given: whoever keeps both need not keep each of them twice.
         given = {id_: id_ for id_ in ids}
@@ -145,8 +141,8 @@ class Jobs(NewJobs, Queues):
             snapshot = await self._snapshot(connection, job_id)
             change = decide(snapshot)
             holders = await self._write(connection, snapshot, change)
-            before, after = _differences(snapshot.job, change.job)
-            await self.audit(connection, note, audit, change.action, f"job:{job_id}", before, after)
+            before, after = changed_fields(snapshot.job, change.job)
+            await write_audit(self._database, connection, note, audit, change.action, f"job:{job_id}", before, after)
             return change, holders
 
         change, holders = await self._database.once(work, note, on=(_OccurrenceRaceError,))
@@ -159,10 +155,10 @@ class Jobs(NewJobs, Queues):
             raise NotFound("job", job_id)
         now: datetime = row["moment"]
         pending = await self._take_occurrence(connection, job_id)
-        hoisted_until = await self._database.fetch_value(
+        promoted_until = await self._database.fetch_value(
             "hoisted_until", connection, job_id=job_id, first_ahead=first_id_at(now)
         )
-        return JobSnapshot(job=job_from(row), pending=pending, hoisted_until=hoisted_until, now=now)
+        return JobSnapshot(job=job_from(row), pending=pending, promoted_until=promoted_until, now=now)
 
     async def _take_occurrence(self, connection: Connection, job_id: JobId) -> NextOccurrence | None:
         """A delete that waited for a hoist finds its row gone and does not see the successor: then look again."""
@@ -182,20 +178,20 @@ class Jobs(NewJobs, Queues):
         try:
             await run("write_job", connection, job=orjson.dumps(job_columns(job), default=str).decode())
         except asyncpg.UniqueViolationError as error:
-            raise name_taken(error, [job]) from error
+            raise name_conflict(error, [job]) from error
         if job.limit_key is not None and job.effective_limit is not None:
             # If that is lower than before, whoever said so, what has no place any more is taken back (timeball.take_back).
             await run("set_limit", connection, key=job.limit_key, max_running=job.effective_limit)
             if job.limit_key != snapshot.job.limit_key:
                 await self._put_under_limit(connection, job)
         if change.effective_from is not None and not job.is_enqueued:
-            tzdata = settled_by(snapshot)
+            tzdata = closing_tzdata(snapshot)
             await run("open_version", connection, job_id=job.id, effective_from=change.effective_from, tzdata=tzdata)
         if change.closes_at is not None:
-            tzdata = settled_by(snapshot)
+            tzdata = closing_tzdata(snapshot)
             await run("close_versions", connection, job_id=job.id, closes_at=change.closes_at, tzdata=tzdata)
         if change.skipped is not None:
-            for skipped, tzdata in citations(snapshot, change.skipped):
+            for skipped, tzdata in skipped_with_tzdata(snapshot, change.skipped):
                 await self._record_skipped(connection, snapshot.job, skipped, tzdata)
         await run("drop_resumption", connection, job_id=job.id)
         if change.resume_at is not None:
@@ -274,7 +270,7 @@ class Jobs(NewJobs, Queues):
         is_moved = not isinstance(old.rule, Once) or old.rule.scheduled_at != instant
         if is_moved and await self._database.fetch_row("find_execution", connection, id=recorded) is not None:
             raise Conflict(
-                f"the job has an execution for {instant.isoformat()} already: {show_execution(recorded)}",
+                f"the job has an execution for {instant.isoformat()} already: {format_execution_id(recorded)}",
                 hint="choose another instant, or trigger the job",
             )
 
@@ -317,27 +313,15 @@ class Jobs(NewJobs, Queues):
         )
 
     async def _after_change(self, change: JobChange, holders: Sequence[Any]) -> None:
-        hints = Hints()
+        wakeup = Wakeup()
         if change.pending is not None:
-            hints.add_shard(change.job.shard, change.pending.run_at)
+            wakeup.add_shard(change.job.shard, change.pending.run_at)
         if change.unpark:
-            hints.add_shard(change.job.shard, self._database.env.clock.now() - HINT_MARGIN)
-        hints.add_holders(row["holder"] for row in holders)
-        self._hinter.tell(hints)
+            wakeup.add_shard(change.job.shard, self._database.env.clock.now() - WAKEUP_MARGIN)
+        wakeup.add_holders(row["holder"] for row in holders)
+        self._notifier.tell(wakeup)
         if change.job.limit_key is not None:
-            await self._let_in([change.job.limit_key])
-
-    async def drain_node(self, incarnation: Incarnation, audit: AuditEntry) -> bool:
-        """Ask a node to leave, and note who did; False if there is no such node."""
-        note = self._database.env.new_id()
-
-        async def work(connection: Connection) -> bool:
-            if not await self._database.fetch("drain_node", connection, incarnation=incarnation):
-                return False
-            await self.audit(connection, note, audit, "node.drain", f"node:{incarnation}", None, {"draining": True})
-            return True
-
-        return bool(await self._database.once(work, note))
+            await self._executions.unblock_after_commit([change.job.limit_key])
 
     async def cancel(self, ids: Sequence[ExecutionId], reason: str, audit: AuditEntry | None) -> set[ExecutionId]:
         """Cancel what waits, at once, and ask the holders of what runs to stop; returns what this reached.
@@ -357,14 +341,16 @@ class Jobs(NewJobs, Queues):
             if audit is not None and (gone or asked):
                 subject = f"execution:{ids[0]}" if len(ids) == 1 else f"{len(ids)} executions"
                 facts = {"cancelled": len(gone), "asked_to_stop": len(asked)}
-                await self.audit(connection, note, audit, "execution.cancel", subject, None, facts)
+                await write_audit(self._database, connection, note, audit, "execution.cancel", subject, None, facts)
             return gone, asked
 
         gone, asked = await self._database.once(work, note)
-        hints = Hints()
-        hints.add_holders(row["holder"] for row in asked)
-        self._hinter.tell(hints)
-        await self._let_in(sorted({row["limit_key"] for row in gone if row["limit_key"] is not None}))
+        wakeup = Wakeup()
+        wakeup.add_holders(row["holder"] for row in asked)
+        self._notifier.tell(wakeup)
+        await self._executions.unblock_after_commit(
+            sorted({row["limit_key"] for row in gone if row["limit_key"] is not None})
+        )
         return {ExecutionId(row["id"]) for row in (*gone, *asked)}
 
 
@@ -374,25 +360,3 @@ class _KeyFreedError(Exception):
 
 class _OccurrenceRaceError(Exception):
     """A scheduler wrote the job's next occurrence meanwhile: begin again."""
-
-
-def _request_columns(request: Request) -> dict[str, Any]:
-    return {
-        "id": request.id,
-        "job_id": request.job_id,
-        "origin": request.origin.value,
-        "run_at": request.run_at,
-        "scheduled_for": request.scheduled_for,
-        "payload": None if request.payload is None else orjson.Fragment(request.payload),
-        "retry_of": request.retry_of,
-        "created_by": request.created_by,
-        "bound_secrets_only": request.bound_secrets_only or None,
-    }
-
-
-def _differences(old: Job, new: Job) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What an edit changed, as the audit shows it."""
-    before = job_columns(old) | {"payload": orjson.loads(old.payload)}
-    after = job_columns(new) | {"payload": orjson.loads(new.payload)}
-    changed = [name for name in after if before[name] != after[name]]
-    return {name: before[name] for name in changed}, {name: after[name] for name in changed}

@@ -1,59 +1,144 @@
-"""Nodes, their leases, and who owns which shard."""
+"""Nodes, their leases and shards, and the handler contracts that workers publish."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import asyncpg
+import orjson
 
 from timeball.clock import ClockReading
-from timeball.domain.hints import Hints
-from timeball.domain.ids import Incarnation
-from timeball.domain.node import BROKER_WORKS, BrokerStatus, Node, NodeKind, NodeStatus
-from timeball.domain.turns import Peer
-from timeball.store.connections import Connection
-from timeball.store.database import Database
-from timeball.store.hinter import Hinter
-from timeball.store.rows import node_from
+from timeball.domain.handler_contract import ContractVersion, HandlerContract
+from timeball.domain.node import BROKER_OK, BrokerStatus, Node, NodeKind, NodeStatus
+from timeball.domain.values.ids import Incarnation
+from timeball.domain.wakeup import PeerWorker, Wakeup
+from timeball.store.audit import write_audit
+from timeball.store.db.rows import node_from
+from timeball.store.types import AuditEntry, LeaseRenewal, ShardHolding
+
+if TYPE_CHECKING:
+    from timeball.store.db.database import Database
+    from timeball.store.db.notifier import Notifier
+    from timeball.store.db.pool import Connection
+
+# What workers have published of their handlers.
+
+# So many contracts of a handler are kept; a deploy that is rolled back finds its own among them.
+_MOST_CONTRACTS = 20
+
+
+# Schemas that were read before: a fingerprint names one schema for ever.
+_MOST_SCHEMAS = 1_000
+
+
+class HandlerStore:
+    """The published contracts."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._schemas: dict[str, Mapping[str, Any]] = {}
+
+    async def publish(self, contracts: Sequence[HandlerContract], *, is_start: bool) -> None:
+        """Make contracts known; those a process starts with (*is_start*) become the newest of their names.
+
+        Nothing is written for a contract that is the newest already.
+        """
+        if not contracts:
+            return
+        written = await self._database.fetch(
+            "publish_handlers",
+            names=[contract.name for contract in contracts],
+            fingerprints=[contract.fingerprint for contract in contracts],
+            schemas=[_schema_json(contract.schema) for contract in contracts],
+            options=[_schema_json(contract.options) for contract in contracts],
+            docs=[contract.doc for contract in contracts],
+            run_styles=[contract.run_style for contract in contracts],
+            is_start=is_start,
+        )
+        if written:
+            await self._database.fetch(
+                "forget_old_contracts", names=[row["name"] for row in written], most=_MOST_CONTRACTS
+            )
+
+    async def versions(self, names: Iterable[str]) -> dict[str, list[ContractVersion]]:
+        """All published contracts of these handlers, the newest of each first; a handler without any is left out."""
+        wanted = sorted({name for name in names if "\0" not in name})
+        rows = await self._database.fetch("contract_versions", names=wanted) if wanted else []
+        return {
+            name: [_contract_version_from(row) for row in group]
+            for name, group in groupby(rows, lambda row: str(row["name"]))
+        }
+
+    async def schemas(self, versions: Iterable[ContractVersion]) -> dict[str, Mapping[str, Any]]:
+        """The schemas of these contracts, by their fingerprints."""
+        wanted = {version.fingerprint: version.name for version in versions}
+        known = {fingerprint: self._schemas[fingerprint] for fingerprint in wanted if fingerprint in self._schemas}
+        missing = [fingerprint for fingerprint in wanted if fingerprint not in known]
+        if missing:
+            names = sorted({wanted[fingerprint] for fingerprint in missing})
+            rows = await self._database.fetch("contract_schemas", names=names, fingerprints=missing)
+            found = {row["fingerprint"]: orjson.loads(row["schema"]) for row in rows}
+            if len(self._schemas) + len(found) > _MOST_SCHEMAS:
+                self._schemas.clear()
+            self._schemas |= found
+            known |= found
+        return known
+
+    async def names(self, limit: int, after: str = "") -> list[str]:
+        """Names of handlers that workers have published, in order, behind a name."""
+        return [row["name"] for row in await self._database.fetch("handler_names", after=after, limit=limit)]
+
+    async def payloads_of_jobs(self, handlers: Sequence[str], after: UUID, limit: int) -> list[Any]:
+        """Jobs with names, behind an id, with their payloads; a job of another handler without."""
+        return await self._database.fetch("payloads_of_jobs", handlers=list(handlers), after=after, limit=limit)
+
+    async def waiting_payloads(self, handlers: Sequence[str], after: UUID, limit: int) -> list[Any]:
+        """Executions that wait or run, behind an id, with the payloads they run with.
+
+        Without it: one of another handler, and one that runs with what a job with a name is given now.
+        """
+        return await self._database.fetch("waiting_payloads", handlers=list(handlers), after=after, limit=limit)
+
+
+def _schema_json(value: Mapping[str, Any]) -> str:
+    # NUL cannot be kept in the database; a schema with one in a default is told without it.
+    return orjson.dumps(value).decode().replace("\\u0000", "")
+
+
+def _contract_version_from(row: Any) -> ContractVersion:
+    return ContractVersion(
+        name=row["name"],
+        fingerprint=row["fingerprint"],
+        options=orjson.loads(row["options"]),
+        doc=row["doc"],
+        run_style=row["run_style"],
+        published_at=row["published_at"],
+        started_at=row["started_at"],
+        is_newest=row["is_newest"],
+        workers=tuple(row["workers"]),
+    )
+
+
+# Nodes, their leases, and who owns which shard.
 
 # Some who offer PostgreSQL as a service do not show what is below it.
-_MAY_NOT_BE_ASKED = (
+_NOT_PERMITTED = (
     asyncpg.InsufficientPrivilegeError,
     asyncpg.UndefinedFunctionError,
     asyncpg.FeatureNotSupportedError,
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Renewal:
-    """An accepted renewal: whether the node is to drain, what the database's clock said, and who can stand in for the node."""
-
-    is_draining: bool
-    reading: ClockReading
-    peers: Sequence[Peer]
-
-
-@dataclass(frozen=True, slots=True)
-class Holding:
-    """What a scheduler owns: shards with their epochs. Whether it is alive, and one of those among which all shards are shared.
-
-    What nobody owns is a holding without an owner.
-    """
-
-    owner: Incarnation | None
-    lives: bool
-    takes_part: bool
-    epochs: Mapping[int, int]
-
-
-class Nodes:
+class NodeStore:
     """Leases and shards. Time decides only liveness here; nothing is unsafe when two nodes disagree for a moment."""
 
-    def __init__(self, database: Database, hinter: Hinter) -> None:
+    def __init__(self, database: Database, notifier: Notifier) -> None:
         self._database = database
-        self._hinter = hinter
+        self._notifier = notifier
 
     async def register(self, node: Node) -> None:
         """Begin a life: from now on the node is believed alive until its lease runs out."""
@@ -71,16 +156,16 @@ class Nodes:
             broker=node.broker,
             trouble=node.trouble,
         )
-        self._hinter.tell(Hints(nodes_changed=True))
+        self._notifier.tell(Wakeup(nodes_changed=True))
 
     async def renew(
         self,
         incarnation: Incarnation,
         busy: int,
         connection: Connection | None = None,
-        broker: BrokerStatus = BROKER_WORKS,
+        broker: BrokerStatus = BROKER_OK,
         trouble: str | None = None,
-    ) -> Renewal | None:
+    ) -> LeaseRenewal | None:
         """Renew a lease that has not run out; None means that this life is over. *trouble* is what went wrong since, if anything did."""
         clock = self._database.env.clock
         sent = clock.monotonic()
@@ -96,7 +181,7 @@ class Nodes:
         if row is None:
             return None
         reading = ClockReading(sent, clock.monotonic(), row["database_time"])
-        return Renewal(row["draining"], reading, [Peer(*peer) for peer in row["peers"]])
+        return LeaseRenewal(row["draining"], reading, [PeerWorker(*peer) for peer in row["peers"]])
 
     async def read_clock(self, connection: Connection | None = None) -> ClockReading:
         """One look at the database's clock."""
@@ -105,6 +190,22 @@ class Nodes:
         database_time: datetime = await self._database.fetch_value("read_clock", connection)
         return ClockReading(sent, clock.monotonic(), database_time)
 
+    async def drain(self, incarnation: Incarnation, audit: AuditEntry | None = None) -> bool:
+        """Ask a node to stop taking work, which it reads with its next renewal; False if there is no such node."""
+        audit_id = self._database.env.new_id()
+
+        async def work(connection: Connection) -> bool:
+            if not await self._database.fetch("drain_node", connection, incarnation=incarnation):
+                return False
+            if audit is not None:
+                after = {"draining": True}
+                await write_audit(
+                    self._database, connection, audit_id, audit, "node.drain", f"node:{incarnation}", None, after
+                )
+            return True
+
+        return bool(await self._database.once(work, audit_id))
+
     async def identity(self, connection: Connection | None = None) -> str | None:
         """Which database this is, and which of its time lines; None where that may not be asked."""
         if connection is None:
@@ -112,25 +213,21 @@ class Nodes:
                 return await self.identity(own)
         try:
             found: str | None = await self._database.fetch_value("read_identity", connection)
-        except _MAY_NOT_BE_ASKED:
+        except _NOT_PERMITTED:
             return None
         return found
 
     async def remove(self, incarnation: Incarnation) -> None:
         """A clean farewell: others need not wait for the lease to run out."""
         await self._database.fetch("remove_node", incarnation=incarnation)
-        self._hinter.tell(Hints(nodes_changed=True))
+        self._notifier.tell(Wakeup(nodes_changed=True))
 
-    async def bury(self) -> list[tuple[Incarnation, NodeKind, str]]:
+    async def remove_expired(self) -> list[tuple[Incarnation, NodeKind, str]]:
         """Remove the nodes whose lease has passed, and say which."""
         rows = await self._database.fetch("bury_nodes")
         if rows:
-            self._hinter.tell(Hints(nodes_changed=True))
+            self._notifier.tell(Wakeup(nodes_changed=True))
         return [(Incarnation(row["incarnation"]), NodeKind(row["kind"]), row["name"]) for row in rows]
-
-    async def drain(self, incarnation: Incarnation) -> bool:
-        """Ask a node to stop taking work; it hears of it with its next renewal. False if there is no such node."""
-        return bool(await self._database.fetch("drain_node", incarnation=incarnation))
 
     async def list(self) -> Sequence[NodeStatus]:
         """Every node that is believed alive."""
@@ -145,10 +242,10 @@ class Nodes:
         """The queues served (None means all) and the handlers known by living workers that use this broker; each pair once."""
         return [(row["queues"], row["handlers"]) for row in await self._database.fetch("read_inboxes", broker=broker)]
 
-    async def holdings(self) -> Sequence[Holding]:
+    async def holdings(self) -> Sequence[ShardHolding]:
         """All shards, by their owners; and all who take part in the sharing, with or without shards."""
         return [
-            Holding(
+            ShardHolding(
                 None if owner is None else Incarnation(owner), lives, takes_part, dict(zip(shards, epochs, strict=True))
             )
             for owner, lives, takes_part, shards, epochs in await self._database.fetch("read_holdings")
@@ -162,4 +259,4 @@ class Nodes:
     async def release_shards(self, incarnation: Incarnation, ids: Sequence[int]) -> None:
         """Give shards up, so that others can take them at once."""
         await self._database.fetch("release_shards", incarnation=incarnation, ids=list(ids))
-        self._hinter.tell(Hints(nodes_changed=True))
+        self._notifier.tell(Wakeup(nodes_changed=True))

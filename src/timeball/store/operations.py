@@ -1,18 +1,13 @@
-"""Operations: begun, held by lease while they are worked off, and remembered for a week.
-
-Each execution or job of an operation is a row that says what came of it. Whoever holds the operation works off the rows that
-say nothing yet. If the holder dies, its lease ends and another goes on where it stopped.
-"""
+"""Bulk operations: each is a row with items, held under a lease while it is worked off, kept for a week."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from timeball.domain.ids import ExecutionId, JobId
-from timeball.domain.operation import (
+from timeball.domain.bulk_operation import (
     Operation,
     OperationAction,
     OperationId,
@@ -20,14 +15,18 @@ from timeball.domain.operation import (
     OperationState,
     OperationSubject,
 )
-from timeball.domain.search import Page, read_cursor, write_cursor
+from timeball.domain.search import ResultPage, read_cursor, write_cursor
+from timeball.domain.values.ids import ExecutionId, JobId
 from timeball.errors import NotFound
-from timeball.store.connections import Connection
-from timeball.store.database import Database
-from timeball.store.placing import AuditEntry, Placing
+from timeball.store.audit import write_audit
 
-LEASE = timedelta(seconds=30)
-KEEP = timedelta(days=7)
+if TYPE_CHECKING:
+    from timeball.store.db.database import Database
+    from timeball.store.db.pool import Connection
+    from timeball.store.types import AuditEntry
+
+OPERATION_LEASE = timedelta(seconds=30)
+OPERATIONS_KEPT_FOR = timedelta(days=7)
 _LAST_ID = UUID(int=2**128 - 1)
 _LATEST_FIRST = "operation"
 # Other changes belong to the history of their jobs, and are noted there, one by one.
@@ -38,12 +37,11 @@ _AUDITED_AS = {
 }
 
 
-class Operations:
+class OperationStore:
     """The operations of this database."""
 
-    def __init__(self, database: Database, auditor: Placing) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._auditor = auditor
 
     async def begin(
         self,
@@ -72,7 +70,7 @@ class Operations:
                 settles=settles,
                 total=len(ids),
                 holder=holder,
-                lease=LEASE,
+                lease=OPERATION_LEASE,
             )
             await self._database.fetch(
                 "add_operation_items",
@@ -89,10 +87,12 @@ class Operations:
                     "operation": str(operation_id),
                 }
                 touched = f"{subject}:{ids[0]}" if len(ids) == 1 else f"{len(ids)} {subject}s"
-                await self._auditor.audit(connection, env.new_id(), audit, _AUDITED_AS[action], touched, None, facts)
+                await write_audit(
+                    self._database, connection, env.new_id(), audit, _AUDITED_AS[action], touched, None, facts
+                )
             return _operation_from(row)
 
-        await self._database.fetch("forget_operations", keep=KEEP)
+        await self._database.fetch("forget_operations", keep=OPERATIONS_KEPT_FOR)
         begun: Operation = await self._database.once(work, operation_id, found_by="find_operation")
         return begun
 
@@ -101,7 +101,7 @@ class Operations:
         row = await self._database.fetch_row("find_operation", id=operation_id)
         return None if row is None else _operation_from(row)
 
-    async def page(self, limit: int, cursor: str | None) -> Page[Operation]:
+    async def page(self, limit: int, cursor: str | None) -> ResultPage[Operation]:
         """Some of the operations, the latest first."""
         before = _LAST_ID if cursor is None else UUID(read_cursor(cursor, _LATEST_FIRST, 1)[0])
         found = [
@@ -109,7 +109,7 @@ class Operations:
             for row in await self._database.fetch("list_operations", before=before, limit=limit + 1)
         ]
         items = found[:limit]
-        return Page(items, write_cursor(_LATEST_FIRST, items[-1].id) if len(found) > limit else None)
+        return ResultPage(items, write_cursor(_LATEST_FIRST, items[-1].id) if len(found) > limit else None)
 
     async def items(
         self, operation_id: OperationId, status: str | None = None, after: int = 0, limit: int = 100
@@ -129,7 +129,7 @@ class Operations:
             if row is None:
                 return None
             subject = f"operation:{operation_id}"
-            await self._auditor.audit(connection, note, audit, "operation.cancel", subject, None, None)
+            await write_audit(self._database, connection, note, audit, "operation.cancel", subject, None, None)
             return _operation_from(row)
 
         asked: Operation | None = await self._database.once(work, note)
@@ -139,7 +139,7 @@ class Operations:
 
     async def take(self, holder: UUID) -> Operation | None:
         """Hold the oldest operation that is unfinished and that nobody alive holds."""
-        row = await self._database.fetch_row("take_operation", holder=holder, lease=LEASE)
+        row = await self._database.fetch_row("take_operation", holder=holder, lease=OPERATION_LEASE)
         return None if row is None else _operation_from(row)
 
     async def left(self, operation_id: OperationId, limit: int) -> list[OperationItem]:
@@ -159,7 +159,7 @@ class Operations:
                 holder=holder,
                 done=len(results) - failed,
                 failed=failed,
-                lease=LEASE,
+                lease=OPERATION_LEASE,
             )
             if row is None:
                 return None

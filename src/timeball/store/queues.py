@@ -1,22 +1,33 @@
-"""Queues: paused, limited."""
+"""Pauses and limits of queues, and their purge; every change is audited in its own transaction."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import EllipsisType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from timeball.domain.hints import Hints
-from timeball.store.connections import Connection
-from timeball.store.placing import AuditEntry, Placing
+from timeball.domain.wakeup import Wakeup
+from timeball.store.audit import write_audit
 
-_PURGED_AT_ONCE = 2_000
+if TYPE_CHECKING:
+    from timeball.store.db.database import Database
+    from timeball.store.db.notifier import Notifier
+    from timeball.store.db.pool import Connection
+    from timeball.store.executions import ExecutionStore
+    from timeball.store.types import AuditEntry
+
+_PURGE_BATCH = 2_000
 
 
-class Queues(Placing):
-    """What people say about queues."""
+class QueueStore:
+    """The pauses and limits of queues."""
 
-    async def set_queue(
+    def __init__(self, database: Database, notifier: Notifier, executions: ExecutionStore) -> None:
+        self._database = database
+        self._notifier = notifier
+        self._executions = executions
+
+    async def change(
         self,
         name: str,
         *,
@@ -46,13 +57,15 @@ class Queues(Placing):
                 limits=limits,
                 max_running=max_running if limits else None,
             )
-            old = None if before is None else _facts(before)
-            await self.audit(connection, note, audit, action, f"queue:{name}", old, _facts(after))
-            await self._rooms.mark_queue_limited(connection)
+            old = None if before is None else _queue_facts(before)
+            await write_audit(
+                self._database, connection, note, audit, action, f"queue:{name}", old, _queue_facts(after)
+            )
+            await self._executions.mark_queue_limited(connection)
 
         await self._database.once(work, note)
-        hints = Hints(look_everywhere=True)
-        self._hinter.tell(hints)
+        wakeup = Wakeup(look_everywhere=True)
+        self._notifier.tell(wakeup)
 
     async def purge(self, name: str, reason: str, audit: AuditEntry) -> int:
         """Cancel everything that is queued in a queue and has not been claimed, all or nothing; returns how much that was."""
@@ -60,25 +73,27 @@ class Queues(Placing):
 
         async def work(connection: Connection) -> tuple[int, set[str]]:
             cancelled, freed = 0, set[str]()
-            while rows := await self._database.fetch("waiting_in_queue", connection, queue=name, limit=_PURGED_AT_ONCE):
+            while rows := await self._database.fetch("waiting_in_queue", connection, queue=name, limit=_PURGE_BATCH):
                 ids = [row["id"] for row in rows]
                 gone = await self._database.fetch("cancel_waiting", connection, ids=ids, reason=reason)
                 if not gone:  # claimed meanwhile, all of them
                     break
                 cancelled += len(gone)
                 freed |= {row["limit_key"] for row in gone if row["limit_key"] is not None}
-            await self.audit(connection, note, audit, "queue.purge", f"queue:{name}", None, {"cancelled": cancelled})
+            await write_audit(
+                self._database, connection, note, audit, "queue.purge", f"queue:{name}", None, {"cancelled": cancelled}
+            )
             return cancelled, freed
 
         cancelled, freed = await self._database.once(work, note)
-        await self._let_in(sorted(freed))
+        await self._executions.unblock_after_commit(sorted(freed))
         return int(cancelled)
 
-    async def queue(self, name: str) -> Mapping[str, Any] | None:
+    async def find(self, name: str) -> Mapping[str, Any] | None:
         """A queue's pause and limit, if it has either."""
         row = await self._database.fetch_row("find_queue", name=name)
         return None if row is None else dict(row)
 
 
-def _facts(row: Any) -> dict[str, Any]:
+def _queue_facts(row: Any) -> dict[str, Any]:
     return {"is_paused": row["paused_at"] is not None, "max_running": row["max_running"]}

@@ -1,18 +1,28 @@
-"""What happened, by the minute and by the hour: folded from the history, read by everybody who counts."""
+"""Rollups of the history by minute and by hour: folded from finished executions, read by metrics and charts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import md5
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from timeball.domain.rollup import HOURS_KEPT, MINUTES_KEPT, TALLIED, Rollup, RollupQuery, Span, Tally
-from timeball.domain.sketch import Sketch
-from timeball.store.database import Database
+from timeball.domain.rollup import (
+    COUNTED_FIELDS,
+    HOURS_KEPT,
+    MINUTES_KEPT,
+    DurationSketch,
+    Rollup,
+    RollupCounts,
+    RollupPeriod,
+    RollupQuery,
+)
+from timeball.store.types import FoldResult
+
+if TYPE_CHECKING:
+    from timeball.store.db.database import Database
 
 # Transactions a fold takes at once: each may have recorded some hundred outcomes.
 _MOST_TRANSACTIONS = 2_000
@@ -20,26 +30,20 @@ _MOST_TRIMMED = 5_000
 _MOST_GROUPS = 1_000
 _HOUR = timedelta(hours=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
 # Whose rollups are those of each queue and handler, and those of the whole house.
-_EACH = UUID(int=0)
-WHOLE = UUID(int=2**128 - 1)
+_EACH_SERIES = UUID(int=0)
+INSTALLATION_SERIES = UUID(int=2**128 - 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Folded:
-    """What a fold did: how many records it took, and whether there is more to take at once."""
-
-    records: int
-    has_more: bool
-
-
-class Rollups:
+class RollupStore:
     """The rollups, and the fold that makes them."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def fold(self, most: int = _MOST_TRANSACTIONS) -> Folded:
+    async def fold(self, most: int = _MOST_TRANSACTIONS) -> FoldResult:
         """Take what was recorded since the last fold into the rollups: each record exactly once, whoever folds, however it ends.
 
         One folds at a time; who comes meanwhile finds nothing to do.
@@ -47,18 +51,18 @@ class Rollups:
         async with self._database.transaction() as connection:
             mark = await self._database.fetch_row("lock_fold", connection)
             if mark is None:
-                return Folded(0, has_more=False)
+                return FoldResult(0, has_more=False)
             if not mark["is_from_elsewhere"]:
                 row = await self._database.fetch_row("fold", connection, seen=mark["seen"], most=most)
                 assert row is not None
                 self._database.env.fault("fold.before_commit")
-                return Folded(row["folded"], row["has_more"])
+                return FoldResult(row["folded"], row["has_more"])
         await self._begin_anew()
-        return Folded(0, has_more=True)
+        return FoldResult(0, has_more=True)
 
     async def _begin_anew(self) -> None:
         """Past marks mean nothing in a database that was restored elsewhere. It may take long, and it happens once."""
-        connection = await self._database.connect(is_patient=True)
+        connection = await self._database.connect(without_timeout=True)
         try:
             async with connection.transaction():
                 mark = await self._database.fetch_row("lock_fold", connection)
@@ -92,7 +96,7 @@ class Rollups:
         first_hour, last_hour = _whole_hours(wanted)
         rows = await self._database.fetch(
             "rollup_groups",
-            series=wanted.job_id or _EACH,
+            series=wanted.job_id or _EACH_SERIES,
             first_hour=first_hour,
             last_hour=last_hour,
             queue=wanted.queue,
@@ -103,7 +107,7 @@ class Rollups:
         return [_rollup_from(row) for row in rows]
 
     async def tallies(
-        self, untils: Mapping[UUID, datetime], since: datetime, span: Span, step: timedelta
+        self, untils: Mapping[UUID, datetime], since: datetime, span: RollupPeriod, step: timedelta
     ) -> dict[UUID, list[Rollup]]:
         """What happened to some series in each step of a window of their own: executions and work, without any sketch."""
         rows = await self._database.fetch(
@@ -125,7 +129,7 @@ def series_of_queue(name: str) -> UUID:
 def _series_of(wanted: RollupQuery) -> UUID:
     if wanted.job_id is not None:
         return wanted.job_id
-    return WHOLE if wanted.queue is None else series_of_queue(wanted.queue)
+    return INSTALLATION_SERIES if wanted.queue is None else series_of_queue(wanted.queue)
 
 
 def _window(wanted: RollupQuery) -> dict[str, Any]:
@@ -135,7 +139,7 @@ def _window(wanted: RollupQuery) -> dict[str, Any]:
 def _whole_hours(wanted: RollupQuery) -> tuple[datetime, datetime]:
     """The hours that lie wholly within a window of minutes; none, if it is of something else."""
     first, last = wanted.since + (_EPOCH - wanted.since) % _HOUR, wanted.until - (wanted.until - _EPOCH) % _HOUR
-    is_apart = wanted.span is not Span.MINUTE or first >= last
+    is_apart = wanted.span is not RollupPeriod.MINUTE or first >= last
     return (wanted.until, wanted.until) if is_apart else (first, last)
 
 
@@ -144,14 +148,14 @@ def _rollup_from(row: Any) -> Rollup:
         at=row["at"],
         queue=row["queue"],
         handler=row["handler"],
-        tally=Tally(**{name: row[name] for name in TALLIED}),
-        lateness=Sketch(row["lateness_buckets"], row["lateness_counts"]),
+        tally=RollupCounts(**{name: row[name] for name in COUNTED_FIELDS}),
+        lateness=DurationSketch(row["lateness_buckets"], row["lateness_counts"]),
         lateness_seconds=row["lateness_seconds"],
-        duration=Sketch(row["duration_buckets"], row["duration_counts"]),
+        duration=DurationSketch(row["duration_buckets"], row["duration_counts"]),
         duration_seconds=row["duration_seconds"],
     )
 
 
 def _tally_from(row: Any) -> Rollup:
-    tally = Tally(starts=row["starts"], succeeded=row["succeeded"], cancelled=row["cancelled"], dead=row["dead"])
+    tally = RollupCounts(starts=row["starts"], succeeded=row["succeeded"], cancelled=row["cancelled"], dead=row["dead"])
     return Rollup(at=row["at"], tally=tally, duration_seconds=row["duration_seconds"])

@@ -1,30 +1,32 @@
-"""Templates: kept, changed, deleted; each change with its audit row."""
+"""Job templates: created, changed, deleted; every change is audited."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import asyncpg
 import orjson
 
-from timeball.domain.search import Page, read_cursor, write_cursor
+from timeball.domain.search import ResultPage, read_cursor, write_cursor
 from timeball.domain.template import Template, TemplateId
 from timeball.errors import Conflict, NotFound
-from timeball.store.connections import Connection
-from timeball.store.database import Database
-from timeball.store.placing import AuditEntry, Placing
+from timeball.store.audit import write_audit
+
+if TYPE_CHECKING:
+    from timeball.store.db.database import Database
+    from timeball.store.db.pool import Connection
+    from timeball.store.types import AuditEntry
 
 _BY_NAME = "template"
 
 
-class Templates:
+class TemplateStore:
     """The templates of this database."""
 
-    def __init__(self, database: Database, auditor: Placing) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._auditor = auditor
 
     async def find(self, template_id: TemplateId) -> Template | None:
         """One template."""
@@ -34,13 +36,13 @@ class Templates:
         """The template of that name."""
         return _template_from(await self._database.fetch_row("find_template_by_name", name=name))
 
-    async def page(self, limit: int, cursor: str | None) -> Page[Template]:
+    async def page(self, limit: int, cursor: str | None) -> ResultPage[Template]:
         """Some of the templates, by name."""
         after = "" if cursor is None else read_cursor(cursor, _BY_NAME, 2)[0] or ""
         rows = await self._database.fetch("list_templates", after=after, limit=limit + 1)
         found = [template for template in map(_template_from, rows) if template is not None]
         items = found[:limit]
-        return Page(items, write_cursor(_BY_NAME, items[-1].name, items[-1].id) if len(found) > limit else None)
+        return ResultPage(items, write_cursor(_BY_NAME, items[-1].name, items[-1].id) if len(found) > limit else None)
 
     async def add(self, name: str, description: str | None, job: dict[str, Any], audit: AuditEntry) -> Template:
         """Keep a new template; Conflict if its name is taken."""
@@ -113,7 +115,7 @@ class Templates:
         known = after or before
         assert known is not None
         subject = f"template:{known.id}"
-        await self._auditor.audit(connection, note, audit, action, subject, _facts(before), _facts(after))
+        await write_audit(self._database, connection, note, audit, action, subject, _facts(before), _facts(after))
 
 
 def _facts(template: Template | None) -> dict[str, Any] | None:

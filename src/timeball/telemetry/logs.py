@@ -10,89 +10,113 @@ from datetime import timedelta
 from typing import Any, TextIO
 from uuid import UUID
 
-from timeball.domain.events import (
+from timeball.domain.values.ids import format_id
+from timeball.telemetry.events import (
     AttemptFailed,
     BrokerLost,
+    BrokerRecovered,
     BrokerSilent,
-    BrokerWorks,
     ClockStepped,
-    Draining,
     Emit,
     Event,
-    HandlerLeftToNewer,
-    HandlerTakenUp,
+    ExecutionsPromoted,
+    ExecutionsRescued,
+    ExecutionsSucceeded,
+    HandlerResumed,
+    HandlerYielded,
     HistoryTrimmed,
-    Hoisted,
     KeyRefused,
     ListenerChanged,
     LoggedIn,
     LoopBlocked,
-    NodeBuried,
+    NodeExpired,
     NodeLost,
     NodeStarted,
     NodeStopped,
     OccurrencesRecorded,
     OccurrencesSkipped,
+    OrphanedClaimsAdopted,
     OutcomeRefused,
     OutcomeUnwritable,
     OutputLost,
     ProcessRestarted,
-    Reaped,
-    RecordsForgotten,
+    RecordsTrimmed,
     RetriesHeldBack,
     ScheduleUndeclared,
     ServiceFailed,
     ServiceRecovered,
-    SettingUnknown,
     ShardsChanged,
-    StraysTakenIn,
-    SucceededInBatch,
     TelemetryFailed,
     TicketsPublished,
     TicketsUsed,
+    UnknownSetting,
+    WorkerDraining,
 )
-from timeball.domain.ids import show
-from timeball.telemetry.lean_structlog import structlog
 
-_LEVELS: dict[type[Event], tuple[int, str]] = {
+__all__ = ["structlog"]
+
+
+# structlog without what it imports wherever it is installed, and a worker has no use for.
+#
+# Rich and Pygments are for tracebacks that nobody here prints: five of the forty megabytes that an idle worker has for itself.
+# greenlet is for `structlog.threadlocal`, which structlog itself advises against: one more, with the library of C++ behind it.
+# Whoever has imported one of them already has paid for it, and keeps it.
+
+_SYS_MODULES: dict[str, Any] = sys.modules
+_HIDDEN_MODULES = [name for name in ("rich", "greenlet") if name not in _SYS_MODULES]
+
+try:
+    # What stands for None in there cannot be imported, and structlog can do without.
+    _SYS_MODULES.update(dict.fromkeys(_HIDDEN_MODULES))
+    import structlog
+finally:
+    for _name in _HIDDEN_MODULES:
+        del _SYS_MODULES[_name]
+
+
+# Events become log lines: a name and fields, readable in a terminal, JSON elsewhere.
+
+_EVENTS: dict[type[Event], tuple[int, str]] = {
     NodeStarted: (logging.INFO, "node.started"),
     NodeStopped: (logging.INFO, "node.stopped"),
     NodeLost: (logging.ERROR, "node.lost"),
-    NodeBuried: (logging.WARNING, "node.buried"),
+    NodeExpired: (logging.WARNING, "node.buried"),
     ShardsChanged: (logging.INFO, "shards.changed"),
-    Hoisted: (logging.DEBUG, "executions.hoisted"),
+    ExecutionsPromoted: (logging.DEBUG, "executions.hoisted"),
     OccurrencesRecorded: (logging.DEBUG, "occurrences.recorded"),
     OccurrencesSkipped: (logging.INFO, "occurrences.skipped"),
-    SucceededInBatch: (logging.INFO, "executions.succeeded"),
+    ExecutionsSucceeded: (logging.INFO, "executions.succeeded"),
     AttemptFailed: (logging.WARNING, "attempt.failed"),
-    HandlerLeftToNewer: (logging.WARNING, "handler.left_to_newer"),
-    HandlerTakenUp: (logging.INFO, "handler.taken_up"),
+    HandlerYielded: (logging.WARNING, "handler.left_to_newer"),
+    HandlerResumed: (logging.INFO, "handler.taken_up"),
     RetriesHeldBack: (logging.WARNING, "retries.held_back"),
     OutcomeRefused: (logging.WARNING, "stale_outcome"),
     OutcomeUnwritable: (logging.ERROR, "outcome.unwritable"),
-    Reaped: (logging.WARNING, "executions.reaped"),
-    StraysTakenIn: (logging.WARNING, "strays.taken_in"),
+    ExecutionsRescued: (logging.WARNING, "executions.reaped"),
+    OrphanedClaimsAdopted: (logging.WARNING, "strays.taken_in"),
     ServiceFailed: (logging.ERROR, "service.failed"),
     ServiceRecovered: (logging.INFO, "service.recovered"),
     ListenerChanged: (logging.INFO, "listener.changed"),
     ClockStepped: (logging.WARNING, "clock.stepped"),
     LoopBlocked: (logging.WARNING, "loop.blocked"),
     HistoryTrimmed: (logging.INFO, "history.trimmed"),
-    RecordsForgotten: (logging.INFO, "records.forgotten"),
+    RecordsTrimmed: (logging.INFO, "records.forgotten"),
     ScheduleUndeclared: (logging.WARNING, "schedule.undeclared"),
-    SettingUnknown: (logging.WARNING, "setting.unknown"),
+    UnknownSetting: (logging.WARNING, "setting.unknown"),
     ProcessRestarted: (logging.ERROR, "process.restarted"),
     OutputLost: (logging.ERROR, "output.lost"),
     TelemetryFailed: (logging.ERROR, "telemetry.failed"),
-    Draining: (logging.INFO, "worker.draining"),
+    WorkerDraining: (logging.INFO, "worker.draining"),
     BrokerLost: (logging.WARNING, "broker.lost"),
     BrokerSilent: (logging.WARNING, "broker.silent"),
-    BrokerWorks: (logging.INFO, "broker.works"),
+    BrokerRecovered: (logging.INFO, "broker.works"),
     TicketsPublished: (logging.DEBUG, "tickets.published"),
     TicketsUsed: (logging.DEBUG, "tickets.used"),
     LoggedIn: (logging.INFO, "session.begun"),
     KeyRefused: (logging.WARNING, "key.refused"),
 }
+
+
 # Fields of many lines.
 _TRACES = ("stack", "traceback")
 _PREFIXES = {"execution_id": "exe", "job_id": "job", "incarnation": "nod"}
@@ -110,7 +134,7 @@ def logging_emit(log_format: str = "auto", level: str = "info", stream: TextIO |
     )
 
     def emit(event: Event) -> None:
-        number, name = _LEVELS[type(event)]
+        number, name = _EVENTS[type(event)]
         if number >= least and not _is_repetition(event):
             logger.log(number, name, **_fields(event))
 
@@ -164,7 +188,7 @@ def _fields(event: Event) -> dict[str, Any]:
 
 def _shown(name: str, value: Any) -> Any:
     if isinstance(value, UUID):
-        return show(_PREFIXES.get(name, "id"), value)
+        return format_id(_PREFIXES.get(name, "id"), value)
     if isinstance(value, timedelta):
         return f"{value.total_seconds() * 1000:.1f} ms"
     return value

@@ -8,13 +8,14 @@ from typing import Any, Protocol
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.metrics_core import Metric
 
-from timeball.domain.events import (
+from timeball.telemetry.events import (
     BrokerLost,
+    BrokerRecovered,
     BrokerSilent,
-    BrokerWorks,
     ClockStepped,
     Event,
-    Hoisted,
+    ExecutionsPromoted,
+    ExecutionsRescued,
     KeyRefused,
     ListenerChanged,
     LoggedIn,
@@ -24,7 +25,6 @@ from timeball.domain.events import (
     OccurrencesSkipped,
     OutcomeRefused,
     ProcessRestarted,
-    Reaped,
     RetriesHeldBack,
     ServiceFailed,
     ShardsChanged,
@@ -37,7 +37,7 @@ from timeball.domain.events import (
 _LATENESS = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 12, 30, 60, 300, 3600)
 
 
-class Counts(Protocol):
+class MetricsSource(Protocol):
     """What a process has counted, for Prometheus."""
 
     def collect(self) -> Iterable[Metric]: ...
@@ -89,7 +89,7 @@ class ProcessMetrics:
         match event:
             case OutcomeRefused():
                 self._stale.inc()
-            case Reaped(lost=lost, timed_out=timed_out):
+            case ExecutionsRescued(lost=lost, timed_out=timed_out):
                 self._reaped.labels("lost").inc(lost)
                 self._reaped.labels("timed_out").inc(timed_out)
             case OccurrencesRecorded(count=count, late=late):
@@ -98,7 +98,7 @@ class ProcessMetrics:
                     self._recorded_late.observe(seconds)
             case OccurrencesSkipped(count=count, reason=reason):
                 self._skipped.labels(reason).inc(count or 1)
-            case Hoisted(runs=runs, refused=refused):
+            case ExecutionsPromoted(runs=runs, refused=refused):
                 self._hoisted.inc(runs)
                 self._refused.inc(refused)
             case ServiceFailed(service=service):
@@ -119,7 +119,7 @@ class ProcessMetrics:
                 self._listening.set(is_listening)
             case ShardsChanged(owned=owned):
                 self._shards.set(owned)
-            case BrokerWorks(broker=broker):
+            case BrokerRecovered(broker=broker):
                 self._broker.labels(broker).set(1)
             case BrokerLost(broker=broker) | BrokerSilent(broker=broker):
                 self._broker.labels(broker).set(0)
@@ -145,7 +145,7 @@ class ProcessMetrics:
         return generate_latest(self.registry).decode()
 
 
-class FrontMetrics:
+class ServerMetrics:
     """The counters of API and dashboard; hand `emit` every event of theirs."""
 
     def __init__(self) -> None:
@@ -170,10 +170,10 @@ class FrontMetrics:
         return self._registry.collect()
 
 
-class Together:
+class CombinedMetrics:
     """What several have counted, none of them the same."""
 
-    def __init__(self, *counts: Counts) -> None:
+    def __init__(self, *counts: MetricsSource) -> None:
         self._counts = counts
 
     def collect(self) -> Iterable[Metric]:

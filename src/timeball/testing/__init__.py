@@ -9,18 +9,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from timeball.testing.clock import VirtualClock
-    from timeball.testing.rehearsal import Fired, Rehearsal, RehearsalClock
-    from timeball.testing.stage import Tally
+    from timeball.testing.environment import VirtualClock
+    from timeball.testing.harness import Fired, HarnessClock, TimeballHarness
+    from timeball.testing.nodes import DrainResult
 
-__all__ = ["Fired", "Rehearsal", "RehearsalClock", "Tally", "VirtualClock"]
+__all__ = ["DrainResult", "Fired", "HarnessClock", "TimeballHarness", "VirtualClock"]
 
-_HOME = {"VirtualClock": "clock", "Tally": "stage"}
+_MODULES = {"VirtualClock": "environment", "DrainResult": "nodes"}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"timeball.testing.{_HOME.get(name, 'rehearsal')}"), name)
+    value = getattr(import_module(f"timeball.testing.{_MODULES.get(name, 'harness')}"), name)
     globals()[name] = value
     return value

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 if TYPE_CHECKING:
-    from timeball.testing.databases import SessionDatabases
-    from timeball.testing.rehearsal import Rehearsal
+    from timeball.testing.environment import SessionDatabases
+    from timeball.testing.harness import TimeballHarness
 
 _MARKER = (
     "timeball(app=None, start=None, schedules=True): the program the timeball fixture uses, "
@@ -35,28 +35,28 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def timeball_databases() -> Iterator[SessionDatabases]:
     """Makes the databases of this session; the server is started, or reached, by the first test that needs it."""
-    from timeball.testing.databases import session_databases
+    from timeball.testing.environment import session_databases
 
     with ExitStack() as stack:
         yield _or_fail(lambda: stack.enter_context(session_databases()))
 
 
 @pytest.fixture
-def timeball(request: pytest.FixtureRequest, timeball_databases: SessionDatabases) -> Iterator[Rehearsal]:
+def timeball(request: pytest.FixtureRequest, timeball_databases: SessionDatabases) -> Iterator[TimeballHarness]:
     """A program on a database of the test's own, and on a clock that stands still until the test moves it."""
-    from timeball.testing.rehearsal import Rehearsal
+    from timeball.testing.harness import TimeballHarness
 
     options = _options(request.node)
     app = options.pop("app", None) or request.config.getini("timeball_app")
     start = {"start": options.pop("start")} if options.get("start") is not None else {}
     url = _or_fail(timeball_databases.create)
-    rehearsal = Rehearsal(url, tell=lambda line: request.node.add_report_section("call", "timeball", line), **start)
+    harness = TimeballHarness(url, tell=lambda line: request.node.add_report_section("call", "timeball", line), **start)
     try:
         if app:
-            rehearsal.use(app, **options)
-        yield rehearsal
+            harness.use(app, **options)
+        yield harness
     finally:
-        rehearsal.close()
+        harness.close()
         timeball_databases.drop(url)
 
 

@@ -9,12 +9,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.runners.support import Attempt, patience
+from tests.engine.runners.support import Attempt, patience
 from timeball.domain.execution import Failed, Outcome, Succeeded
 from timeball.domain.handler import Handler, RunStyle
-from timeball.handlers.catalogue import Catalogue
-from timeball.runners.coroutine import CoroutineRunner
-from timeball.runners.thread import ThreadRunner
+from timeball.engine.runners.in_process import CoroutineRunner, ThreadRunner
+from timeball.handlers.catalogue import HandlerCatalogue
 
 
 def attempt_at(handler: Handler, payload: Any) -> Attempt:
@@ -137,6 +136,6 @@ async def rude_server(host: str = "127.0.0.1") -> AsyncIterator[RudeServer]:
 
 def check_payload(handlers, name, payload):
     """Refuse a payload as creating a job would."""
-    check = Catalogue(handlers, ()).checker(name)
+    check = HandlerCatalogue(handlers, ()).checker(name)
     if check is not None:
         check(payload)

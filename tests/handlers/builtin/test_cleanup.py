@@ -5,16 +5,16 @@ from datetime import timedelta
 
 import pytest
 
-from tests.factories import FAILURE, claim_all, enqueue, found, record
 from tests.handlers.builtin.support import attempt_at, die, succeed
+from tests.support.factories import FAILURE, claim_all, enqueue, found, record
 from timeball.clock import SystemClock
+from timeball.config.settings import HandlerSettings
 from timeball.domain.execution import ExecutionState, Failed
 from timeball.domain.handler import PayloadMismatch
-from timeball.handlers.box import Box
-from timeball.handlers.cleanup import Cleanup, CleanupPayload
+from timeball.handlers.binding import typed_handler
+from timeball.handlers.builtin import BuiltinHandlers
+from timeball.handlers.builtin.system import Cleanup, CleanupPayload
 from timeball.handlers.registry import Registry
-from timeball.handlers.typed import typed_handler
-from timeball.settings import HandlerSettings
 from timeball.store.verify import verify
 
 pytestmark = pytest.mark.parametrize("fresh_database", ["pg18"], indirect=True)
@@ -72,6 +72,6 @@ async def test_only_what_ended_in_the_named_states_is_deleted(store, clock):
 
 
 async def test_it_is_in_the_box_of_a_process_with_a_history(store, tmp_path):
-    box = Box(HandlerSettings(), SystemClock(), tmp_path, store.history)
+    box = BuiltinHandlers(HandlerSettings(), SystemClock(), tmp_path, store.history)
 
     assert "system.cleanup" in Registry(box.handlers)

@@ -6,17 +6,25 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from timeball.errors import InvalidInput
-from timeball.handlers.egress import Egress, EgressRefused, Target, is_public, parse_opening, parse_target, unmapped
+from timeball.handlers.builtin.egress import (
+    EgressPolicy,
+    EgressRefused,
+    Endpoint,
+    is_public,
+    parse_egress_rule,
+    parse_endpoint,
+    unmapped,
+)
 
 PUBLIC = "93.184.216.34"
-HTTPS = Target("https", "example.com", 443)
+HTTPS = Endpoint("https", "example.com", 443)
 
 
-def allowing(*entries: str) -> Egress:
-    return Egress(tuple(map(parse_opening, entries)))
+def allowing(*entries: str) -> EgressPolicy:
+    return EgressPolicy(tuple(map(parse_egress_rule, entries)))
 
 
-def refuses(egress: Egress, target: Target, *addresses: str) -> bool:
+def refuses(egress: EgressPolicy, target: Endpoint, *addresses: str) -> bool:
     try:
         egress.check_addresses(target, addresses)
     except EgressRefused:
@@ -25,7 +33,7 @@ def refuses(egress: Egress, target: Target, *addresses: str) -> bool:
 
 
 def test_a_public_address_by_https_on_a_usual_port_is_reached():
-    Egress().check_addresses(HTTPS, [PUBLIC, "2606:2800:220:1:248:1893:25c8:1946"])
+    EgressPolicy().check_addresses(HTTPS, [PUBLIC, "2606:2800:220:1:248:1893:25c8:1946"])
 
 
 @pytest.mark.parametrize(
@@ -37,7 +45,7 @@ def test_a_public_address_by_https_on_a_usual_port_is_reached():
     ],
 )
 def test_webhooks_do_not_reach_private_addresses(address):
-    assert refuses(Egress(), HTTPS, address)
+    assert refuses(EgressPolicy(), HTTPS, address)
 
 
 @pytest.mark.parametrize("private", ["127.0.0.1", "10.0.0.1", "169.254.169.254", "192.168.0.1"])
@@ -46,7 +54,7 @@ def test_webhooks_do_not_reach_private_addresses_in_disguise(private, disguise):
     a, b, c, d = map(int, private.split("."))
     address = disguise.format(private, hex=f"{a:02x}{b:02x}:{c:02x}{d:02x}")
 
-    assert refuses(Egress(), HTTPS, address)
+    assert refuses(EgressPolicy(), HTTPS, address)
 
 
 @pytest.mark.parametrize(
@@ -67,51 +75,51 @@ def test_metadata_services_are_never_reached_not_even_by_the_allow_list(address)
 @pytest.mark.parametrize("url", ["http://metadata.google.internal/x", "https://METADATA.google.internal./x"])
 def test_metadata_services_are_refused_by_name_too(url):
     with pytest.raises(EgressRefused, match="metadata"):
-        parse_target(URL(url))
+        parse_endpoint(URL(url))
 
 
 def test_every_address_of_a_name_must_be_public():
-    assert refuses(Egress(), HTTPS, PUBLIC, "10.0.0.1")
-    assert refuses(Egress(), HTTPS)
+    assert refuses(EgressPolicy(), HTTPS, PUBLIC, "10.0.0.1")
+    assert refuses(EgressPolicy(), HTTPS)
 
 
 def test_https_is_the_default_and_http_needs_a_word_of_the_administrator():
-    plain = Target("http", "example.com", 80)
+    plain = Endpoint("http", "example.com", 80)
 
-    assert refuses(Egress(), plain, PUBLIC)
-    assert not refuses(Egress(allows_http=True), plain, PUBLIC)
+    assert refuses(EgressPolicy(), plain, PUBLIC)
+    assert not refuses(EgressPolicy(allows_http=True), plain, PUBLIC)
     assert not refuses(allowing("example.com"), plain, PUBLIC)
 
 
 def test_only_the_usual_ports_are_reached():
     for port in (22, 25, 6379, 5432, 11211):
-        assert refuses(Egress(), Target("https", "example.com", port), PUBLIC)
-    assert not refuses(Egress(ports=(9443,)), Target("https", "example.com", 9443), PUBLIC)
+        assert refuses(EgressPolicy(), Endpoint("https", "example.com", port), PUBLIC)
+    assert not refuses(EgressPolicy(ports=(9443,)), Endpoint("https", "example.com", 9443), PUBLIC)
 
 
 def test_the_allow_list_opens_a_network_on_one_port_only():
     egress = allowing("10.1.0.0/16:8080")
 
-    assert not refuses(egress, Target("http", "a.internal", 8080), "10.1.2.3")
-    assert not refuses(egress, Target("http", "a.internal", 8080), "::ffff:10.1.2.3")
-    assert refuses(egress, Target("http", "a.internal", 8443), "10.1.2.3")
-    assert refuses(egress, Target("http", "a.internal", 8080), "10.2.0.1")
-    assert refuses(egress, Target("http", "a.internal", 8080), "10.1.2.3", "127.0.0.1")
+    assert not refuses(egress, Endpoint("http", "a.internal", 8080), "10.1.2.3")
+    assert not refuses(egress, Endpoint("http", "a.internal", 8080), "::ffff:10.1.2.3")
+    assert refuses(egress, Endpoint("http", "a.internal", 8443), "10.1.2.3")
+    assert refuses(egress, Endpoint("http", "a.internal", 8080), "10.2.0.1")
+    assert refuses(egress, Endpoint("http", "a.internal", 8080), "10.1.2.3", "127.0.0.1")
 
 
 def test_the_allow_list_without_a_port_opens_the_usual_ones():
     egress = allowing("10.0.0.0/8", "fd12::/16")
 
-    assert not refuses(egress, Target("https", "a.internal", 443), "10.1.2.3", "fd12::7")
-    assert refuses(egress, Target("https", "a.internal", 6379), "10.1.2.3")
+    assert not refuses(egress, Endpoint("https", "a.internal", 443), "10.1.2.3", "fd12::7")
+    assert refuses(egress, Endpoint("https", "a.internal", 6379), "10.1.2.3")
 
 
 def test_the_allow_list_compares_whole_names():
     egress = allowing("billing.internal:9000")
 
-    assert not refuses(egress, Target("http", "billing.internal", 9000), "10.1.2.3")
+    assert not refuses(egress, Endpoint("http", "billing.internal", 9000), "10.1.2.3")
     for host in ("evil-billing.internal", "billing.internal.evil.com", "x.billing.internal", "internal"):
-        assert refuses(egress, Target("http", host, 9000), "10.1.2.3")
+        assert refuses(egress, Endpoint("http", host, 9000), "10.1.2.3")
 
 
 @pytest.mark.parametrize(
@@ -119,7 +127,7 @@ def test_the_allow_list_compares_whole_names():
 )
 def test_an_entry_of_the_allow_list_that_cannot_be_read_is_refused(entry):
     with pytest.raises(InvalidInput, match=r"allow-list|port"):
-        parse_opening(entry)
+        parse_egress_rule(entry)
 
 
 @pytest.mark.parametrize(
@@ -140,11 +148,11 @@ def test_an_entry_of_the_allow_list_that_cannot_be_read_is_refused(entry):
 )
 def test_urls_with_user_names_other_schemes_or_odd_addresses_are_refused(url):
     with pytest.raises((EgressRefused, ValueError)):
-        parse_target(URL(url))
+        parse_endpoint(URL(url))
 
 
 def test_a_full_stop_at_the_end_and_capitals_change_nothing():
-    assert parse_target(URL("https://EXAMPLE.com./x")) == HTTPS
+    assert parse_endpoint(URL("https://EXAMPLE.com./x")) == HTTPS
 
 
 @given(st.ip_addresses(v=4))

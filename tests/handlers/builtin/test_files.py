@@ -11,14 +11,13 @@ import pytest
 
 from tests.handlers.builtin.support import check_payload, die, fail, succeed
 from timeball.clock import SystemClock
+from timeball.config.settings import HandlerSettings
 from timeball.domain.handler import Handler, PayloadMismatch
-from timeball.handlers import files
-from timeball.handlers.box import Box
-from timeball.handlers.files import FilePayload, FileWrite, FolderCreate, FolderPayload
+from timeball.handlers.binding import typed_handler
+from timeball.handlers.builtin import BuiltinHandlers, files
+from timeball.handlers.builtin.files import FilePayload, FileWrite, FolderCreate, FolderPayload
+from timeball.handlers.builtin.path_sandbox import PathSandbox
 from timeball.handlers.registry import Registry
-from timeball.handlers.rooted import Root
-from timeball.handlers.typed import typed_handler
-from timeball.settings import HandlerSettings
 
 
 @pytest.fixture
@@ -28,12 +27,12 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def write(root: Path) -> Handler:
-    return typed_handler("file.write", FileWrite(Root(root)), FilePayload)
+    return typed_handler("file.write", FileWrite(PathSandbox(root)), FilePayload)
 
 
 @pytest.fixture
 def folder(root: Path) -> Handler:
-    return typed_handler("folder.create", FolderCreate(Root(root)), FolderPayload)
+    return typed_handler("folder.create", FolderCreate(PathSandbox(root)), FolderPayload)
 
 
 def names(path: Path) -> list[str]:
@@ -154,7 +153,7 @@ async def test_a_write_that_fails_leaves_nothing_behind(write, root, monkeypatch
 
 def test_the_root_is_files_in_the_data_directory_unless_chosen(tmp_path):
     def root_of(settings: HandlerSettings) -> Path:
-        return Box(settings, SystemClock(), tmp_path).known.get("file.write").function._root.path
+        return BuiltinHandlers(settings, SystemClock(), tmp_path).known.get("file.write").function._root.path
 
     assert root_of(HandlerSettings()) == tmp_path / "files"
     assert root_of(HandlerSettings(files_root=Path("/srv/files"))) == Path("/srv/files")
@@ -219,7 +218,7 @@ async def test_a_link_put_in_place_between_check_and_use_does_not_lead_out(write
     outside = tmp_path / "outside"
     outside.mkdir()
     (root / "a").mkdir(parents=True)
-    real = Root.folder
+    real = PathSandbox.folder
 
     def swapped(self, steps, *, creates):
         from contextlib import contextmanager
@@ -233,7 +232,7 @@ async def test_a_link_put_in_place_between_check_and_use_does_not_lead_out(write
 
         return swapping()
 
-    monkeypatch.setattr(Root, "folder", swapped)
+    monkeypatch.setattr(PathSandbox, "folder", swapped)
 
     await succeed(write, {"path": "a/x", "content": "evil"})
 

@@ -14,13 +14,13 @@ _PROGRAM = """
 import asyncio, json, os, resource, sys
 from pathlib import Path
 from tests.handlers.builtin.support import attempt_at, run
-from tests.runners.support import Attempt
+from tests.engine.runners.support import Attempt
 from timeball.clock import SystemClock
 from timeball.domain.execution import Snoozed
-from timeball.handlers.box import Box
+from timeball.handlers.builtin import BuiltinHandlers
 from timeball.handlers.registry import make_handler
-from timeball.runners.process import ProcessRunner
-from timeball.settings import Settings
+from timeball.engine.runners.process import ProcessRunner
+from timeball.config.settings import Settings
 
 folder = Path(sys.argv[1])
 settings = Settings(
@@ -31,7 +31,7 @@ def open_one():
     return os.open("/dev/null", os.O_RDONLY)
 
 async def main():
-    box = Box(settings, SystemClock(), folder)
+    box = BuiltinHandlers(settings, SystemClock(), folder)
     payloads = {
         "file.write": {"path": "a/b.txt", "content": "x"},
         "folder.create": {"path": "c/d"},
@@ -43,7 +43,7 @@ async def main():
     # What is opened and imported once is there before the files run out.
     for name, handler in handlers.items():
         await run(handler, payloads[name])
-    isolated = ProcessRunner("tests.runners.isolated_app:registry")
+    isolated = ProcessRunner("tests.engine.runners.isolated_app:registry")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
     held = []

@@ -11,17 +11,17 @@ import pytest
 from redis.asyncio import Redis
 
 from tests.handlers.builtin.support import check_payload, die, fail, succeed
-from tests.queues import Rabbitmq, free_port, running_redis
-from tests.servers import ServiceMissing, give_up_on
+from tests.support.broker_servers import Rabbitmq, free_port, running_redis
+from tests.support.servers import ServiceMissing, give_up_on
 from timeball.clock import SystemClock
+from timeball.config.settings import HandlerSettings
 from timeball.domain.handler import Handler, PayloadMismatch
 from timeball.errors import SettingsError
-from timeball.handlers.box import Box
-from timeball.handlers.queue_publish import Publish, PublishPayload, read_allowed
+from timeball.handlers.binding import typed_handler
+from timeball.handlers.builtin import BuiltinHandlers
+from timeball.handlers.builtin.queue_publish import PublishPayload, QueuePublish, read_allowed
+from timeball.handlers.builtin.secrets import SecretStore
 from timeball.handlers.registry import Registry
-from timeball.handlers.secrets import Secrets
-from timeball.handlers.typed import typed_handler
-from timeball.settings import HandlerSettings
 
 EXECUTION = "exe_00000000000000000000000001"
 Make = Callable[..., Handler]
@@ -42,11 +42,11 @@ def rabbitmq_port(rabbitmq: Rabbitmq) -> int:
 
 @pytest.fixture
 async def make() -> AsyncIterator[Make]:
-    made: list[Publish] = []
+    made: list[QueuePublish] = []
 
     def publish(*allowed: str, **secrets: str) -> Handler:
         environment = {f"TIMEBALL_SECRET_{name}": value for name, value in secrets.items()}
-        handler = Publish(read_allowed(allowed), Secrets(environment=environment))
+        handler = QueuePublish(read_allowed(allowed), SecretStore(environment=environment))
         made.append(handler)
         return typed_handler("queue.publish", handler, PublishPayload)
 
@@ -236,7 +236,7 @@ async def test_a_secret_cannot_lead_around_the_administrators_list(make):
     ],
 )
 def test_a_message_that_could_never_be_sent_is_refused_when_the_job_is_created(payload):
-    handlers = Registry([typed_handler("queue.publish", Publish(frozenset(), Secrets()), PublishPayload)])
+    handlers = Registry([typed_handler("queue.publish", QueuePublish(frozenset(), SecretStore()), PublishPayload)])
 
     with pytest.raises(PayloadMismatch) as caught:
         check_payload(handlers, "queue.publish", json.dumps(payload))
@@ -245,14 +245,14 @@ def test_a_message_that_could_never_be_sent_is_refused_when_the_job_is_created(p
 
 
 def test_a_worker_without_a_list_claims_no_messages(tmp_path):
-    without = Box(HandlerSettings(), SystemClock(), tmp_path)
-    with_one = Box(HandlerSettings(queue_allow=("queue.internal:5672",)), SystemClock(), tmp_path)
+    without = BuiltinHandlers(HandlerSettings(), SystemClock(), tmp_path)
+    with_one = BuiltinHandlers(HandlerSettings(queue_allow=("queue.internal:5672",)), SystemClock(), tmp_path)
 
     assert "queue.publish" not in Registry(without.handlers)
     assert "queue.publish" in without.known
     assert "queue.publish" in Registry(with_one.handlers)
     with pytest.raises(SettingsError, match="TIMEBALL_QUEUE_ALLOW"):
-        Box(HandlerSettings(queue_allow=("queue.internal",)), SystemClock(), tmp_path)
+        BuiltinHandlers(HandlerSettings(queue_allow=("queue.internal",)), SystemClock(), tmp_path)
 
 
 async def test_a_secret_does_not_go_to_a_server_that_it_is_not_bound_to(make):

@@ -5,19 +5,19 @@ import re
 import pytest
 
 from timeball.clock import SystemClock
+from timeball.config.settings import HandlerSettings
 from timeball.errors import SettingsError
-from timeball.handlers.box import Box
-from timeball.handlers.http_webhook import WebhookPayload
-from timeball.handlers.secrets import (
-    Binding,
-    Disclosure,
+from timeball.handlers.builtin import BuiltinHandlers
+from timeball.handlers.builtin.secrets import (
+    SecretBinding,
     SecretMissing,
     SecretReference,
     SecretRefused,
-    Secrets,
+    SecretScope,
+    SecretStore,
     names_in,
 )
-from timeball.settings import HandlerSettings
+from timeball.handlers.builtin.webhook import WebhookPayload
 
 
 def reference(name: str) -> SecretReference:
@@ -27,14 +27,14 @@ def reference(name: str) -> SecretReference:
 def test_a_secret_comes_from_the_environment_before_the_folder(tmp_path):
     (tmp_path / "BOTH").write_text("from the folder")
     (tmp_path / "FILE").write_text("from a file\n")
-    secrets = Secrets(tmp_path, {"TIMEBALL_SECRET_BOTH": "from the environment"})
+    secrets = SecretStore(tmp_path, {"TIMEBALL_SECRET_BOTH": "from the environment"})
 
     assert secrets.reveal("BOTH") == "from the environment"
     assert secrets.reveal("FILE") == "from a file"
 
 
 def test_only_what_is_meant_as_a_secret_can_be_had_from_the_environment():
-    secrets = Secrets(environment={"TIMEBALL_DATABASE_URL": "postgresql://...", "HOME": "/root"})
+    secrets = SecretStore(environment={"TIMEBALL_DATABASE_URL": "postgresql://...", "HOME": "/root"})
 
     for name in ("HOME", "TIMEBALL_DATABASE_URL", "DATABASE_URL"):
         with pytest.raises(SecretMissing):
@@ -49,7 +49,7 @@ def test_the_name_of_a_secret_is_no_path(name):
 
 def test_a_disclosed_secret_is_blotted_out_in_all_its_spellings():
     secret = 'p"w/with space+é'
-    disclosure = Disclosure(Secrets(environment={"TIMEBALL_SECRET_A": secret}))
+    disclosure = SecretScope(SecretStore(environment={"TIMEBALL_SECRET_A": secret}))
 
     assert disclosure.reveal(reference("A")) == secret
     assert disclosure.reveal("plain") == "plain"
@@ -59,7 +59,7 @@ def test_a_disclosed_secret_is_blotted_out_in_all_its_spellings():
 
 
 def test_references_are_revealed_however_deep_they_stand():
-    disclosure = Disclosure(Secrets(environment={"TIMEBALL_SECRET_A": "value"}))
+    disclosure = SecretScope(SecretStore(environment={"TIMEBALL_SECRET_A": "value"}))
 
     revealed = disclosure.reveal_within({"a": [{"$secret": "A"}, {"$secret": "A", "more": 1}], "b": None})
 
@@ -89,7 +89,7 @@ def test_references_are_revealed_however_deep_they_stand():
     ],
 )
 def test_a_secret_goes_to_the_hosts_that_it_is_bound_to(allowed, host, is_one):
-    secrets = Secrets(environment={"TIMEBALL_SECRET_A": "value", "TIMEBALL_SECRET_A_HOSTS": allowed})
+    secrets = SecretStore(environment={"TIMEBALL_SECRET_A": "value", "TIMEBALL_SECRET_A_HOSTS": allowed})
 
     if is_one:
         secrets.binding("A").check_host(host)
@@ -102,9 +102,9 @@ def test_a_secret_goes_to_the_hosts_that_it_is_bound_to(allowed, host, is_one):
 def test_a_secret_is_for_the_queues_and_handlers_that_it_is_bound_to(tmp_path):
     (tmp_path / "A_QUEUES").write_text("billing, mail\n")
     environment = {"TIMEBALL_SECRET_A": "value", "TIMEBALL_SECRET_A_HANDLERS": "http.webhook"}
-    binding = Secrets(tmp_path, environment).binding("A")
+    binding = SecretStore(tmp_path, environment).binding("A")
 
-    assert binding == Binding("A", (), ("billing", "mail"), ("http.webhook",))
+    assert binding == SecretBinding("A", (), ("billing", "mail"), ("http.webhook",))
     binding.check("mail", "http.webhook")
     with pytest.raises(SecretRefused, match="not for the queue default, it is bound to the queues billing, mail"):
         binding.check("default", "http.webhook")
@@ -118,9 +118,9 @@ def test_what_is_bound_to_hosts_is_for_commands_only_if_they_are_named():
     hosts = ("api.example.com",)
 
     with pytest.raises(SecretRefused, match=r"not for a command.*TIMEBALL_SECRET_A_HANDLERS"):
-        Binding("A", hosts).check_host(None)
-    Binding("A", hosts, handlers=("shell.command",)).check_host(None)
-    Binding("A").check_host(None)
+        SecretBinding("A", hosts).check_host(None)
+    SecretBinding("A", hosts, handlers=("shell.command",)).check_host(None)
+    SecretBinding("A").check_host(None)
 
 
 @pytest.mark.parametrize("name", ["A_HOSTS", "A_QUEUES", "A_HANDLERS"])
@@ -149,7 +149,7 @@ def test_a_binding_that_cannot_be_meant_is_refused_at_the_start(tmp_path, monkey
     monkeypatch.setenv(variable, value)
 
     with pytest.raises(SettingsError) as caught:
-        Box(HandlerSettings(), SystemClock(), tmp_path)
+        BuiltinHandlers(HandlerSettings(), SystemClock(), tmp_path)
 
     assert problem in str(caught.value)
     assert "value" not in str(caught.value)

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from tests.handlers.builtin.support import attempt_at, die, fail, succeed
+from timeball.handlers.builtin.system import testing_handlers as handlers_for_trying
 from timeball.handlers.registry import Registry
-from timeball.handlers.testing import testing_handlers as handlers_for_trying
 
 
 @pytest.fixture

@@ -15,16 +15,15 @@ from uuid import UUID
 import httpx
 import pytest
 
+from tests.engine.runners.support import patience
 from tests.handlers.builtin.support import RudeServer, answer, rude_server
-from tests.runners.support import patience
 from timeball.api.app import make_api
+from timeball.application.commands.requests import LOCAL, Actor
 from timeball.client.in_process import InProcessTransport
-from timeball.commands import Actor
-from timeball.commands.actor import LOCAL
+from timeball.config.settings import load_settings
 from timeball.domain.execution import Execution
 from timeball.domain.job import JobSpec
-from timeball.settings import load_settings
-from timeball.wiring import Parts, front_parts, opened
+from timeball.runtime import Runtime, make_server_runtime, open_runtime
 
 CANARY, BOUND = "S3cret-canary-4711", "S3cret-bound-4712"
 pytestmark = pytest.mark.parametrize("fresh_database", ["pg18"], indirect=True)
@@ -37,8 +36,8 @@ async def server() -> AsyncIterator[RudeServer]:
 
 
 @pytest.fixture
-async def parts(fresh_database) -> AsyncIterator[Parts]:
-    async with opened(load_settings(database_url=fresh_database.dsn)) as made:
+async def parts(fresh_database) -> AsyncIterator[Runtime]:
+    async with open_runtime(load_settings(database_url=fresh_database.dsn)) as made:
         yield made
 
 
@@ -71,8 +70,8 @@ async def worker_log(fresh_database, server: RudeServer, tmp_path: Path) -> Asyn
         assert "Unclosed" not in log.read_text()
 
 
-async def finished(parts: Parts, handler: str, payload: dict[str, Any], actor: Actor = LOCAL) -> Execution:
-    created = await parts.commands.create(JobSpec(handler=handler, payload=payload, max_retries=0), actor=actor)
+async def finished(parts: Runtime, handler: str, payload: dict[str, Any], actor: Actor = LOCAL) -> Execution:
+    created = await parts.commands.jobs.create(JobSpec(handler=handler, payload=payload, max_retries=0), actor=actor)
     assert created.execution_id is not None
     async with patience(f"{handler} ends"):
         while True:
@@ -83,7 +82,7 @@ async def finished(parts: Parts, handler: str, payload: dict[str, Any], actor: A
             await asyncio.sleep(0.02)
 
 
-async def all_rows(parts: Parts) -> str:
+async def all_rows(parts: Runtime) -> str:
     """Everything the database holds, as text."""
     async with parts.store.database.connection() as connection:
         tables = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'timeball'")
@@ -95,9 +94,9 @@ async def all_rows(parts: Parts) -> str:
     return "\n".join(rows)
 
 
-async def all_answers(parts: Parts) -> str:
+async def all_answers(parts: Runtime) -> str:
     """Everything the API tells about it, as text."""
-    api = make_api(front_parts(parts.settings, parts.store, parts.commands))
+    api = make_api(make_server_runtime(parts.settings, parts.store, parts.commands))
     transport = InProcessTransport(api)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost/api/v1") as client:
         executions = (await client.get("/executions")).json()["data"]

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
+from timeball.contrib.django.app import tb
 from timeball.contrib.django.backend import Backend
-from timeball.contrib.django.program import tb
 
 __all__ = ["Backend", "tb"]

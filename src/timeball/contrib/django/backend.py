@@ -1,30 +1,108 @@
-"""`Backend`: Django's tasks, enqueued and read back."""
+"""`Backend`: the task backend of Django, and the options a task or a backend may have."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from django.core import checks
 from django.db import connections, transaction
+from django.utils import timezone
 
-from timeball.contrib.django.calls import Call
-from timeball.contrib.django.frameworks import (
+from timeball.contrib.django.app import tb
+from timeball.contrib.django.compat import (
     AnyTask,
     BaseTaskBackend,
+    Task,
     TaskResult,
     TaskResultDoesNotExist,
     normalize_json,
     task_enqueued,
 )
-from timeball.contrib.django.options import TimeballTask, check_words, enqueue_options, to_django, to_timeball
-from timeball.contrib.django.program import tb
-from timeball.contrib.django.records import announce, read_whole
-from timeball.contrib.django.results import new_result, result_of
+from timeball.contrib.django.results import TaskArguments, announce, new_result, read_with_payload, result_of
 from timeball.domain.execution import Execution, ExecutionState
-from timeball.domain.ids import ExecutionId, made_at, parse_id
+from timeball.domain.values.ids import ExecutionId, id_created_at, parse_id
 from timeball.errors import InvalidInput, NotFound, TimeballError
+
+# What can be said to Timeball about a task: for all of a backend in its OPTIONS, for one with `@task(retries=5)`.
+
+
+class _Unset:
+    """Nothing was said: None is a word of its own, as in `timeout=None`."""
+
+    def __repr__(self) -> str:
+        return "unset"
+
+
+UNSET: Final = _Unset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeballTask(AnyTask):
+    """A task with the words that Timeball has beyond Django's; they are those of `@tb.handler(...)`."""
+
+    retries: Any = UNSET
+    timeout: Any = UNSET
+    backoff: Any = UNSET
+    max_backoff: Any = UNSET
+    max_lost: Any = UNSET
+    max_running: Any = UNSET
+    delivery: Any = UNSET
+    tags: Any = UNSET
+
+
+TASK_OPTIONS = frozenset(field.name for field in fields(TimeballTask)) - {field.name for field in fields(Task)}
+
+
+# What a backend's OPTIONS may say beyond that.
+_BACKEND_OPTIONS = frozenset({"database", "modules"})
+
+
+def enqueue_options(task: AnyTask, of_backend: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of one enqueue: the task's word goes before its backend's."""
+    check_options(of_backend)
+    said = {word: value for word, value in of_backend.items() if word in TASK_OPTIONS}
+    said |= dict(_task_options(task))
+    said |= {"queue": task.queue_name, "priority": to_timeball_priority(task.priority)}
+    if task.run_after is not None and (at := _aware(task.run_after)) > timezone.now():
+        said["at"] = at
+    return said
+
+
+def check_options(of_backend: Mapping[str, Any]) -> None:
+    """Refuse OPTIONS that nobody knows."""
+    known = TASK_OPTIONS | _BACKEND_OPTIONS
+    for word in of_backend:
+        if word not in known:
+            raise InvalidInput(f"OPTIONS has no word {word!r}; known are {', '.join(sorted(known))}", field=word)
+
+
+def _task_options(task: AnyTask) -> Iterator[tuple[str, Any]]:
+    for word in TASK_OPTIONS:
+        value = getattr(task, word, UNSET)
+        if value is not UNSET:
+            yield word, value
+
+
+def _aware(instant: datetime) -> datetime:
+    """An instant with its zone: without USE_TZ, Django's are on the clock of TIME_ZONE."""
+    return timezone.make_aware(instant) if timezone.is_naive(instant) else instant
+
+
+def to_timeball_priority(priority: int) -> int:
+    """Django's priorities from -100 to 100 as Timeball's from 0 to 100; 0 is 50."""
+    return (int(priority) + 100) // 2
+
+
+def to_django_priority(priority: int) -> int:
+    """The way back; an odd one comes back as the next lower."""
+    return priority * 2 - 100
+
+
+# `Backend`: Django's tasks, enqueued and read back.
 
 
 class Backend(BaseTaskBackend):
@@ -44,15 +122,15 @@ class Backend(BaseTaskBackend):
     def enqueue(self, task: AnyTask, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult[Any]:
         """Have a worker call the task; certain when this returns, or when the transaction around it commits."""
         self.validate_task(task)
-        call = Call(normalize_json(args), normalize_json(kwargs))
+        call = TaskArguments(normalize_json(args), normalize_json(kwargs))
         call.check(task)
         options = enqueue_options(task, self.options)
         execution_id = self._send(task, call, options)
-        result = new_result(task, execution_id, call, made_at(parse_id("exe", execution_id)))
+        result = new_result(task, execution_id, call, id_created_at(parse_id("exe", execution_id)))
         task_enqueued.send(type(self), task_result=result)
         return result
 
-    def _send(self, task: AnyTask, call: Call, options: dict[str, Any]) -> str:
+    def _send(self, task: AnyTask, call: TaskArguments, options: dict[str, Any]) -> str:
         alias = tb.home.alias
         if alias is None or not _is_in_transaction(alias):
             return tb.enqueue(task.module_path, call.payload(), **options).id
@@ -64,22 +142,22 @@ class Backend(BaseTaskBackend):
     def get_result(self, result_id: str) -> TaskResult[Any]:
         """What has become of a task; TaskResultDoesNotExist if there is none, or if it is not committed yet."""
         try:
-            record, payload = tb.ask(partial(read_whole, _id_of(result_id)))
+            record, payload = tb.ask(partial(read_with_payload, _id_of(result_id)))
         except (InvalidInput, NotFound) as error:
             raise TaskResultDoesNotExist(str(error)) from None
         execution = record.execution
         task = tb.find_task(execution.handler)
         if task is None:
             raise TaskResultDoesNotExist(f"{result_id} is of {execution.handler}, which is no task of this project")
-        return result_of(record, self._as_enqueued(task, execution), Call.of(payload))
+        return result_of(record, self._as_enqueued(task, execution), TaskArguments.of(payload))
 
     def _as_enqueued(self, task: AnyTask, execution: Execution) -> AnyTask:
         """The task with what was said when it was enqueued, as far as the execution tells."""
         said: dict[str, Any] = {"backend": self.alias}
         if not self.queues or execution.queue in self.queues:
             said["queue_name"] = execution.queue
-        if to_timeball(task.priority) != execution.priority:
-            said["priority"] = to_django(execution.priority)
+        if to_timeball_priority(task.priority) != execution.priority:
+            said["priority"] = to_django_priority(execution.priority)
         if execution.state is ExecutionState.SCHEDULED:
             said["run_after"] = execution.scheduled_for
         return task.using(**said)
@@ -89,14 +167,14 @@ class Backend(BaseTaskBackend):
     def check(self, **_settings: Any) -> Iterator[checks.CheckMessage]:
         """Say what of the settings cannot be, and what a project should know."""
         try:
-            check_words(self.options)
+            check_options(self.options)
             home = tb.home
         except TimeballError as error:
             yield checks.Error(str(error), hint=error.hint, obj=self._place, id="timeball.E001")
             return
         if home.alias is None and "database" not in self.options:
             yield checks.Info(
-                f"Tasks are kept in {_words(home.url)}, which is no database of Django's: an enqueue is committed by itself, "
+                f"Tasks are kept in {_database_name(home.url)}, which is no database of Django's: an enqueue is committed by itself, "
                 "and a rollback around it does not take it back.",
                 hint="name the database in OPTIONS if it is one of DATABASES; 'database': None says that this is meant",
                 obj=self._place,
@@ -117,5 +195,5 @@ def _is_in_transaction(alias: str) -> bool:
     return connection.in_atomic_block or (connection.connection is not None and not connection.get_autocommit())
 
 
-def _words(url: str | None) -> str:
+def _database_name(url: str | None) -> str:
     return "the embedded PostgreSQL" if url is None else "the database of TIMEBALL_DATABASE_URL"

@@ -1,25 +1,72 @@
-"""Executions as Django shows the results of tasks.
-
-| Django | Timeball |
-|---|---|
-| READY | scheduled, queued, retrying |
-| RUNNING | running |
-| SUCCESSFUL | succeeded |
-| FAILED | dead, cancelled, skipped |
-"""
+"""The arguments and results of tasks, as Django shows them and as the store keeps them."""
 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
-from timeball.contrib.django.calls import Call
-from timeball.contrib.django.frameworks import AnyTask, TaskError, TaskResult, TaskResultStatus
-from timeball.domain.execution import Attempt, ErrorInfo, Execution, ExecutionState
-from timeball.domain.ids import Incarnation, made_at, show, show_execution
+import orjson
+
+from timeball.contrib.django.compat import AnyTask, TaskError, TaskResult, TaskResultStatus
+from timeball.domain.execution import Attempt, ClaimedExecution, ErrorInfo, Execution, ExecutionState
+from timeball.domain.handler import PayloadMismatch
+from timeball.domain.values.ids import ExecutionId, Incarnation, format_execution_id, format_id, id_created_at, shard_of
+from timeball.domain.wakeup import Wakeup
+from timeball.errors import NotFound
+from timeball.handlers.payloads import arguments_mismatch
+from timeball.sdk.enqueue import SdkRuntime
+from timeball.store.db.notifier import WAKEUP_MARGIN
+
+# Calls of tasks as payloads: keyword arguments under their names, positional ones in a list under `$args`.
+#
+# So a call is read back as it was made, and somebody who posts a job over HTTP need only know the names of the parameters.
+
+_POSITIONAL = "$args"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskArguments:
+    """The arguments of one call, without the context that some tasks take."""
+
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, payload: str) -> TaskArguments:
+        """What a payload stands for."""
+        document = orjson.loads(payload) or {}
+        if not isinstance(document, dict) or not isinstance(document.get(_POSITIONAL, []), list):
+            raise PayloadMismatch("the payload is no object, expected the arguments by their names", field="payload")
+        return cls(document.pop(_POSITIONAL, []), document)
+
+    def payload(self) -> dict[str, Any]:
+        """The call as it is kept."""
+        return ({_POSITIONAL: list(self.args)} if self.args else {}) | dict(self.kwargs)
+
+    def check(self, task: AnyTask) -> None:
+        """Refuse arguments that the task could not be called with."""
+        signature = inspect.signature(task.func)
+        context = (None,) if task.takes_context else ()
+        try:
+            signature.bind(*context, *self.args, **self.kwargs)
+        except TypeError:
+            own = tuple(signature.parameters.values())[len(context) :]
+            misfit = arguments_mismatch(task.func, own, self.args, self.kwargs)
+            raise PayloadMismatch(str(misfit), field="payload", hint=misfit.hint, errors=misfit.errors) from None
+
+
+# Executions as Django shows the results of tasks.
+#
+# | Django | Timeball |
+# |---|---|
+# | READY | scheduled, queued, retrying |
+# | RUNNING | running |
+# | SUCCESSFUL | succeeded |
+# | FAILED | dead, cancelled, skipped |
 
 _STATUS: Mapping[ExecutionState, str] = {
     ExecutionState.SCHEDULED: "READY",
@@ -31,19 +78,21 @@ _STATUS: Mapping[ExecutionState, str] = {
     ExecutionState.CANCELLED: "FAILED",
     ExecutionState.SKIPPED: "FAILED",
 }
+
+
 # What ended an attempt from outside is no exception that anybody raised; Django wants the path of one.
-_PATHS = {
+_EXCEPTION_PATHS = {
     "TimedOut": "builtins.TimeoutError",
     "Timeout": "builtins.TimeoutError",
     "CancelledError": "asyncio.CancelledError",
-    "Retry": "timeball.outcomes.Retry",
+    "Retry": "timeball.current.Retry",
 }
-_OTHER_PATH = "timeball.errors.ExecutionFailed"
+_DEFAULT_EXCEPTION_PATH = "timeball.errors.ExecutionFailed"
 _BUILT_IN = frozenset(name for name, value in vars(builtins).items() if isinstance(value, type))
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class TaskRecord:
     """An execution with its unsuccessful tries."""
 
     execution: Execution
@@ -62,7 +111,7 @@ class Record:
         return sorted({instant for instant in found if instant is not None})
 
 
-def new_result(task: AnyTask, execution_id: str, call: Call, enqueued_at: datetime | None) -> TaskResult[Any]:
+def new_result(task: AnyTask, execution_id: str, call: TaskArguments, enqueued_at: datetime | None) -> TaskResult[Any]:
     """The result of a task that has just been enqueued."""
     return TaskResult(
         task=task,
@@ -80,14 +129,14 @@ def new_result(task: AnyTask, execution_id: str, call: Call, enqueued_at: dateti
     )
 
 
-def result_of(record: Record, task: AnyTask, call: Call) -> TaskResult[Any]:
+def result_of(record: TaskRecord, task: AnyTask, call: TaskArguments) -> TaskResult[Any]:
     """The result of a task as it stands."""
     execution, starts = record.execution, record.starts()
     result: TaskResult[Any] = TaskResult(
         task=task,
-        id=show_execution(execution.id),
+        id=format_execution_id(execution.id),
         status=TaskResultStatus(_STATUS[execution.state]),
-        enqueued_at=made_at(execution.id),
+        enqueued_at=id_created_at(execution.id),
         started_at=starts[0] if starts else None,
         finished_at=execution.finished_at,
         last_attempted_at=starts[-1] if starts else None,
@@ -97,11 +146,11 @@ def result_of(record: Record, task: AnyTask, call: Call) -> TaskResult[Any]:
         errors=[_error_of(attempt.error) for attempt in record.attempts if attempt.error is not None],
         worker_ids=record.workers(),
     )
-    amend(result, _return_value=execution.result)
+    set_fields(result, _return_value=execution.result)
     return result
 
 
-def amend(result: TaskResult[Any], **changes: Any) -> None:
+def set_fields(result: TaskResult[Any], **changes: Any) -> None:
     """Write into a result, which Django has frozen against everybody but backends."""
     for name, value in changes.items():
         object.__setattr__(result, name, value)
@@ -117,8 +166,56 @@ def _path_of(kind: str) -> str:
     """The path of an exception's class; those of Python's own bear no module here."""
     if "." in kind:
         return kind
-    return _PATHS.get(kind) or (f"builtins.{kind}" if kind in _BUILT_IN else _OTHER_PATH)
+    return _EXCEPTION_PATHS.get(kind) or (f"builtins.{kind}" if kind in _BUILT_IN else _DEFAULT_EXCEPTION_PATH)
 
 
 def _show_worker(worker: Incarnation) -> str:
-    return show("wrk", worker)
+    return format_id("wrk", worker)
+
+
+# What the store knows of tasks, and what it is told: asked for through a program's portal.
+
+T = TypeVar("T")
+
+
+class StoreAccess(Protocol):
+    """Whoever can have something asked of the store, from a thread or from a coroutine."""
+
+    def ask(self, work: Callable[[SdkRuntime], Coroutine[Any, Any, T]]) -> T:
+        """Wait for the answer."""
+
+    async def acall_store(self, work: Callable[[SdkRuntime], Coroutine[Any, Any, T]]) -> T:
+        """Await the answer."""
+
+
+async def read_record(execution_id: ExecutionId, runtime: SdkRuntime) -> TaskRecord:
+    """An execution with its unsuccessful tries; NotFound if it is not there, or not yet committed."""
+    history = runtime.parts.store.history
+    execution = await history.find(execution_id)
+    if execution is None:
+        raise NotFound("execution", format_execution_id(execution_id))
+    return TaskRecord(execution, await history.attempts(execution_id) if execution.attempts else ())
+
+
+async def read_with_payload(execution_id: ExecutionId, runtime: SdkRuntime) -> tuple[TaskRecord, str]:
+    """The same with the payload: its own, or that of its job's version; that of a job that is gone is empty."""
+    record = await read_record(execution_id, runtime)
+    return record, await runtime.parts.store.history.payload(execution_id) or "{}"
+
+
+async def is_last_try(claimed: ClaimedExecution, runtime: SdkRuntime) -> bool:
+    """Whether no other try follows should this one fail."""
+    job = (await runtime.parts.store.jobs.find([claimed.job_id])).get(claimed.job_id)
+    return job is None or claimed.attempt - claimed.lost > job.retry.max_retries
+
+
+async def announce(
+    execution_id: ExecutionId, queue: str, priority: int, run_at: datetime | None, runtime: SdkRuntime
+) -> None:
+    """Tell workers, or the scheduler, of what a transaction has brought; without it they find it within a second."""
+    store, wakeup = runtime.parts.store, Wakeup()
+    if run_at is None:
+        wakeup.add_lane(queue, priority, await runtime.now() - WAKEUP_MARGIN, 1, execution_id)
+    else:
+        wakeup.add_shard(shard_of(execution_id, store.shards), run_at)
+    store.notifier.tell(wakeup)

@@ -7,11 +7,10 @@ from typing import Any
 
 from starlette.responses import Response
 
-from timeball.dashboard.routing import Pages
-from timeball.dashboard.targets import page_of
-from timeball.dashboard.visit import Visit
+from timeball.dashboard.context import PageContext, PageRouter, target_url
 
-pages = Pages()
+router = PageRouter()
+
 
 _ORDER = {"fail": 0, "warn": 1, "ok": 2}
 _VERDICTS = {
@@ -21,24 +20,24 @@ _VERDICTS = {
 }
 
 
-@pages.get("/doctor")
-async def doctor(visit: Visit) -> Response:
+@router.get("/doctor")
+async def doctor(context: PageContext) -> Response:
     """All that was looked at, the gravest first."""
-    found = await visit.api.get("doctor")
+    found = await context.api.get("doctor")
     lines = sorted(found["lines"], key=lambda line: _ORDER[line["status"]])
     groups = {status: list(some) for status, some in groupby(lines, key=lambda line: line["status"])}
     tone, verdict = _VERDICTS[found["status"]]
-    context: dict[str, Any] = {
+    variables: dict[str, Any] = {
         "groups": groups,
         "tone": tone,
         "verdict": verdict,
-        "now": visit.site.insights.now(),
-        "page_of": page_of,
+        "now": context.site.queries.now(),
+        "page_of": target_url,
     }
-    return visit.page("doctor.html", part="partials/doctor.html", **context)
+    return context.page("doctor.html", part="partials/doctor.html", **variables)
 
 
-@pages.get("/about")
-async def about(visit: Visit) -> Response:
+@router.get("/about")
+async def about(context: PageContext) -> Response:
     """What this is, and its words."""
-    return visit.page("about.html", checks=(await visit.api.get("health"))["checks"])
+    return context.page("about.html", checks=(await context.api.get("health"))["checks"])

@@ -10,58 +10,56 @@ from urllib.parse import quote_plus
 from starlette.responses import Response
 
 from timeball.api.auth import Role
-from timeball.api.routes.suggestions import advice_document
-from timeball.api.routes.time import collision_document, forecast_document
-from timeball.dashboard.routing import Pages
-from timeball.dashboard.visit import Undo, Visit
-from timeball.dashboard.wording import counted, iso, number
-from timeball.dashboard.zones import zone_name, zone_of
-from timeball.domain.collisions import Collision
-from timeball.insights import ForecastWish, SpreadWish
+from timeball.api.resources.forecast import advice_document, collision_document, forecast_document
+from timeball.application.queries.views import ForecastRequest, SpreadRequest
+from timeball.dashboard.context import PageContext, PageRouter, Undo, browser_zone, zone_label
+from timeball.dashboard.formatting import format_number, iso, pluralize
+from timeball.domain.forecast.collisions import Collision
 
-pages = Pages()
+router = PageRouter()
+
 
 MEASURES = {"busy": "busy slots", "starts": "starts"}
 _DAYS, _SHADES = 7, 5
 _NOTES = {"gap": "does not exist (clock change)", "repeat": "comes twice (clock change)"}
 
 
-@pages.get("/forecast")
-async def forecast(visit: Visit) -> Response:
+@router.get("/forecast")
+async def forecast(context: PageContext) -> Response:
     """Seven days by twenty-four hours, and where jobs collide."""
-    zone = zone_of(visit.request)
-    measure = visit.query("measure") if visit.query("measure") in MEASURES else "busy"
-    queue = visit.query("queue") or None
-    wish = ForecastWish(days=_DAYS, queue=queue, timezone=zone.key)
-    foreseen, collisions = await visit.site.insights.forecast_with_collisions(wish)
+    zone = browser_zone(context.request)
+    measure = context.query("measure") if context.query("measure") in MEASURES else "busy"
+    queue = context.query("queue") or None
+    wish = ForecastRequest(days=_DAYS, queue=queue, timezone=zone.key)
+    foreseen, collisions = await context.site.queries.forecast_with_collisions(wish)
     found = forecast_document(foreseen, measure)
     top = _top(found)
-    hour_page = visit.url("/timeline", span="1h", queue=queue) + "&from="
-    queues = sorted({row["name"] for row in await visit.site.insights.queues()} | ({queue} if queue else set()))
-    return visit.page(
+    hour_page = context.url("/timeline", span="1h", queue=queue) + "&from="
+    queues = sorted({row["name"] for row in await context.site.queries.queues()} | ({queue} if queue else set()))
+    return context.page(
         "forecast.html",
         part="partials/forecast.html",
         found=found,
         collisions=[collision_document(one) | {"key": _key(one)} for one in collisions],
-        spread=visit.query("spread"),
-        advice=await _advice(visit, collisions, zone.key),
+        spread=context.query("spread"),
+        advice=await _advice(context, collisions, zone.key),
         measure=measure,
         measures=MEASURES,
         queue=queue,
         queues=queues,
-        zone=zone_name(zone),
-        calendar=visit.url("/calendar.ics", queue=queue, timezone=zone.key),
+        zone=zone_label(zone),
+        calendar=context.url("/calendar.ics", queue=queue, timezone=zone.key),
         days=[_day(day, found["slots"], measure, top, hour_page) for day in found["days"]],
     )
 
 
-async def _advice(visit: Visit, collisions: Sequence[Collision], timezone: str) -> dict[str, Any] | None:
+async def _advice(context: PageContext, collisions: Sequence[Collision], timezone: str) -> dict[str, Any] | None:
     """How the collision that was opened could be spread."""
-    opened = next((one for one in collisions if _key(one) == visit.query("spread")), None)
+    opened = next((one for one in collisions if _key(one) == context.query("spread")), None)
     if opened is None:
         return None
-    wish = SpreadWish(queues=opened.pool.queues, at=opened.start, days=_DAYS, timezone=timezone)
-    found = advice_document(await visit.site.insights.spread(wish))
+    wish = SpreadRequest(queues=opened.pool.queues, at=opened.start, days=_DAYS, timezone=timezone)
+    found = advice_document(await context.site.queries.spread(wish))
     reason = f"spread: {opened.need} of {opened.pool.slots} slots wanted at {opened.local}"
     return found | {"suggestions": [_suggestion(one, reason) for one in found["suggestions"]]}
 
@@ -80,20 +78,20 @@ def _key(one: Collision) -> str:
     return f"{iso(one.start)} {one.pool.label}"[:1_000].strip()
 
 
-@pages.post("/jobs/{job}/move", Role.EDITOR)
-async def move(visit: Visit) -> Response:
+@router.post("/jobs/{job}/move", Role.EDITOR)
+async def move(context: PageContext) -> Response:
     """Give a job the times that spread a collision, if nobody else has changed it meanwhile; can be undone."""
-    form, job = visit.form, visit.path["job"]
-    before = await visit.api.get("jobs", job)
+    form, job = context.form, context.path["job"]
+    before = await context.api.get("jobs", job)
     changes = {name: form[name] for name in ("schedule", "scheduled_at") if form.get(name) and before[name]}
     if len(changes) != 1:
-        return visit.go(visit.back("/forecast"), "Nothing was chosen.", kind="bad")
+        return context.go(context.back("/forecast"), "Nothing was chosen.", kind="bad")
     version = int(form["version"]) if form.get("version", "").isdigit() else before["version"]
-    after = await visit.api.change("jobs", job, body=changes, version=version, reason=form.get("reason"))
+    after = await context.api.change("jobs", job, body=changes, version=version, reason=form.get("reason"))
     (name,) = changes
     told = f"{after['name'] or after['id']} is moved: {before[name]} → {after[name]}."
     back = {name: before[name], "version": str(after["version"]), "reason": "moved by mistake"}
-    return visit.go(visit.back("/forecast"), told, undo=Undo(visit.site_url(f"/jobs/{after['id']}/move"), back))
+    return context.go(context.back("/forecast"), told, undo=Undo(context.site_url(f"/jobs/{after['id']}/move"), back))
 
 
 def _top(found: Mapping[str, Any]) -> float:
@@ -121,7 +119,7 @@ def _cell(hour: Mapping[str, Any], day: str, hour_page: str, shade: str, measure
         "shade": f"{shade} repeat" if twice else shade,
         "note": hour["note"],
         "href": hour_page + quote_plus(iso(hour["at"])),
-        "title": f"{day} {hour['hour']:02}:00: {hour['busy']} slots busy, {counted(hour['starts'], 'start')}{twice}",
+        "title": f"{day} {hour['hour']:02}:00: {hour['busy']} slots busy, {pluralize(hour['starts'], 'start')}{twice}",
         "text": _value(hour["value"], measure),
     }
 
@@ -130,7 +128,7 @@ def _value(value: float | None, measure: str) -> str:
     """Tenths of a slot where there are few; nothing is a dot in the template."""
     if not value:
         return ""
-    return f"{value:.1f}" if value < 10 and measure == "busy" else number(round(value))
+    return f"{value:.1f}" if value < 10 and measure == "busy" else format_number(round(value))
 
 
 def _peak(peak: Mapping[str, Any] | None, slots: int, measure: str) -> str:

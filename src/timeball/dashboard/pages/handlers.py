@@ -4,36 +4,35 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from timeball.dashboard.inner_api import Document
-from timeball.dashboard.routing import Pages
-from timeball.dashboard.visit import Visit
-from timeball.dashboard.wording import pretty
+from timeball.dashboard.context import PageContext, PageRouter
+from timeball.dashboard.formatting import pretty_json
+from timeball.dashboard.internal_api import Document
 from timeball.errors import NotFound
 
-pages = Pages()
+router = PageRouter()
 
 
-@pages.get("/handlers")
-async def list_handlers(visit: Visit) -> Response:
+@router.get("/handlers")
+async def list_handlers(context: PageContext) -> Response:
     """All handlers, by name."""
-    found = await visit.api.get("handlers", limit=100, cursor=visit.query("cursor"))
-    return visit.page("handlers.html", part="partials/handlers_list.html", rows=found["data"], page=found)
+    found = await context.api.get("handlers", limit=100, cursor=context.query("cursor"))
+    return context.page("handlers.html", part="partials/handlers_list.html", rows=found["data"], page=found)
 
 
-@pages.get("/handlers/one")
-async def show_handler(visit: Visit) -> Response:
+@router.get("/handlers/one")
+async def handler_page(context: PageContext) -> Response:
     """One handler; its name may hold any character, so it is no part of the path."""
-    name = visit.query("name")
+    name = context.query("name")
     if not name:
         raise NotFound("handler", "")
-    found = await visit.api.get("handlers", name)
-    return visit.page(
+    found = await context.api.get("handlers", name)
+    return context.page(
         "handler.html",
         part="partials/handler.html",
         handler=found,
         fields=_fields(found),
-        schema=pretty(found["payload_schema"]),
-        example=pretty(found["example"]),
+        schema=pretty_json(found["payload_schema"]),
+        example=pretty_json(found["example"]),
     )
 
 
@@ -56,4 +55,4 @@ def _kind(field: Document) -> str:
 
 
 def _default(field: Document) -> str:
-    return pretty(field["default"]) if "default" in field else ""
+    return pretty_json(field["default"]) if "default" in field else ""

@@ -1,26 +1,33 @@
-"""Making and changing a job: the form, and the schedule editor inside it."""
+"""The form that creates or changes a job, and the preview of its schedule."""
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 import orjson
 from starlette.responses import Response
 
 from timeball.api.auth import Role
-from timeball.api.views import job_document
-from timeball.dashboard.inner_api import ApiProblem
-from timeball.dashboard.routing import Pages
-from timeball.dashboard.visit import Visit
-from timeball.domain.civil_time import zone_names
-from timeball.domain.contract import OPTION_FIELDS
-from timeball.domain.node import NodeKind
-from timeball.domain.spans import parse_span, show_span
+from timeball.api.documents import job_document
+from timeball.api.resources.system import instant_load_document
+from timeball.application.queries.views import FireTime, InstantLoadRequest
+from timeball.dashboard.context import PageContext, PageRouter, known_handlers, parse_json_field
+from timeball.dashboard.formatting import format_seconds, pluralize
+from timeball.dashboard.internal_api import ApiProblem
+from timeball.domain.handler_contract import OPTION_FIELDS
+from timeball.domain.job import Job
+from timeball.domain.scheduling.civil_time import zone_names
+from timeball.domain.scheduling.schedule import Manual, Schedule, parse_schedule
+from timeball.domain.values.wording import format_duration, parse_duration
 from timeball.errors import InvalidInput
-from timeball.insights import Insights
 
-pages = Pages()
+router = PageRouter()
+
+
+# Making and changing a job: the form, and the schedule editor inside it.
+
 _TEXTS = (
     "name",
     "description",
@@ -36,28 +43,30 @@ _TEXTS = (
 _NUMBERS = ("priority", "max_retries", "max_running", "max_executions", "misfire_cap")
 _SPANS_IN_MS = {"timeout": "timeout_ms", "initial_backoff": "initial_backoff_ms", "max_backoff": "max_backoff_ms"}
 _SPANS_IN_SECONDS = {"grace": "misfire_grace_seconds", "jitter": "jitter_seconds"}
+
+
 # The fields of the form that are called otherwise than those of a job.
-_SHOWN = {api: shown for shown, api in _SPANS_IN_MS.items()}
+_FORM_NAMES = {api: shown for shown, api in _SPANS_IN_MS.items()}
 _NONE = "none"
 _SCHEDULES = ("schedule", "interval_seconds", "scheduled_at")
 _OPTIONAL = ("description", "max_running", "max_executions", "starts_at", "ends_at", "timeout_ms")
 
 
-@pages.get("/jobs/new", Role.EDITOR)
-async def ask_for_job(visit: Visit) -> Response:
+@router.get("/jobs/new", Role.EDITOR)
+async def new_job_form(context: PageContext) -> Response:
     """An empty form, or one filled in by a link."""
-    return await _form(visit, None, _defaults() | dict(visit.request.query_params))
+    return await _form(context, None, _defaults() | dict(context.request.query_params))
 
 
-@pages.post("/jobs", Role.EDITOR)
-async def create_job(visit: Visit) -> Response:
+@router.post("/jobs", Role.EDITOR)
+async def create_job(context: PageContext) -> Response:
     """Create the job; what does not fit is said beside its field."""
     try:
-        made = await visit.api.post("jobs", body=_without_empty_options(job_body(visit.form), visit.form))
+        made = await context.api.post("jobs", body=_without_empty_options(job_body(context.form), context.form))
     except (ApiProblem, InvalidInput) as problem:
-        return await _form(visit, None, visit.form, problem)
+        return await _form(context, None, context.form, problem)
     told = " ".join((f"{made['name'] or 'The job'} is created.", *made["warnings"]))
-    return visit.go(visit.site_url(f"/jobs/{made['id']}"), told)
+    return context.go(context.site_url(f"/jobs/{made['id']}"), told)
 
 
 def _without_empty_options(body: dict[str, Any], form: dict[str, str]) -> dict[str, Any]:
@@ -65,34 +74,34 @@ def _without_empty_options(body: dict[str, Any], form: dict[str, str]) -> dict[s
     return {name: value for name, value in body.items() if name not in OPTION_FIELDS or _text(form, name)}
 
 
-@pages.get("/jobs/{job}/edit", Role.EDITOR)
-async def ask_for_changes(visit: Visit) -> Response:
+@router.get("/jobs/{job}/edit", Role.EDITOR)
+async def edit_job_form(context: PageContext) -> Response:
     """The form with what the job is now; a link may have filled in another time."""
-    view = await visit.site.insights.view_job(visit.path["job"])
+    view = await context.site.queries.view_job(context.path["job"])
     job = job_document(view)
-    times = {name: visit.query(name) for name in ("schedule", "first_at") if visit.query(name)}
-    return await _form(visit, job, form_of(job) | times)
+    times = {name: context.query(name) for name in ("schedule", "first_at") if context.query(name)}
+    return await _form(context, job, form_values(job) | times)
 
 
-@pages.post("/jobs/{job}/edit", Role.EDITOR)
-async def change_job(visit: Visit) -> Response:
+@router.post("/jobs/{job}/edit", Role.EDITOR)
+async def change_job(context: PageContext) -> Response:
     """Change what differs, if nobody else has changed the job meanwhile."""
-    job = job_document(await visit.site.insights.view_job(visit.path["job"]))
+    job = job_document(await context.site.queries.view_job(context.path["job"]))
     try:
-        wanted = job_body(visit.form)
+        wanted = job_body(context.form)
         # A payload that was not touched stays as it is: what is hidden in it must not be stored as dots.
-        if visit.form.get("payload", "").split() == form_of(job)["payload"].split():
+        if context.form.get("payload", "").split() == form_values(job)["payload"].split():
             wanted.pop("payload", None)
         changes = {name: value for name, value in wanted.items() if value != _comparable(job, name)}
-        version = int(visit.form.get("version") or job["version"])
+        version = int(context.form.get("version") or job["version"])
         if changes:
-            changed = await visit.api.change("jobs", job["id"], body=changes, version=version)
+            changed = await context.api.change("jobs", job["id"], body=changes, version=version)
     except (ApiProblem, InvalidInput) as problem:
-        return await _form(visit, job, visit.form, problem)
+        return await _form(context, job, context.form, problem)
     if not changes:
-        return visit.go(visit.site_url(f"/jobs/{job['id']}"), "Nothing was changed.")
+        return context.go(context.site_url(f"/jobs/{job['id']}"), "Nothing was changed.")
     told = " ".join(("Saved; it holds from the next occurrence on.", *changed["warnings"]))
-    return visit.go(visit.site_url(f"/jobs/{job['id']}"), told)
+    return context.go(context.site_url(f"/jobs/{job['id']}"), told)
 
 
 def _comparable(job: dict[str, Any], name: str) -> Any:
@@ -101,9 +110,12 @@ def _comparable(job: dict[str, Any], name: str) -> Any:
 
 
 async def _form(
-    visit: Visit, job: dict[str, Any] | None, values: dict[str, str], problem: ApiProblem | InvalidInput | None = None
+    context: PageContext,
+    job: dict[str, Any] | None,
+    values: dict[str, str],
+    problem: ApiProblem | InvalidInput | None = None,
 ) -> Response:
-    return visit.page(
+    return context.page(
         "job_form.html",
         http_status=200 if problem is None else 422,
         job=job,
@@ -111,7 +123,7 @@ async def _form(
         errors=_errors(problem),
         problem=problem,
         zones=sorted(zone for zone in zone_names() if "/" in zone or zone == "UTC"),
-        handlers=await known_handlers(visit.site.insights),
+        handlers=await known_handlers(context.site.queries),
     )
 
 
@@ -129,30 +141,24 @@ def _errors(problem: ApiProblem | InvalidInput | None) -> dict[str, str]:
     return found
 
 
-async def known_handlers(insights: Insights) -> list[str]:
-    """The handlers that some live worker knows, or that workers have published."""
-    nodes = await insights.nodes(NodeKind.WORKER)
-    return sorted({*(name for node in nodes for name in node.handlers), *await insights.contracts.names()})
-
-
 def job_body(form: dict[str, str]) -> dict[str, Any]:
     """What a form says, as the API takes it; InvalidInput names a field that cannot be read at all."""
     body: dict[str, Any] = {name: form[name].strip() for name in _TEXTS if form.get(name, "").strip()}
-    without = [name for name in _OPTIONAL if _is_told_none(form, name)]
+    without = [name for name in _OPTIONAL if _is_none_word(form, name)]
     body |= {name: _number(form[name], name) for name in _NUMBERS if _text(form, name) and name not in without}
     for name, target in _SPANS_IN_MS.items():
         if form.get(name, "").strip() and target not in without:
-            body[target] = int(parse_span(form[name], name).total_seconds() * 1_000)
+            body[target] = int(parse_duration(form[name], name).total_seconds() * 1_000)
     for name, target in _SPANS_IN_SECONDS.items():
         if form.get(name, "").strip():
-            body[target] = int(parse_span(form[name], name).total_seconds())
+            body[target] = int(parse_duration(form[name], name).total_seconds())
     for name in ("starts_at", "ends_at"):
         if form.get(name, "").strip():
             body[name] = form[name].strip()
     body |= dict.fromkeys([*without, *(name for name in _OPTIONAL if _is_emptied(form, name))])
     body["tags"] = [tag.strip() for tag in form.get("tags", "").split(",") if tag.strip()]
     if form.get("payload", "").strip():
-        body["payload"] = read_json(form["payload"], "payload")
+        body["payload"] = parse_json_field(form["payload"], "payload")
     return body | schedule_fields(form)
 
 
@@ -163,7 +169,7 @@ def schedule_fields(form: dict[str, str]) -> dict[str, Any]:
         case "cron":
             fields["schedule"] = form.get("schedule", "").strip()
         case "every":
-            fields["interval_seconds"] = int(parse_span(form.get("interval", ""), "interval").total_seconds())
+            fields["interval_seconds"] = int(parse_duration(form.get("interval", ""), "interval").total_seconds())
             fields["scheduled_at"] = form.get("first_at", "").strip() or None
         case "once":
             fields["scheduled_at"] = form.get("scheduled_at", "").strip()
@@ -171,17 +177,17 @@ def schedule_fields(form: dict[str, str]) -> dict[str, Any]:
 
 
 def _is_emptied(form: dict[str, str], name: str) -> bool:
-    return _SHOWN.get(name, name) in form and not _text(form, name)
+    return _FORM_NAMES.get(name, name) in form and not _text(form, name)
 
 
-def _is_told_none(form: dict[str, str], name: str) -> bool:
+def _is_none_word(form: dict[str, str], name: str) -> bool:
     """Whether a limit is taken away by a word: of a new job, an empty field is what the handler declares."""
     return name in ("timeout_ms", "max_running") and _text(form, name).lower() == _NONE
 
 
 def _text(form: dict[str, str], name: str) -> str:
     """What was typed for this field of a job."""
-    return form.get(_SHOWN.get(name, name), "").strip()
+    return form.get(_FORM_NAMES.get(name, name), "").strip()
 
 
 def _number(text: str, name: str) -> int:
@@ -191,15 +197,7 @@ def _number(text: str, name: str) -> int:
         raise InvalidInput(f"{name} is {text[:40]!r}, expected a whole number", field=name) from None
 
 
-def read_json(text: str, field: str) -> Any:
-    """JSON that somebody typed."""
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise InvalidInput(f"this is not JSON: {error}", field=field, hint='such as {"to": "a@b.co"}') from None
-
-
-def form_of(job: dict[str, Any]) -> dict[str, str]:
+def form_values(job: dict[str, Any]) -> dict[str, str]:
     """A job as its form shows it."""
     values = {name: "" if job[name] is None else str(job[name]) for name in (*_TEXTS, *_NUMBERS)}
     values |= {name: _span(job[source], "milliseconds") for name, source in _SPANS_IN_MS.items()}
@@ -219,7 +217,7 @@ def form_of(job: dict[str, Any]) -> dict[str, str]:
 
 
 def _span(value: float | None, unit: str) -> str:
-    return "" if value is None else show_span(parse_span(value / 1_000 if unit == "milliseconds" else value))
+    return "" if value is None else format_duration(parse_duration(value / 1_000 if unit == "milliseconds" else value))
 
 
 def _defaults() -> dict[str, str]:
@@ -256,3 +254,81 @@ def _defaults() -> dict[str, str]:
         "tags": "",
         "version": "",
     }
+
+
+# What a schedule would do, while it is being typed: plain words, the next ten, clock changes, what would move, what it meets.
+
+_PREVIEWED = 10
+
+
+@router.post("/parts/schedule", Role.VIEWER)
+async def preview_schedule(context: PageContext) -> Response:
+    """The schedule of a form, as it would be."""
+    queries = context.site.queries
+    now = queries.now()
+    zone = context.form.get("timezone", "").strip() or "UTC"
+    try:
+        rule = _rule(context.form, zone, now)
+    except InvalidInput as error:
+        return context.page("partials/schedule_preview.html", error=error, rule=None)
+    times = queries.next_times(rule, zone, now, _PREVIEWED)
+    job = context.form.get("job", "")
+    current = await queries.find_job(job) if job else None
+    return context.page(
+        "partials/schedule_preview.html",
+        error=None,
+        rule=rule,
+        is_manual=isinstance(rule, Manual),
+        times=times,
+        changes=[change for change in queries.clock_changes(rule, now, 4) if change not in times],
+        zone=zone,
+        compared=None if current is None else _comparison(context, current, times),
+        landing=await _landing(context, current, times),
+    )
+
+
+def _rule(form: dict[str, str], zone: str, now: Any) -> Schedule:
+    return parse_schedule(
+        **schedule_fields(form),
+        timezone=zone,
+        on_gap=form.get("on_gap", "next_valid"),
+        on_repeat=form.get("on_repeat", "first"),
+        starts_at=form.get("starts_at", "").strip() or None,
+        ends_at=form.get("ends_at", "").strip() or None,
+        now=now,
+    )
+
+
+async def _landing(context: PageContext, job: Job | None, times: Sequence[FireTime]) -> dict[str, Any] | None:
+    """What the next run would meet."""
+    first = next((time.occurrence.at for time in times if time.occurrence.is_due), None)
+    if first is None:
+        return None
+    queue = context.form.get("queue", "").strip() or "default"
+    wish = InstantLoadRequest(at=first, queue=queue, job_id=None if job is None else job.id)
+    return instant_load_document(await context.site.queries.landing(wish))
+
+
+def _comparison(context: PageContext, job: Job, new: Sequence[FireTime]) -> dict[str, Any]:
+    queries = context.site.queries
+    old = queries.next_times(job.rule, job.timezone, queries.now(), _PREVIEWED)
+    return {"words": job.rule.describe(), "verdict": describe_moves(old, new)}
+
+
+def describe_moves(old: Sequence[FireTime], new: Sequence[FireTime]) -> str:
+    """What a change of schedule does to the next runs, in a sentence."""
+    before = [time.occurrence.at for time in old if time.occurrence.is_due]
+    after = [time.occurrence.at for time in new if time.occurrence.is_due]
+    if before == after:
+        return "Nothing moves: the next runs stay where they are."
+    if not before or not after:
+        return f"It had {pluralize(len(before), 'run')} ahead, and would have {len(after) or 'none'}."
+    shifts = [there - here for here, there in zip(before, after, strict=False)]
+    moved = [shift for shift in shifts if shift]
+    if len(set(moved)) == 1:
+        return f"{len(moved)} of {len(shifts)} move {_shift(moved[0])}."
+    return f"{len(moved)} of {len(shifts)} move; the next one {_shift(shifts[0]) if shifts[0] else 'stays'}."
+
+
+def _shift(shift: timedelta) -> str:
+    return f"{format_seconds(abs(shift.total_seconds()))} {'later' if shift > timedelta(0) else 'earlier'}"

@@ -8,83 +8,83 @@ from typing import Any
 from starlette.responses import Response
 
 from timeball.api.auth import Role
-from timeball.api.problems import Refusal
-from timeball.dashboard.inner_api import ApiProblem, Document
-from timeball.dashboard.routing import Pages
-from timeball.dashboard.visit import Undo, Visit
-from timeball.dashboard.wording import counted
+from timeball.api.errors import HttpProblem
+from timeball.dashboard.context import PageContext, PageRouter, Undo
+from timeball.dashboard.formatting import pluralize
+from timeball.dashboard.internal_api import ApiProblem, Document
 
-pages = Pages()
-_MOST_SHOWN = 100
+router = PageRouter()
+
+_MAX_SHOWN = 100
 
 
-@pages.get("/queues")
-async def queues(visit: Visit) -> Response:
+@router.get("/queues")
+async def queues(context: PageContext) -> Response:
     """The queues in use: all of them by name, or those that need attention most, if they are many."""
-    workers = (await visit.api.get("workers"))["data"]
-    found = await visit.api.get("queues", sort="need", limit=_MOST_SHOWN)
+    workers = (await context.api.get("workers"))["data"]
+    found = await context.api.get("queues", sort="need", limit=_MAX_SHOWN)
     rows = [_row(queue, workers) for queue in found["data"]]
     left_out = found["total"] - len(rows)
     if not left_out:
         rows.sort(key=lambda row: row["name"])
-    return visit.page("queues.html", part="partials/queues.html", rows=rows, workers=workers, left_out=left_out)
+    return context.page("queues.html", part="partials/queues.html", rows=rows, workers=workers, left_out=left_out)
 
 
-@pages.get("/queues/one")
-async def queue(visit: Visit) -> Response:
+@router.get("/queues/one")
+async def queue(context: PageContext) -> Response:
     """One queue; its name may hold any character, so it is no part of the path."""
-    workers = (await visit.api.get("workers"))["data"]
-    row = _row(await visit.api.get("queues", _name(visit.query("name"))), workers)
-    return visit.page("queue.html", part="partials/queue.html", row=row, error=None, wanted=row["max_running"])
+    workers = (await context.api.get("workers"))["data"]
+    row = _row(await context.api.get("queues", _name(context.query("name"))), workers)
+    return context.page("queue.html", part="partials/queue.html", row=row, error=None, wanted=row["max_running"])
 
 
-@pages.post("/queues/pause", Role.OPERATOR)
-async def pause(visit: Visit) -> Response:
+@router.post("/queues/pause", Role.OPERATOR)
+async def pause(context: PageContext) -> Response:
     """Let nothing of a queue be claimed."""
-    return await _toggle(visit, "pause", "resume", "is paused; what runs goes on.")
+    return await _toggle(context, "pause", "resume", "is paused; what runs goes on.")
 
 
-@pages.post("/queues/resume", Role.OPERATOR)
-async def resume(visit: Visit) -> Response:
+@router.post("/queues/resume", Role.OPERATOR)
+async def resume(context: PageContext) -> Response:
     """Let a paused queue go on."""
-    return await _toggle(visit, "resume", "pause", "goes on.")
+    return await _toggle(context, "resume", "pause", "goes on.")
 
 
-@pages.post("/queues/limit", Role.EDITOR)
-async def limit(visit: Visit) -> Response:
+@router.post("/queues/limit", Role.EDITOR)
+async def limit(context: PageContext) -> Response:
     """Let at most so many run together."""
-    name, text = _name(visit.form.get("name", "")), visit.form.get("max_running", "").strip()
-    body = {"max_running": _number(text), "reason": visit.form.get("reason") or None}
+    name, text = _name(context.form.get("name", "")), context.form.get("max_running", "").strip()
+    body = {"max_running": _number(text), "reason": context.form.get("reason") or None}
     try:
-        before = await visit.api.get("queues", name)
-        await visit.api.change("queues", name, body=body)
+        before = await context.api.get("queues", name)
+        await context.api.change("queues", name, body=body)
     except ApiProblem as problem:
         if problem.status != 422:
             raise
-        row = _row(await visit.api.get("queues", name), (await visit.api.get("workers"))["data"])
-        return visit.page("queue.html", row=row, error=problem.detail, wanted=text, http_status=422)
-    undo = Undo(visit.site_url("/queues/limit"), {"name": name, "max_running": str(before["max_running"] or "")})
+        row = _row(await context.api.get("queues", name), (await context.api.get("workers"))["data"])
+        return context.page("queue.html", row=row, error=problem.detail, wanted=text, http_status=422)
+    undo = Undo(context.site_url("/queues/limit"), {"name": name, "max_running": str(before["max_running"] or "")})
     words = f"at most {text} at once" if text else "no limit"
-    return visit.go(visit.back("/queues"), f"Queue {name}: {words}.", undo=undo)
+    return context.go(context.back("/queues"), f"Queue {name}: {words}.", undo=undo)
 
 
-@pages.post("/queues/purge", Role.EDITOR)
-async def purge(visit: Visit) -> Response:
+@router.post("/queues/purge", Role.EDITOR)
+async def purge(context: PageContext) -> Response:
     """Cancel everything that waits in a queue, once its name was typed."""
-    name = _name(visit.form.get("name", ""))
-    body = {"confirm": visit.form.get("typed", ""), "reason": visit.form.get("reason") or None}
-    done = await visit.api.post("queues", name, "purge", body=body)
-    told = f"Queue {name}: {counted(done['cancelled'], 'execution')} cancelled."
-    return visit.go(visit.url("/queues/one", name=name), told)
+    name = _name(context.form.get("name", ""))
+    body = {"confirm": context.form.get("typed", ""), "reason": context.form.get("reason") or None}
+    done = await context.api.post("queues", name, "purge", body=body)
+    told = f"Queue {name}: {pluralize(done['cancelled'], 'execution')} cancelled."
+    return context.go(context.url("/queues/one", name=name), told)
 
 
-async def _toggle(visit: Visit, verb: str, opposite: str, words: str) -> Response:
-    name, reason = _name(visit.form.get("name", "")), visit.form.get("reason") or None
-    before = await visit.api.get("queues", name)
-    await visit.api.post("queues", name, verb, body={"reason": reason})
+async def _toggle(context: PageContext, verb: str, opposite: str, words: str) -> Response:
+    name, reason = _name(context.form.get("name", "")), context.form.get("reason") or None
+    before = await context.api.get("queues", name)
+    await context.api.post("queues", name, verb, body={"reason": reason})
     fields = {"name": name, "reason": before["pause_reason"] or "undone" if opposite == "pause" else "undone"}
-    return visit.go(
-        visit.back("/queues"), f"Queue {name} {words}", undo=Undo(visit.site_url(f"/queues/{opposite}"), fields)
+    return context.go(
+        context.back("/queues"), f"Queue {name} {words}", undo=Undo(context.site_url(f"/queues/{opposite}"), fields)
     )
 
 
@@ -107,7 +107,7 @@ def _serves(worker: Mapping[str, Any], queue: str) -> bool:
 
 def _name(text: str) -> str:
     if not text.strip():
-        raise Refusal(404, "not_found", f"{text[:60]!r} is no queue's name here", hint="choose one of /queues")
+        raise HttpProblem(404, "not_found", f"{text[:60]!r} is no queue's name here", hint="choose one of /queues")
     return text
 
 

@@ -50,17 +50,16 @@ from urllib.parse import quote
 
 from timeball.errors import EmbeddedServerError
 from timeball.store.embedded import cluster
-from timeball.store.embedded.binaries import Binaries, find_binaries, within_reach
-from timeball.store.embedded.home import (
-    SHELTER,
-    Home,
+from timeball.store.embedded.cluster import Binaries, FileLock, find_binaries, reachable_binaries
+from timeball.store.embedded.data_directory import (
+    SYSTEM_DIRECTORY,
+    DataDirectory,
     clean_environment,
     drop_short_sockets,
     make_data_dir,
+    open_data_directory,
     open_file,
-    open_home,
 )
-from timeball.store.embedded.locks import FileLock
 
 _LARGEST_LOG = 4 * 1024 * 1024
 _POLL = timedelta(milliseconds=10)
@@ -73,14 +72,16 @@ class EmbeddedServer:
     server when nobody else uses it; a process that just ends does no harm.
     """
 
-    def __init__(self, data_dir: Path, *, patience: timedelta = timedelta(seconds=60), shelter: Path = SHELTER) -> None:
+    def __init__(
+        self, data_dir: Path, *, patience: timedelta = timedelta(seconds=60), shelter: Path = SYSTEM_DIRECTORY
+    ) -> None:
         self.data_dir = Path(data_dir).resolve()
         self._patience = patience
         self._shelter = shelter
         self._mutex = threading.RLock()
         self._membership: FileLock | None = None
         self._member_pid = 0
-        self._home: Home | None = None
+        self._home: DataDirectory | None = None
         self._binaries: Binaries | None = None
 
     def __enter__(self) -> Self:
@@ -96,7 +97,7 @@ class EmbeddedServer:
     def dsn(self) -> str:
         """The address for asyncpg and psycopg, once started."""
         home, _ = self._started()
-        return f"postgresql://{cluster.NAME}@/{cluster.NAME}?host={quote(str(home.sockets), safe='')}"
+        return f"postgresql://{cluster.DATABASE_NAME}@/{cluster.DATABASE_NAME}?host={quote(str(home.sockets), safe='')}"
 
     @property
     def version(self) -> str:
@@ -173,8 +174,8 @@ class EmbeddedServer:
             self._membership = None
 
     def _bring_up(self) -> None:
-        self._home = home = open_home(self.data_dir, self._shelter)
-        self._binaries = within_reach(find_binaries(home.cluster), home.account, self._shelter)
+        self._home = home = open_data_directory(self.data_dir, self._shelter)
+        self._binaries = reachable_binaries(find_binaries(home.cluster), home.account, self._shelter)
         # One that is there may be starting, recovering or stopping: what it will be is worth waiting for.
         self._wait(lambda: self._is_ready() or self._is_gone() or self._is_cut_off())
         if self._is_cut_off():
@@ -185,20 +186,20 @@ class EmbeddedServer:
         if not self._is_ready():
             raise self._failure("could not be started" if self._is_gone() else f"was not ready within {self._limit}")
 
-    def _spawn(self, home: Home, binaries: Binaries) -> None:
+    def _spawn(self, home: DataDirectory, binaries: Binaries) -> None:
         lock = FileLock(self.data_dir / "server.lock")
         try:
             if not lock.try_exclusive():
                 raise self._failure("is still running")
             if not home.cluster.exists():
                 cluster.make_cluster(home, binaries, lock)
-            cluster.clear_remains(home)
-            cluster.admit_owner(home)
+            cluster.remove_stale_files(home)
+            cluster.write_ident_map(home)
             self._launch(home, binaries, lock)
         finally:
             lock.close()
 
-    def _launch(self, home: Home, binaries: Binaries, lock: FileLock) -> None:
+    def _launch(self, home: DataDirectory, binaries: Binaries, lock: FileLock) -> None:
         log = open_file(self.log, os.O_WRONLY | os.O_APPEND)
         try:
             if os.fstat(log).st_size > _LARGEST_LOG:
@@ -221,7 +222,7 @@ class EmbeddedServer:
         finally:
             os.close(log)
 
-    def _shut_down(self, home: Home) -> None:
+    def _shut_down(self, home: DataDirectory) -> None:
         """Stop the server, fast first (sessions are cut, work is kept), then at once (the next start recovers)."""
         for request in (signal.SIGINT, signal.SIGQUIT):
             self._wait(partial(self._is_told, home, request))
@@ -229,7 +230,7 @@ class EmbeddedServer:
                 return
         raise self._failure("did not stop")
 
-    def _is_told(self, home: Home, request: signal.Signals) -> bool:
+    def _is_told(self, home: DataDirectory, request: signal.Signals) -> bool:
         """Send the signal; not possible while a server has just been launched and has not noted its process id."""
         pid = cluster.server_pid(home)
         if pid is not None:
@@ -247,14 +248,14 @@ class EmbeddedServer:
     def _is_ready(self) -> bool:
         home, _ = self._started()
         # A killed server leaves its status behind, and its children the lock for a moment: so all three are asked.
-        return cluster.status(home) == "ready" and cluster.answers(home) and not self._is_gone()
+        return cluster.status(home) == "ready" and cluster.accepts_connections(home) and not self._is_gone()
 
     def _is_cut_off(self) -> bool:
         """Whether the server runs and nobody can reach it, because its socket was cleared away."""
         home, _ = self._started()
         return cluster.status(home) == "ready" and not home.socket.exists() and cluster.server_pid(home) is not None
 
-    def _started(self) -> tuple[Home, Binaries]:
+    def _started(self) -> tuple[DataDirectory, Binaries]:
         if self._home is None or self._binaries is None:
             raise EmbeddedServerError("the embedded PostgreSQL has not been started", hint="call start() first")
         return self._home, self._binaries

@@ -1,63 +1,181 @@
--- Timeball's tables. An execution walks through rooms: due, ready (or blocked), running, finished.
--- It is in exactly one of them at any time, and its room is its state. Each move is one statement.
+-- The schema of Timeball. A change of it is a new file beside this one: `migrate` applies what is missing, in the order of the numbers.
+--
+-- An execution is a row of exactly one of the tables due, ready, blocked, running and finished. That table is its state, and each
+-- transition is one statement that deletes the row from one table and inserts it into the next.
+--
+-- The order of this file: the installation, jobs, executions, history, nodes, queues and limits, keys and audit, operations, rollups,
+-- functions, views, triggers. The table `migration` is made by `migrate` itself.
 
--- What to run and when. Finishing an execution never writes here.
--- The scheduling rules below `timezone` are NULL for jobs that do not recur.
+-- Part 1: the installation.
+
+-- One row: the id that tells this installation from others that share its Redis or RabbitMQ.
+CREATE TABLE timeball.installation (
+    id uuid PRIMARY KEY
+);
+
+INSERT INTO timeball.installation (id)
+VALUES (gen_random_uuid());
+
+-- Facts about this database, such as `history_from`: the instant before which history was deleted.
+CREATE TABLE timeball.fact (
+    key   text PRIMARY KEY,
+    value text NOT NULL
+);
+
+-- The parts of the schedule. One scheduler at a time owns a shard. `migrate` fills this table once; the number of shards never changes.
+CREATE TABLE timeball.shard (
+    id    smallint PRIMARY KEY,
+    -- The incarnation of a scheduler; NULL if no scheduler owns the shard.
+    owner uuid,
+    -- Grows with every new owner, so that a former owner does not do the same work again.
+    epoch bigint   NOT NULL DEFAULT 0
+);
+
+-- Part 2: jobs.
+
+-- What to run and when. The end of an execution never writes here.
+-- Columns from `on_gap` to `overlap` are NULL for jobs that do not recur.
 CREATE TABLE timeball.job (
     id                       uuid        PRIMARY KEY,
-    name                     text        CHECK (length(name) BETWEEN 1 AND 200),
+    name                     text,
     description              text,
-    handler                  text        NOT NULL CHECK (length(handler) BETWEEN 1 AND 200),
+    handler                  text        NOT NULL,
     payload                  jsonb       NOT NULL,
-    kind                     text        NOT NULL CHECK (kind IN ('once', 'every', 'cron', 'manual')),
+    kind                     text        NOT NULL,
+    -- A cron expression, for kind `cron`.
     schedule                 text,
-    interval_seconds         bigint      CHECK (interval_seconds >= 1),
-    scheduled_at             timestamptz CHECK (scheduled_at >= '1970-01-01Z' AND scheduled_at < '2200-01-01Z'),
+    interval_seconds         bigint,
+    -- The instant of a one-off; the first instant of a job that runs `every` so often.
+    scheduled_at             timestamptz,
     timezone                 text,
-    on_gap                   text        CHECK (on_gap IN ('next_valid', 'skip')),
-    on_repeat                text        CHECK (on_repeat IN ('first', 'second', 'both')),
+    -- What a local time means that the clocks leave out, or show twice.
+    on_gap                   text,
+    on_repeat                text,
     starts_at                timestamptz,
     ends_at                  timestamptz,
-    max_executions           bigint      CHECK (max_executions >= 1),
-    jitter_seconds           integer     CHECK (jitter_seconds >= 0),
-    misfire                  text        CHECK (misfire IN ('latest', 'skip', 'all')),
-    misfire_grace_seconds    integer     CHECK (misfire_grace_seconds >= 0),
-    misfire_cap              integer     CHECK (misfire_cap >= 1),
-    misfire_max_age_seconds  bigint      CHECK (misfire_max_age_seconds >= 0),
-    overlap                  text        CHECK (overlap IN ('allow', 'skip', 'queue', 'cancel_running')),
-    queue                    text        NOT NULL CHECK (length(queue) BETWEEN 1 AND 200),
-    priority                 smallint    NOT NULL CHECK (priority BETWEEN 0 AND 100),
-    max_retries              integer     NOT NULL CHECK (max_retries >= 0),
-    max_lost                 integer     NOT NULL CHECK (max_lost >= 1),
-    initial_backoff_ms       bigint      NOT NULL CHECK (initial_backoff_ms >= 0),
-    max_backoff_ms           bigint      NOT NULL CHECK (max_backoff_ms >= 0),
-    timeout_ms               bigint      CHECK (timeout_ms >= 1),
+    max_executions           bigint,
+    jitter_seconds           integer,
+    misfire                  text,
+    misfire_grace_seconds    integer,
+    misfire_cap              integer,
+    misfire_max_age_seconds  bigint,
+    overlap                  text,
+    queue                    text        NOT NULL,
+    priority                 smallint    NOT NULL,
+    max_retries              integer     NOT NULL,
+    max_lost                 integer     NOT NULL,
+    initial_backoff_ms       bigint      NOT NULL,
+    max_backoff_ms           bigint      NOT NULL,
+    timeout_ms               bigint,
     at_most_once             boolean     NOT NULL,
-    max_running              integer     CHECK (max_running >= 1),
+    max_running              integer,
+    -- Jobs with the same key share one limit of running executions.
     limit_key                text,
+    -- At most one unfinished execution per key.
     unique_key               text,
     tags                     text[],
     shard                    smallint    NOT NULL,
     version                  integer     NOT NULL,
+    -- The program whose code declares this job; NULL for jobs made by other means.
     declared_by              text,
     paused_at                timestamptz,
     paused_until             timestamptz,
+    -- The watermark and the executions left at the beginning of the pause.
     paused_from              timestamptz,
     paused_left              bigint,
     pause_reason             text,
     created_at               timestamptz NOT NULL,
     updated_at               timestamptz NOT NULL,
     deleted_at               timestamptz,
-    CONSTRAINT cron_has_schedule  CHECK (kind <> 'cron' OR (schedule IS NOT NULL AND timezone IS NOT NULL)),
-    CONSTRAINT every_has_interval CHECK (kind <> 'every' OR (interval_seconds IS NOT NULL AND scheduled_at IS NOT NULL)),
-    CONSTRAINT once_has_instant   CHECK (kind <> 'once' OR scheduled_at IS NOT NULL)
+    -- The author: a key, a person, a program.
+    created_by               text,
+    -- The payload names secrets, and its author is not an administrator.
+    bound_secrets_only       boolean     NOT NULL DEFAULT false
 );
 
 -- find_job by name; and a name belongs to one job at a time.
 CREATE UNIQUE INDEX job_name ON timeball.job (name) WHERE name IS NOT NULL AND deleted_at IS NULL;
 
--- Every version of a recurring job, with the span of instants it answers for: (effective_from, effective_until].
--- `verify` computes from here which occurrences there should have been.
+-- The indexes below are partial. They cost nothing to a one-off without name, tag or limit, which is what people enqueue by the million.
+
+-- undeclared_jobs: the few declared jobs among all.
+CREATE INDEX job_declared ON timeball.job (declared_by) WHERE declared_by IS NOT NULL;
+-- Lists of jobs: recurring and manual ones.
+CREATE INDEX job_recurring ON timeball.job (id) WHERE kind <> 'once';
+-- Lists of jobs, and searches of executions by the name of their job: jobs with a name.
+CREATE INDEX job_named ON timeball.job (id) WHERE name IS NOT NULL;
+-- Lists of jobs: paused ones.
+CREATE INDEX job_paused ON timeball.job (id) WHERE paused_at IS NOT NULL;
+-- Lists of jobs: jobs with a tag.
+CREATE INDEX job_tagged ON timeball.job (id) WHERE tags IS NOT NULL;
+-- unused_limits, trim_limits: the jobs that share a limit.
+CREATE INDEX job_by_limit ON timeball.job (limit_key) WHERE limit_key IS NOT NULL;
+-- deleted_jobs: every janitor reads them when it starts.
+CREATE INDEX job_deleted ON timeball.job (id) WHERE deleted_at IS NOT NULL;
+
+-- The rules of jobs. A new rule is one more: ALTER DOMAIN timeball.sound_job ADD CONSTRAINT ... CHECK ((VALUE).column ...).
+-- REINDEX INDEX timeball.job_is_sound, in the same migration, checks the jobs that are there.
+-- They belong to a domain because PostgreSQL reads and prepares each CHECK of a table anew for every statement that inserts into it, which
+-- doubles the work of a single enqueue. It keeps those of a domain prepared.
+CREATE DOMAIN timeball.sound_job AS timeball.job
+    CONSTRAINT job_kind_check CHECK ((VALUE).kind IN ('once', 'every', 'cron', 'manual'))
+    CONSTRAINT once_has_instant CHECK ((VALUE).kind <> 'once' OR (VALUE).scheduled_at IS NOT NULL)
+    CONSTRAINT every_has_interval CHECK ((VALUE).kind <> 'every' OR num_nulls((VALUE).interval_seconds, (VALUE).scheduled_at) = 0)
+    CONSTRAINT cron_has_schedule CHECK ((VALUE).kind <> 'cron' OR num_nulls((VALUE).schedule, (VALUE).timezone) = 0)
+    CONSTRAINT job_name_check CHECK (length((VALUE).name) BETWEEN 1 AND 200)
+    CONSTRAINT job_handler_check CHECK (length((VALUE).handler) BETWEEN 1 AND 200)
+    CONSTRAINT job_interval_seconds_check CHECK ((VALUE).interval_seconds >= 1)
+    CONSTRAINT job_scheduled_at_check CHECK ((VALUE).scheduled_at >= '1970-01-01Z'::timestamptz AND (VALUE).scheduled_at < '2200-01-01Z'::timestamptz)
+    CONSTRAINT job_on_gap_check CHECK ((VALUE).on_gap IN ('next_valid', 'skip'))
+    CONSTRAINT job_on_repeat_check CHECK ((VALUE).on_repeat IN ('first', 'second', 'both'))
+    CONSTRAINT job_max_executions_check CHECK ((VALUE).max_executions >= 1)
+    CONSTRAINT job_jitter_seconds_check CHECK ((VALUE).jitter_seconds >= 0)
+    CONSTRAINT job_misfire_check CHECK ((VALUE).misfire IN ('latest', 'skip', 'all'))
+    CONSTRAINT job_misfire_grace_seconds_check CHECK ((VALUE).misfire_grace_seconds >= 0)
+    CONSTRAINT job_misfire_cap_check CHECK ((VALUE).misfire_cap >= 1)
+    CONSTRAINT job_misfire_max_age_seconds_check CHECK ((VALUE).misfire_max_age_seconds >= 0)
+    CONSTRAINT job_overlap_check CHECK ((VALUE).overlap IN ('allow', 'skip', 'queue', 'cancel_running'))
+    CONSTRAINT job_queue_check CHECK (length((VALUE).queue) BETWEEN 1 AND 200)
+    CONSTRAINT job_priority_check CHECK ((VALUE).priority BETWEEN 0 AND 100)
+    CONSTRAINT job_max_retries_check CHECK ((VALUE).max_retries >= 0)
+    CONSTRAINT job_max_lost_check CHECK ((VALUE).max_lost >= 1)
+    CONSTRAINT job_initial_backoff_ms_check CHECK ((VALUE).initial_backoff_ms >= 0)
+    CONSTRAINT job_max_backoff_ms_check CHECK ((VALUE).max_backoff_ms >= 0)
+    CONSTRAINT job_timeout_ms_check CHECK ((VALUE).timeout_ms >= 1)
+    CONSTRAINT job_max_running_check CHECK ((VALUE).max_running >= 1);
+
+-- Whether a job keeps all rules. It never returns false: the cast raises an error that names the broken rule.
+-- The cast is never NULL, because a job has an id.
+CREATE FUNCTION timeball.is_sound(one timeball.job)
+RETURNS boolean
+LANGUAGE plpgsql
+IMMUTABLE
+PARALLEL SAFE
+AS $$
+BEGIN
+    RETURN NOT (one::timeball.sound_job IS NULL);
+END
+$$;
+
+-- An exclusion constraint over jobs that are not sound. There are none, so its index stays empty; unlike a CHECK, PostgreSQL keeps its WHERE prepared.
+-- The usual one-off is recognised by its columns alone, which costs a bulk enqueue less than a call of the function for each row. This part may only
+-- let through what keeps all rules; a rule about a column that it does not name, or about other values, adds to it. IS NOT TRUE: a comparison
+-- with NULL lets no job through.
+ALTER TABLE timeball.job
+    ADD CONSTRAINT job_is_sound EXCLUDE USING btree (id WITH =) WHERE ((
+        kind = 'once'
+        AND num_nonnulls(name, schedule, interval_seconds, on_gap, on_repeat, max_executions, jitter_seconds, misfire, misfire_grace_seconds, misfire_cap,
+                         misfire_max_age_seconds, overlap, max_running) = 0
+        AND least(handler, queue) > ''
+        AND length(handler || queue) <= 200
+        AND priority BETWEEN 0 AND 100
+        AND least(max_retries, max_lost) >= 1
+        AND least(initial_backoff_ms, max_backoff_ms, timeout_ms) >= 1
+        AND scheduled_at BETWEEN '1970-01-01Z'::timestamptz AND '2199-01-01Z'::timestamptz
+    ) IS NOT TRUE AND NOT timeball.is_sound(job));
+
+-- Every version of a recurring job, and replaced versions of an edited one-off. A version is responsible for the occurrences in
+-- (effective_from, effective_until]; `verify` computes from them which occurrences there must be.
 CREATE TABLE timeball.job_version (
     job_id          uuid        NOT NULL,
     version         integer     NOT NULL,
@@ -65,166 +183,235 @@ CREATE TABLE timeball.job_version (
     effective_from  timestamptz NOT NULL,
     effective_until timestamptz,
     recorded_at     timestamptz NOT NULL,
+    -- The time-zone data by which this version had recorded all its occurrences at its end. NULL while it is effective, or if unknown.
+    tzdata          text,
     PRIMARY KEY (job_id, version)
 );
 
--- What lies ahead: the next occurrence of every active job, delayed executions, waiting retries, resumptions.
+-- Job templates: the fields of a job as a client would post them.
+CREATE TABLE timeball.template (
+    id          uuid        PRIMARY KEY,
+    name        text        NOT NULL UNIQUE CHECK (length(name) BETWEEN 1 AND 200),
+    description text,
+    job         jsonb       NOT NULL,
+    version     integer     NOT NULL CHECK (version >= 1),
+    created_at  timestamptz NOT NULL,
+    updated_at  timestamptz NOT NULL
+);
+
+-- Part 3: executions that are not finished.
+--
+-- No index of these tables but the primary key has an id that can be looked up. Such an index could serve a look-up by id if read from one end to the
+-- other, and a planner that takes a table for empty, as vacuum last saw it, sees no difference.
+
+-- Executions that lie ahead: the next occurrence of every active job, delayed executions, retries after their back-off. Also resumptions of paused jobs.
 CREATE TABLE timeball.due (
-    id              uuid        PRIMARY KEY,
-    job_id          uuid        NOT NULL,
-    kind            text        NOT NULL CHECK (kind IN ('occurrence', 'later', 'snooze', 'retry', 'resume')),
-    origin          text        NOT NULL,
-    shard           smallint    NOT NULL,
-    run_at          timestamptz NOT NULL,
-    scheduled_for   timestamptz NOT NULL,
-    -- All occurrences of the job up to here are recorded. Never moves back.
-    watermark       timestamptz,
-    tzdata          text,
-    version         integer     NOT NULL,
-    queue           text        NOT NULL,
-    priority        smallint    NOT NULL,
-    handler         text        NOT NULL,
-    executions_left bigint,
-    queued_at       timestamptz,
-    attempts        integer     NOT NULL DEFAULT 0,
-    lost            integer     NOT NULL DEFAULT 0,
-    fence           bigint      NOT NULL DEFAULT 0,
-    limit_key       text,
-    unique_key      text,
-    payload         jsonb,
-    retry_of        uuid
+    id                 uuid        PRIMARY KEY,
+    job_id             uuid        NOT NULL,
+    kind               text        NOT NULL CHECK (kind IN ('occurrence', 'later', 'snooze', 'retry', 'resume')),
+    -- What caused the execution: schedule, enqueue, trigger, backfill or retry.
+    origin             text        NOT NULL,
+    shard              smallint    NOT NULL,
+    run_at             timestamptz NOT NULL,
+    -- The instant by the schedule; `run_at` may be later, by jitter, snooze or back-off.
+    scheduled_for      timestamptz NOT NULL,
+    -- All occurrences of the job up to here are recorded. It never moves back.
+    watermark          timestamptz,
+    -- The version of the time-zone data that computed `run_at`.
+    tzdata             text,
+    -- The version of the job.
+    version            integer     NOT NULL,
+    queue              text        NOT NULL,
+    priority           smallint    NOT NULL,
+    handler            text        NOT NULL,
+    executions_left    bigint,
+    queued_at          timestamptz,
+    attempts           integer     NOT NULL DEFAULT 0,
+    -- Attempts that ended with their worker. They do not count as retries.
+    lost               integer     NOT NULL DEFAULT 0,
+    -- Grows with every claim: it orders attempts, for the outside world too.
+    fence              bigint      NOT NULL DEFAULT 0,
+    limit_key          text,
+    unique_key         text,
+    -- NULL: the payload of the job, in the version above.
+    payload            jsonb,
+    retry_of           uuid,
+    -- NULL for occurrences of a schedule; an enqueued execution has the author of its job.
+    created_by         text,
+    -- As in `job`, about the payload of this row.
+    bound_secrets_only boolean
 );
 
 -- look_ahead: the next rows of a shard.
-CREATE INDEX due_by_shard ON timeball.due (shard, run_at, id);
--- One next occurrence per job, whoever writes it.
+CREATE INDEX due_by_shard ON timeball.due (shard, run_at);
+-- At most one next occurrence per job.
 CREATE UNIQUE INDEX due_occurrence ON timeball.due (job_id) WHERE kind = 'occurrence';
--- The rows of one job: cancel, delete, overlap. Enqueued executions bear their job's id and need no entry.
+-- cancel, delete, overlap: the rows of one job. An enqueued execution has the id of its job and needs no entry.
 CREATE INDEX due_by_job ON timeball.due (job_id) WHERE job_id <> id;
--- refresh_zones: occurrences that were computed by other time-zone data.
+-- refresh_zones: occurrences that other time-zone data computed.
 CREATE INDEX due_by_tzdata ON timeball.due (tzdata, id) WHERE tzdata IS NOT NULL;
+-- Lists of executions that wait for a retry: few among a million rows that lie ahead.
+CREATE INDEX due_retrying ON timeball.due (id) WHERE kind = 'retry';
+-- unused_limits, trim_limits: the rows that count for a limit.
+CREATE INDEX due_by_limit ON timeball.due (limit_key) WHERE limit_key IS NOT NULL;
 
--- What is due now, or within the hoist window.
+-- Executions that are due now, or within the hoist window.
 CREATE TABLE timeball.ready (
-    id            uuid        PRIMARY KEY,
-    job_id        uuid        NOT NULL,
-    origin        text        NOT NULL,
-    version       integer     NOT NULL,
-    queue         text        NOT NULL,
-    priority      smallint    NOT NULL,
-    handler       text        NOT NULL,
-    scheduled_for timestamptz NOT NULL,
-    run_at        timestamptz NOT NULL,
-    queued_at     timestamptz NOT NULL,
-    attempts      integer     NOT NULL DEFAULT 0,
-    lost          integer     NOT NULL DEFAULT 0,
-    fence         bigint      NOT NULL DEFAULT 0,
-    tzdata        text,
-    limit_key     text,
-    unique_key    text,
-    payload       jsonb,
-    retry_of      uuid
+    id                 uuid        PRIMARY KEY,
+    job_id             uuid        NOT NULL,
+    origin             text        NOT NULL,
+    version            integer     NOT NULL,
+    queue              text        NOT NULL,
+    priority           smallint    NOT NULL,
+    handler            text        NOT NULL,
+    scheduled_for      timestamptz NOT NULL,
+    run_at             timestamptz NOT NULL,
+    queued_at          timestamptz NOT NULL,
+    attempts           integer     NOT NULL DEFAULT 0,
+    lost               integer     NOT NULL DEFAULT 0,
+    fence              bigint      NOT NULL DEFAULT 0,
+    tzdata             text,
+    limit_key          text,
+    unique_key         text,
+    payload            jsonb,
+    retry_of           uuid,
+    created_by         text,
+    bound_secrets_only boolean
 );
 
--- claim: a lane (queue, priority) in the order of time. Never (queue, rank): see ARCHITECTURE.md, "Lanes".
-CREATE INDEX ready_by_lane ON timeball.ready (queue, priority, run_at, id);
--- cancel, pause, delete, overlap: what of a job is ready.
+-- claim: a lane (queue, priority) in the order of time, then of ids. Never (queue, rank): see ARCHITECTURE.md, "Lanes".
+-- The bytes of the id have the same order, and cannot serve a look-up by id.
+CREATE INDEX ready_by_lane ON timeball.ready (queue, priority, run_at, uuid_send(id));
+-- cancel, pause, delete, overlap: the ready executions of a job.
 CREATE INDEX ready_by_job ON timeball.ready (job_id) WHERE job_id <> id;
 -- promote: how many places of a limit are taken.
 CREATE INDEX ready_by_limit ON timeball.ready (limit_key) WHERE limit_key IS NOT NULL;
 
--- What would be ready, but waits for a place of its limit.
-CREATE TABLE timeball.blocked (LIKE timeball.ready INCLUDING DEFAULTS, PRIMARY KEY (id));
+-- Executions that would be ready, but wait for a place of their limit. The columns are those of `ready`.
+CREATE TABLE timeball.blocked (
+    LIKE timeball.ready INCLUDING DEFAULTS,
+    PRIMARY KEY (id)
+);
 ALTER TABLE timeball.blocked ALTER COLUMN limit_key SET NOT NULL;
--- promote: who waits for a limit.
-CREATE INDEX blocked_by_limit ON timeball.blocked (limit_key, run_at, id);
--- cancel, pause, delete, overlap: what of a job is blocked.
+
+-- promote: the executions that wait for a limit, most urgent first. The rank is in UTC without a zone, since only that can be indexed.
+CREATE INDEX blocked_by_limit ON timeball.blocked (limit_key, ((run_at AT TIME ZONE 'UTC') - priority * interval '12 seconds'));
+-- cancel, pause, delete, overlap: the blocked executions of a job.
 CREATE INDEX blocked_by_job ON timeball.blocked (job_id);
 
--- What a worker holds or runs. Its lease is its node's.
+-- Executions that a worker has claimed: they run, or are held until their instant. Their lease is that of the worker's node.
 CREATE TABLE timeball.running (
-    id            uuid        PRIMARY KEY,
-    job_id        uuid        NOT NULL,
-    origin        text        NOT NULL,
-    version       integer     NOT NULL,
-    queue         text        NOT NULL,
-    priority      smallint    NOT NULL,
-    handler       text        NOT NULL,
-    scheduled_for timestamptz NOT NULL,
-    run_at        timestamptz NOT NULL,
-    queued_at     timestamptz NOT NULL,
-    attempts      integer     NOT NULL,
-    lost          integer     NOT NULL,
-    fence         bigint      NOT NULL,
-    tzdata        text,
-    limit_key     text,
-    unique_key    text,
-    payload       jsonb,
-    retry_of      uuid,
-    holder        uuid        NOT NULL,
-    claim_id      uuid        NOT NULL,
-    claimed_at    timestamptz NOT NULL,
-    deadline      timestamptz,
-    stop          text,
-    queue_limited boolean     NOT NULL DEFAULT false,
-    progress      real,
-    progress_note text
+    id                 uuid        PRIMARY KEY,
+    job_id             uuid        NOT NULL,
+    origin             text        NOT NULL,
+    version            integer     NOT NULL,
+    queue              text        NOT NULL,
+    priority           smallint    NOT NULL,
+    handler            text        NOT NULL,
+    scheduled_for      timestamptz NOT NULL,
+    run_at             timestamptz NOT NULL,
+    queued_at          timestamptz NOT NULL,
+    attempts           integer     NOT NULL,
+    lost               integer     NOT NULL,
+    fence              bigint      NOT NULL,
+    tzdata             text,
+    limit_key          text,
+    unique_key         text,
+    payload            jsonb,
+    retry_of           uuid,
+    created_by         text,
+    bound_secrets_only boolean,
+    -- The incarnation of the worker's node.
+    holder             uuid        NOT NULL,
+    -- Made by the worker for this claim. An outcome is accepted only while the row still has it.
+    claim_id           uuid        NOT NULL,
+    claimed_at         timestamptz NOT NULL,
+    deadline           timestamptz,
+    -- Why the worker is asked to stop it; NULL if it is not.
+    stop               text,
+    -- Whether it counts for the limit of its queue.
+    queue_limited      boolean     NOT NULL DEFAULT false,
+    progress           real,
+    progress_note      text
 );
 
--- cancel, overlap: what of a job is running.
+-- cancel, overlap: the running executions of a job.
 CREATE INDEX running_by_job ON timeball.running (job_id) WHERE job_id <> id;
--- claim of a limited queue: how many of it are running.
+-- claim of a limited queue: how many of its executions run.
 CREATE INDEX running_by_queue ON timeball.running (queue) WHERE queue_limited;
 -- promote: how many places of a limit are taken.
 CREATE INDEX running_by_limit ON timeball.running (limit_key) WHERE limit_key IS NOT NULL;
--- heed_stops: what a holder has been asked to stop.
+-- heed_stops: what a holder is asked to stop.
 CREATE INDEX running_stopped ON timeball.running (holder) WHERE stop IS NOT NULL;
 
--- The rooms turn over many times a minute: vacuum them by count, not by share, and never wait for an exclusive lock.
+-- These tables turn over many times a minute: vacuum them by count, not by share, and never wait for an exclusive lock.
 ALTER TABLE timeball.due SET (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 ALTER TABLE timeball.ready SET (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 ALTER TABLE timeball.blocked SET (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 ALTER TABLE timeball.running SET (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 
--- How every execution ended. Append-only; a partition a day; old days are dropped whole.
+-- The unfinished execution of each unique key.
+CREATE TABLE timeball.live_key (
+    key          text PRIMARY KEY,
+    execution_id uuid NOT NULL
+);
+
+-- Part 4: history. Append-only, a partition a day; the janitor makes the next day's and drops old days whole.
+--
+-- `recorded` is the transaction that wrote the row. A snapshot knows exactly which transactions it sees, so rows are read in the order of commits,
+-- whatever their instants are.
+
+-- How each execution ended.
 CREATE TABLE timeball.finished (
-    id            uuid        NOT NULL,
-    job_id        uuid        NOT NULL,
-    state         text        NOT NULL CHECK (state IN ('succeeded', 'cancelled', 'dead', 'skipped')),
-    origin        text        NOT NULL,
-    version       integer     NOT NULL,
-    queue         text        NOT NULL,
-    priority      smallint    NOT NULL,
-    handler       text        NOT NULL,
-    scheduled_for timestamptz NOT NULL,
-    queued_at     timestamptz,
-    started_at    timestamptz,
-    finished_at   timestamptz NOT NULL,
-    attempts      integer     NOT NULL,
-    lost          integer     NOT NULL,
-    fence         bigint      NOT NULL,
-    worker        uuid,
-    claim_id      uuid,
-    tzdata        text,
-    result        jsonb,
-    error_type    text,
-    error         text,
-    reason        text,
-    fingerprint   text,
-    payload       jsonb,
-    retry_of      uuid,
+    id                 uuid        NOT NULL,
+    job_id             uuid        NOT NULL,
+    state              text        NOT NULL CHECK (state IN ('succeeded', 'cancelled', 'dead', 'skipped')),
+    origin             text        NOT NULL,
+    version            integer     NOT NULL,
+    queue              text        NOT NULL,
+    priority           smallint    NOT NULL,
+    handler            text        NOT NULL,
+    scheduled_for      timestamptz NOT NULL,
+    queued_at          timestamptz,
+    started_at         timestamptz,
+    finished_at        timestamptz NOT NULL,
+    attempts           integer     NOT NULL,
+    lost               integer     NOT NULL,
+    fence              bigint      NOT NULL,
+    -- The incarnation of the node that ran the last attempt.
+    worker             uuid,
+    claim_id           uuid,
+    tzdata             text,
+    result             jsonb,
+    error_type         text,
+    error              text,
+    -- Why it was cancelled or skipped.
+    reason             text,
+    -- Equal for equal errors: groups dead executions.
+    fingerprint        text,
+    payload            jsonb,
+    retry_of           uuid,
+    created_by         text,
+    bound_secrets_only boolean,
+    recorded           bigint      NOT NULL DEFAULT pg_current_xact_id()::text::bigint,
     PRIMARY KEY (id, finished_at)
 ) PARTITION BY RANGE (finished_at);
 
 CREATE TABLE timeball.finished_default PARTITION OF timeball.finished DEFAULT;
--- The history of one job. An enqueued execution bears its job's id and is found by that.
+
+-- The history of one job. An enqueued execution has the id of its job and is read by that.
 CREATE INDEX finished_by_job ON timeball.finished (job_id, id) WHERE job_id <> id;
 -- Lists by state; the many that succeeded are read in the order of their ids.
 CREATE INDEX finished_by_state ON timeball.finished (state, id) WHERE state <> 'succeeded';
--- The dead, by what killed them.
+-- Dead executions by their error.
 CREATE INDEX finished_by_fingerprint ON timeball.finished (fingerprint, id) WHERE state = 'dead';
+-- Dead letters are counted, grouped by error, handler or queue, and joined to their jobs from this index alone. Only dead executions pay for it.
+-- The error itself may be long, and is read where it is shown.
+CREATE INDEX finished_dead ON timeball.finished (id) INCLUDE (job_id, fingerprint, handler, queue, finished_at) WHERE state = 'dead';
+-- fold, changes: the rows since a snapshot. BRIN: an insert pays nothing for it.
+CREATE INDEX finished_by_recorded ON timeball.finished USING brin (recorded) WITH (pages_per_range = 16, autosummarize = on);
 
--- One row per unsuccessful try.
+-- Unsuccessful attempts.
 CREATE TABLE timeball.attempt (
     execution_id uuid        NOT NULL,
     fence        bigint      NOT NULL,
@@ -239,12 +426,18 @@ CREATE TABLE timeball.attempt (
     traceback    text,
     top_frame    text,
     fingerprint  text,
+    recorded     bigint      NOT NULL DEFAULT pg_current_xact_id()::text::bigint,
     PRIMARY KEY (execution_id, fence, finished_at)
 ) PARTITION BY RANGE (finished_at);
 
 CREATE TABLE timeball.attempt_default PARTITION OF timeball.attempt DEFAULT;
 
--- What handlers said while they ran.
+-- fold, changes: the rows since a snapshot.
+CREATE INDEX attempt_by_recorded ON timeball.attempt USING brin (recorded) WITH (pages_per_range = 16, autosummarize = on);
+-- The unsuccessful attempts of the last hour. Rows are written in the order in which attempts end, so a summary of each few pages is enough.
+CREATE INDEX attempt_by_end ON timeball.attempt USING brin (finished_at) WITH (pages_per_range = 16, autosummarize = on);
+
+-- What handlers logged.
 CREATE TABLE timeball.log_line (
     execution_id uuid        NOT NULL,
     fence        bigint      NOT NULL,
@@ -257,7 +450,7 @@ CREATE TABLE timeball.log_line (
 
 CREATE TABLE timeball.log_line_default PARTITION OF timeball.log_line DEFAULT;
 
--- Consecutive occurrences that were not run, and why: [first_at, last_at], both occurrences.
+-- Consecutive occurrences of a job that did not run, and why: from `first_at` to `last_at`, both included. Not partitioned.
 CREATE TABLE timeball.skip_range (
     id          uuid        PRIMARY KEY,
     job_id      uuid        NOT NULL,
@@ -265,16 +458,26 @@ CREATE TABLE timeball.skip_range (
     tzdata      text,
     first_at    timestamptz NOT NULL,
     last_at     timestamptz NOT NULL,
+    -- NULL if they were not counted.
     occurrences bigint,
     reason      text        NOT NULL,
     recorded_at timestamptz NOT NULL,
     CONSTRAINT in_order CHECK (first_at <= last_at)
 );
 
--- verify, and a job's history: what was skipped of it.
+-- verify, and a job's history: the skipped occurrences of a job.
 CREATE INDEX skip_range_by_job ON timeball.skip_range (job_id, first_at);
 
--- One life of one process. A missing row means dead.
+-- Dead executions that a person has handled: they leave the dead-letter list, their history stays.
+CREATE TABLE timeball.settled (
+    execution_id uuid        PRIMARY KEY,
+    how          text        NOT NULL CHECK (how IN ('retried', 'discarded')),
+    settled_at   timestamptz NOT NULL
+);
+
+-- Part 5: nodes.
+
+-- A process of a scheduler or worker, from its registration to its exit. A node without a row is dead.
 CREATE TABLE timeball.node (
     incarnation   uuid        PRIMARY KEY,
     kind          text        NOT NULL CHECK (kind IN ('scheduler', 'worker')),
@@ -285,20 +488,48 @@ CREATE TABLE timeball.node (
     lease_seconds real        NOT NULL,
     slots         integer     NOT NULL DEFAULT 0,
     busy          integer     NOT NULL DEFAULT 0,
+    -- NULL: all queues.
     queues        text[],
     handlers      text[]      NOT NULL DEFAULT '{}',
+    -- Of the contracts of its handlers: see `handler`.
+    fingerprints  text[]      NOT NULL DEFAULT '{}',
     version       text        NOT NULL DEFAULT '',
-    draining      boolean     NOT NULL DEFAULT false
+    draining      boolean     NOT NULL DEFAULT false,
+    -- What carries ready executions to this node, and whether it works.
+    broker        text        NOT NULL DEFAULT 'postgresql',
+    broker_state  text        NOT NULL DEFAULT 'works',
+    broker_error  text,
+    -- The last trouble that the node survived: its event loop stood still, or its process replaces one that died.
+    trouble       text,
+    trouble_at    timestamptz
 );
 
--- A slice of the schedule, owned by one scheduler at a time.
-CREATE TABLE timeball.shard (
-    id    smallint PRIMARY KEY,
-    owner uuid,
-    epoch bigint   NOT NULL DEFAULT 0
+-- The contracts that workers publish: one row for each contract of a handler with which a worker has started. The contract of a name with the latest
+-- start is the newest. A worker writes here when it starts with another contract than the newest, never with a heartbeat.
+CREATE TABLE timeball.handler (
+    name         text        NOT NULL CHECK (length(name) BETWEEN 1 AND 200),
+    fingerprint  text        NOT NULL,
+    schema       jsonb       NOT NULL,
+    options      jsonb       NOT NULL,
+    doc          text        NOT NULL,
+    run_style    text        NOT NULL,
+    published_at timestamptz NOT NULL,
+    -- When a worker process last started with it.
+    started_at   timestamptz NOT NULL,
+    PRIMARY KEY (name, fingerprint)
 );
 
--- A row exists only for queues that were paused or limited.
+-- Secrets of workers, and the job, or the author of one-offs, that has used each: the first use is audited.
+CREATE TABLE timeball.secret_use (
+    used_by       text        NOT NULL,
+    secret        text        NOT NULL,
+    first_used_at timestamptz NOT NULL,
+    PRIMARY KEY (used_by, secret)
+);
+
+-- Part 6: queues and limits.
+
+-- Queues that were paused or limited. Other queues have no row.
 CREATE TABLE timeball.queue (
     name         text        PRIMARY KEY CHECK (length(name) BETWEEN 1 AND 200),
     paused_at    timestamptz,
@@ -306,64 +537,486 @@ CREATE TABLE timeball.queue (
     max_running  integer     CHECK (max_running >= 1)
 );
 
--- How many executions that share a key may be ready or running together.
+-- How many executions with the same limit key may be ready or running together.
 CREATE TABLE timeball.running_limit (
     key         text    PRIMARY KEY,
     max_running integer NOT NULL CHECK (max_running >= 1)
 );
 
--- One unfinished execution per key.
-CREATE TABLE timeball.live_key (
-    key          text PRIMARY KEY,
-    execution_id uuid NOT NULL
+-- Part 7: keys, sessions, audit.
+
+-- API keys. The token is shown once; only its hash is stored.
+CREATE TABLE timeball.api_key (
+    id         text        PRIMARY KEY,
+    name       text        NOT NULL CHECK (length(name) BETWEEN 1 AND 200),
+    role       text        NOT NULL CHECK (role IN ('viewer', 'operator', 'editor', 'admin')),
+    token_hash bytea       NOT NULL,
+    created_at timestamptz NOT NULL,
+    expires_at timestamptz,
+    revoked_at timestamptz,
+    used_at    timestamptz
 );
 
--- Who changed what: append-only, written in the transaction of the change.
+-- Sessions of the dashboard: a browser that showed an API key. Only the hash of the cookie is stored. A revoked or expired key ends its sessions.
+CREATE TABLE timeball.dashboard_session (
+    token_hash bytea       PRIMARY KEY,
+    key_id     text        NOT NULL REFERENCES timeball.api_key (id) ON DELETE CASCADE,
+    created_at timestamptz NOT NULL,
+    expires_at timestamptz NOT NULL,
+    used_at    timestamptz NOT NULL DEFAULT now()
+);
+
+-- forget_old_sessions: the oldest first.
+CREATE INDEX dashboard_session_by_end ON timeball.dashboard_session (expires_at);
+
+-- One row: the secret that signs short notes in cookies, so that every API process accepts those of another.
+CREATE TABLE timeball.dashboard_secret (
+    is_only boolean PRIMARY KEY DEFAULT true CHECK (is_only),
+    secret  bytea   NOT NULL CHECK (length(secret) = 32)
+);
+
+-- gen_random_uuid is cryptographically strong; two of them have 244 random bits.
+INSERT INTO timeball.dashboard_secret (secret)
+VALUES (sha256((gen_random_uuid()::text || gen_random_uuid()::text)::bytea));
+
+-- Idempotency keys: a POST under a key, and its answer. A request without a status is still in flight.
+CREATE TABLE timeball.idempotency_key (
+    caller       text        NOT NULL,
+    key          text        NOT NULL,
+    request_hash bytea       NOT NULL,
+    created_at   timestamptz NOT NULL,
+    status       integer,
+    headers      jsonb,
+    body         bytea,
+    PRIMARY KEY (caller, key)
+);
+
+-- forget_old_requests: the oldest first.
+CREATE INDEX idempotency_key_by_age ON timeball.idempotency_key (created_at);
+
+-- Who changed what. Append-only, written in the transaction of the change.
 CREATE TABLE timeball.audit (
     id       uuid        PRIMARY KEY,
     at       timestamptz NOT NULL,
     actor    text        NOT NULL,
+    -- Where the change came from, such as an address.
+    place    text,
     action   text        NOT NULL,
     subject  text        NOT NULL,
     reason   text,
     before   jsonb,
-    after    jsonb
+    after    jsonb,
+    recorded bigint      NOT NULL DEFAULT pg_current_xact_id()::text::bigint
 );
 
--- The history of one thing: who changed it.
+-- The audit of one subject.
 CREATE INDEX audit_by_subject ON timeball.audit (subject, id);
+-- The audit of one actor.
+CREATE INDEX audit_by_actor ON timeball.audit (actor, id);
+-- changes: few rows, scattered by their primary key.
+CREATE INDEX audit_by_recorded ON timeball.audit (recorded);
 
--- Facts about this database itself.
-CREATE TABLE timeball.fact (
-    key   text PRIMARY KEY,
-    value text NOT NULL
+-- Part 8: operations.
+
+-- One action on many executions or jobs, done in the background by the API process that holds its lease.
+CREATE TABLE timeball.operation (
+    id               uuid        PRIMARY KEY,
+    action           text        NOT NULL CHECK (action IN ('cancel', 'retry', 'discard', 'pause', 'resume', 'trigger', 'delete')),
+    subject          text        NOT NULL DEFAULT 'execution' CHECK (subject IN ('execution', 'job')),
+    state            text        NOT NULL CHECK (state IN ('pending', 'running', 'succeeded', 'cancelled', 'failed')),
+    actor            text        NOT NULL,
+    place            text,
+    reason           text,
+    -- Whether executions that were dead are settled by it.
+    settles          boolean     NOT NULL,
+    total            integer     NOT NULL CHECK (total >= 0),
+    done             integer     NOT NULL DEFAULT 0,
+    failed           integer     NOT NULL DEFAULT 0,
+    cancel_requested boolean     NOT NULL DEFAULT false,
+    error            text,
+    holder           uuid,
+    lease_until      timestamptz,
+    created_at       timestamptz NOT NULL,
+    started_at       timestamptz,
+    finished_at      timestamptz
 );
 
--- Every execution, whatever its room. What is held until its instant still shows as queued.
+-- take_operation: unfinished operations, the oldest first.
+CREATE INDEX operation_unfinished ON timeball.operation (id) WHERE finished_at IS NULL;
+
+-- The executions or jobs of an operation, and the result for each.
+CREATE TABLE timeball.operation_item (
+    operation_id uuid    NOT NULL REFERENCES timeball.operation ON DELETE CASCADE,
+    number       integer NOT NULL,
+    execution_id uuid,
+    job_id       uuid,
+    -- NULL while it waits.
+    status       text    CHECK (status IN ('done', 'failed')),
+    -- The id of the execution that a retry or trigger makes. It is chosen beforehand, so that another process can see what was done.
+    made         uuid,
+    error        text,
+    PRIMARY KEY (operation_id, number),
+    CONSTRAINT operation_item_is_one CHECK (num_nonnulls(execution_id, job_id) = 1)
+);
+
+-- next_items: what is left of an operation, in order.
+CREATE INDEX operation_item_left ON timeball.operation_item (operation_id, number) WHERE status IS NULL;
+
+-- Part 9: rollups.
+
+-- Counts for each minute, for each hour, and for all time (`ever`, which Prometheus counters are made of).
+-- `job_id` names the series: zero for a queue and handler, a recurring job's own id, md5('queue ' || name) for a whole queue, and the last of all
+-- ids for the whole installation. So a chart reads one row a step.
+-- A sketch of lateness or duration is two arrays: its buckets in order, and the count of each.
+CREATE TABLE timeball.rollup (
+    span             text             NOT NULL CHECK (span IN ('minute', 'hour', 'ever')),
+    at               timestamptz      NOT NULL,
+    job_id           uuid             NOT NULL,
+    queue            text             NOT NULL,
+    handler          text             NOT NULL,
+    starts           bigint           NOT NULL,
+    succeeded        bigint           NOT NULL,
+    cancelled        bigint           NOT NULL,
+    dead             bigint           NOT NULL,
+    skipped          bigint           NOT NULL,
+    failed           bigint           NOT NULL,
+    timed_out        bigint           NOT NULL,
+    lost             bigint           NOT NULL,
+    lateness_seconds double precision NOT NULL,
+    lateness_buckets smallint[]       NOT NULL,
+    lateness_counts  bigint[]         NOT NULL,
+    duration_seconds double precision NOT NULL,
+    duration_buckets smallint[]       NOT NULL,
+    duration_counts  bigint[]         NOT NULL,
+    PRIMARY KEY (span, job_id, at, queue, handler)
+);
+
+-- trim_rollups: the oldest of a span.
+CREATE INDEX rollup_by_age ON timeball.rollup (span, at);
+-- rollup_series: the chart of one handler.
+CREATE INDEX rollup_by_handler ON timeball.rollup (span, handler, at) WHERE job_id = '00000000-0000-0000-0000-000000000000'::uuid;
+
+-- One row: the rollups hold everything that this snapshot sees, and nothing else. A fold locks the row.
+CREATE TABLE timeball.fold (
+    is_only boolean     PRIMARY KEY DEFAULT true CHECK (is_only),
+    seen    pg_snapshot NOT NULL
+);
+
+INSERT INTO timeball.fold (seen)
+VALUES (pg_current_snapshot());
+
+-- Part 10: functions.
+
+-- Whether executions of a job with this overlap policy run one after the other.
+CREATE FUNCTION timeball.is_serial(overlap text)
+RETURNS boolean
+LANGUAGE sql
+IMMUTABLE
+PARALLEL SAFE
+RETURN overlap IN ('queue', 'cancel_running');
+
+-- The bucket of a span in seconds: the same as domain/rollup.py computes.
+CREATE FUNCTION timeball.bucket(seconds double precision)
+RETURNS smallint
+LANGUAGE sql
+IMMUTABLE
+STRICT
+PARALLEL SAFE
+RETURN CASE WHEN seconds <= 1e-4 THEN 0 ELSE least(ceil(ln(seconds / 1e-4) / ln(1.05::double precision)), 550) END::smallint;
+
+-- The payload of one version of a job: the job's own, or that of an earlier version in job_version. NULL if neither has it.
+CREATE FUNCTION timeball.payload_of(wanted_job uuid, wanted_version integer)
+RETURNS jsonb
+LANGUAGE plpgsql
+STABLE
+SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+BEGIN
+    RETURN coalesce(
+        (SELECT job.payload FROM timeball.job WHERE job.id = wanted_job AND job.version = wanted_version),
+        (SELECT job_version.definition -> 'payload' FROM timeball.job_version
+         WHERE job_version.job_id = wanted_job AND job_version.version = wanted_version)
+    );
+END
+$$;
+
+-- Claims read and lock lanes by the three functions below, which leave the planner no choice, whatever the session's settings are. A planner that takes
+-- `ready` for empty, as vacuum last saw it, would as soon fetch and sort a whole lane for each claim. The plan is always the same, so it is made once.
+
+-- The heads of some lanes: the first rows of each, from its mark on, that these handlers can run. A mark is an instant and, within it, an id: of a
+-- crowd that is due at one instant, each claim starts where the last one ended, and not among the dead rows of all claims before it.
+CREATE FUNCTION timeball.lane_heads(queues text[], priorities smallint[], bounds timestamptz[], first_ids uuid[], until timestamptz, handlers text[],
+                                    each integer)
+RETURNS TABLE (tid tid, run_at timestamptz, rank timestamptz)
+LANGUAGE plpgsql
+STABLE
+ROWS 1
+SET enable_bitmapscan = off
+SET enable_seqscan = off
+SET enable_sort = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+BEGIN
+    RETURN QUERY
+    SELECT found.tid, found.run_at, found.run_at - lane.priority * interval '12 seconds'
+    FROM unnest(queues, priorities, bounds, first_ids) AS lane (queue, priority, bound, first_id)
+    CROSS JOIN LATERAL (
+        SELECT ready.ctid AS tid, ready.run_at
+        FROM timeball.ready
+        WHERE ready.queue = lane.queue
+          AND ready.priority = lane.priority
+          AND (ready.run_at, uuid_send(ready.id)) >= (lane.bound, uuid_send(lane.first_id))
+          AND ready.run_at <= until
+          AND ready.handler = ANY (handlers)
+        ORDER BY ready.run_at, uuid_send(ready.id)
+        LIMIT each
+    ) AS found;
+END
+$$;
+
+-- Lock the heads of some lanes: up to `wanted` rows that these handlers can run and that no other claim has locked, by rank.
+-- Rows of a single lane are locked as they are read, so that claims of several workers do not read the same rows; of several lanes, `looks` rows of
+-- each are ranked first. A NULL in the result says that other claims are taking more.
+CREATE FUNCTION timeball.take_heads(queues text[], priorities smallint[], bounds timestamptz[], first_ids uuid[], until timestamptz, handlers text[],
+                                    looks integer, wanted integer)
+RETURNS SETOF tid
+LANGUAGE plpgsql
+VOLATILE
+ROWS 1
+SET enable_bitmapscan = off
+SET enable_seqscan = off
+SET enable_sort = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    taken integer;
+BEGIN
+    IF cardinality(queues) = 1 THEN
+        RETURN QUERY
+        SELECT ready.ctid
+        FROM timeball.ready
+        WHERE ready.queue = queues[1]
+          AND ready.priority = priorities[1]
+          AND (ready.run_at, uuid_send(ready.id)) >= (bounds[1], uuid_send(first_ids[1]))
+          AND ready.run_at <= until
+          AND ready.handler = ANY (handlers)
+        ORDER BY ready.run_at, uuid_send(ready.id)
+        LIMIT wanted
+        FOR UPDATE SKIP LOCKED;
+    ELSE
+        RETURN QUERY
+        SELECT ready.ctid
+        FROM timeball.lane_heads(queues, priorities, bounds, first_ids, until, handlers, looks) AS head
+        JOIN timeball.ready ON ready.ctid = head.tid
+        ORDER BY head.rank
+        LIMIT wanted
+        FOR UPDATE OF ready SKIP LOCKED;
+    END IF;
+    GET DIAGNOSTICS taken = ROW_COUNT;
+    IF taken < wanted
+       AND (SELECT count(*) FROM timeball.lane_heads(queues, priorities, bounds, first_ids, until, handlers, taken + 1)) > taken THEN
+        RETURN NEXT NULL;
+    END IF;
+END
+$$;
+
+-- Lock what a claim takes: up to `slots` rows that were due at `until`, by rank; then up to `holds` that come after `instant`; never more than `most`.
+-- Lanes of `barred` queues give nothing. Otherwise as take_heads.
+CREATE FUNCTION timeball.take_ready(queues text[], priorities smallint[], bounds timestamptz[], first_ids uuid[], barred text[], instant timestamptz,
+                                    until timestamptz, handlers text[], looks integer, slots integer, holds integer, most integer)
+RETURNS tid[]
+LANGUAGE plpgsql
+VOLATILE
+SET enable_bitmapscan = off
+SET enable_seqscan = off
+SET enable_sort = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    tids tid[];
+    taken integer;
+BEGIN
+    IF barred <> '{}' THEN
+        SELECT array_agg(lane.queue), array_agg(lane.priority), array_agg(lane.bound), array_agg(lane.first_id)
+        INTO queues, priorities, bounds, first_ids
+        FROM unnest(queues, priorities, bounds, first_ids) AS lane (queue, priority, bound, first_id)
+        WHERE lane.queue <> ALL (barred);
+    END IF;
+    IF queues IS NULL THEN
+        RETURN '{}';
+    END IF;
+    IF cardinality(queues) = 1 THEN
+        tids := ARRAY(
+            SELECT ready.ctid
+            FROM timeball.ready
+            WHERE ready.queue = queues[1]
+              AND ready.priority = priorities[1]
+              AND (ready.run_at, uuid_send(ready.id)) >= (bounds[1], uuid_send(first_ids[1]))
+              AND ready.run_at <= until
+              AND ready.handler = ANY (handlers)
+            ORDER BY ready.run_at, uuid_send(ready.id)
+            LIMIT greatest(slots, 0)
+            FOR UPDATE SKIP LOCKED
+        );
+        taken := cardinality(tids);
+        -- Nothing else in the lane, due or coming: the usual case where little is to be done, and the one where every microsecond is waited for.
+        IF taken < slots
+           AND until = instant
+           AND NOT EXISTS (
+               SELECT 1
+               FROM timeball.ready
+               WHERE ready.queue = queues[1]
+                 AND ready.priority = priorities[1]
+                 AND (ready.run_at, uuid_send(ready.id)) >= (least(bounds[1], instant), uuid_send(first_ids[1]))
+                 AND ready.handler = ANY (handlers)
+               ORDER BY ready.run_at, uuid_send(ready.id)
+               OFFSET taken
+           ) THEN
+            RETURN tids;
+        END IF;
+        IF taken < slots
+           AND (SELECT count(*) FROM timeball.lane_heads(queues, priorities, bounds, first_ids, until, handlers, taken + 1)) > taken THEN
+            tids := tids || NULL::tid;
+        END IF;
+    ELSE
+        tids := ARRAY(SELECT timeball.take_heads(queues, priorities, bounds, first_ids, until, handlers, looks, greatest(slots, 0)));
+        taken := cardinality(array_remove(tids, NULL));
+    END IF;
+    IF holds > 0 THEN
+        tids := tids || ARRAY(
+            SELECT timeball.take_heads(queues, priorities, array_fill(instant + interval '1 microsecond', ARRAY[cardinality(queues)]),
+                                       array_fill('00000000-0000-0000-0000-000000000000'::uuid, ARRAY[cardinality(queues)]), 'infinity', handlers, holds,
+                                       least(holds, most - taken))
+        );
+    END IF;
+    RETURN tids;
+END
+$$;
+
+-- Move ready executions beyond a lowered limit back to `blocked`, the least urgent first; running ones go on.
+-- The write that lowers the limit has locked it, so no other transaction lets executions in; this reads afresh behind that lock and sees all that were
+-- let in before. Claims lock no limit. A claim under way is waited for: what it takes counts as before, and another row is taken back in its place.
+CREATE FUNCTION timeball.take_back()
+RETURNS trigger
+LANGUAGE plpgsql
+VOLATILE
+SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+BEGIN
+    WITH chosen AS MATERIALIZED (
+        SELECT ready.ctid AS tid
+        FROM timeball.ready
+        WHERE ready.limit_key = NEW.key
+        ORDER BY (ready.run_at AT TIME ZONE 'UTC') - ready.priority * interval '12 seconds' DESC
+        LIMIT greatest((SELECT count(*) FROM timeball.ready AS let_in WHERE let_in.limit_key = NEW.key)
+                         + (SELECT count(*) FROM timeball.running WHERE running.limit_key = NEW.key)
+                         - NEW.max_running, 0)
+        FOR UPDATE
+    ),
+    taken AS (
+        DELETE FROM timeball.ready
+        WHERE ready.ctid = ANY (ARRAY(SELECT chosen.tid FROM chosen))
+        RETURNING ready.*
+    )
+    INSERT INTO timeball.blocked (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
+                                  attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only)
+    SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
+           attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only
+    FROM taken;
+    RETURN NULL;
+END
+$$;
+
+-- check --against reads pages of jobs and executions by the two functions below: by the named index, whatever the planner believes about the tables.
+
+-- Jobs with a name behind an id, in the order of their ids.
+CREATE FUNCTION timeball.named_jobs(behind uuid, most bigint)
+RETURNS TABLE (id uuid, name text, handler text, payload jsonb)
+LANGUAGE plpgsql
+STABLE
+SET enable_seqscan TO 'off'
+SET enable_bitmapscan TO 'off'
+SET enable_sort TO 'off'
+SET plan_cache_mode TO 'force_generic_plan'
+AS $$
+BEGIN
+    RETURN QUERY
+    SELECT job.id, job.name, job.handler, job.payload
+    FROM timeball.job
+    WHERE job.name IS NOT NULL
+      AND job.deleted_at IS NULL
+      AND job.id > behind
+    ORDER BY job.id
+    LIMIT most;
+END
+$$;
+
+-- Unfinished executions behind an id, in the order of their ids: the tables are read side by side, each by its primary key.
+CREATE FUNCTION timeball.unfinished(behind uuid, most bigint)
+RETURNS TABLE (id uuid, job_id uuid, version integer, handler text, payload jsonb)
+LANGUAGE plpgsql
+STABLE
+SET enable_seqscan TO 'off'
+SET enable_bitmapscan TO 'off'
+SET enable_sort TO 'off'
+SET plan_cache_mode TO 'force_generic_plan'
+AS $$
+BEGIN
+    RETURN QUERY
+    SELECT waiting.id, waiting.job_id, waiting.version, waiting.handler, waiting.payload
+    FROM (
+        SELECT due.id, due.job_id, due.version, due.handler, due.payload FROM timeball.due
+        UNION ALL
+        SELECT ready.id, ready.job_id, ready.version, ready.handler, ready.payload FROM timeball.ready
+        UNION ALL
+        SELECT blocked.id, blocked.job_id, blocked.version, blocked.handler, blocked.payload FROM timeball.blocked
+        UNION ALL
+        SELECT running.id, running.job_id, running.version, running.handler, running.payload FROM timeball.running
+    ) AS waiting
+    WHERE waiting.id > behind
+    ORDER BY waiting.id
+    LIMIT most;
+END
+$$;
+
+-- Part 11: views.
+
+-- Every execution, in whatever table. One that is held until its instant shows as queued.
 CREATE VIEW timeball.execution AS
 SELECT id, job_id, CASE WHEN kind = 'retry' THEN 'retrying' ELSE 'scheduled' END AS state, origin, version, queue, priority, handler,
        scheduled_for, run_at, queued_at, NULL::timestamptz AS started_at, NULL::timestamptz AS finished_at, attempts, lost, fence,
        NULL::uuid AS worker, NULL::uuid AS claim_id, tzdata, NULL::jsonb AS result, NULL::text AS error_type, NULL::text AS error,
-       NULL::text AS reason, NULL::text AS fingerprint, payload, retry_of, limit_key, unique_key, NULL::text AS stop
+       NULL::text AS reason, NULL::text AS fingerprint, payload, retry_of, limit_key, unique_key, NULL::text AS stop, created_by, bound_secrets_only
 FROM timeball.due
 WHERE kind <> 'resume'
 UNION ALL
 SELECT id, job_id, 'queued', origin, version, queue, priority, handler,
        scheduled_for, run_at, queued_at, NULL, NULL, attempts, lost, fence,
-       NULL, NULL, tzdata, NULL, NULL, NULL, NULL, NULL, payload, retry_of, limit_key, unique_key, NULL
+       NULL, NULL, tzdata, NULL, NULL, NULL, NULL, NULL, payload, retry_of, limit_key, unique_key, NULL, created_by, bound_secrets_only
 FROM timeball.ready
 UNION ALL
 SELECT id, job_id, 'queued', origin, version, queue, priority, handler,
        scheduled_for, run_at, queued_at, NULL, NULL, attempts, lost, fence,
-       NULL, NULL, tzdata, NULL, NULL, NULL, NULL, NULL, payload, retry_of, limit_key, unique_key, NULL
+       NULL, NULL, tzdata, NULL, NULL, NULL, NULL, NULL, payload, retry_of, limit_key, unique_key, NULL, created_by, bound_secrets_only
 FROM timeball.blocked
 UNION ALL
 SELECT id, job_id, CASE WHEN run_at > now() THEN 'queued' ELSE 'running' END, origin, version, queue, priority, handler,
        scheduled_for, run_at, queued_at, CASE WHEN run_at <= now() THEN greatest(claimed_at, run_at) END, NULL, attempts, lost, fence,
-       holder, claim_id, tzdata, NULL, NULL, NULL, NULL, NULL, payload, retry_of, limit_key, unique_key, stop
+       holder, claim_id, tzdata, NULL, NULL, NULL, NULL, NULL, payload, retry_of, limit_key, unique_key, stop, created_by, bound_secrets_only
 FROM timeball.running
 UNION ALL
 SELECT id, job_id, state, origin, version, queue, priority, handler,
        scheduled_for, NULL, queued_at, started_at, finished_at, attempts, lost, fence,
-       worker, claim_id, tzdata, result, error_type, error, reason, fingerprint, payload, retry_of, NULL, NULL, NULL
+       worker, claim_id, tzdata, result, error_type, error, reason, fingerprint, payload, retry_of, NULL, NULL, NULL, created_by, bound_secrets_only
 FROM timeball.finished;
+
+-- Part 12: triggers.
+
+-- A lower limit counts for executions that were let in before it, too, whichever statement lowers it.
+CREATE TRIGGER lower_limit_takes_back
+AFTER UPDATE ON timeball.running_limit
+FOR EACH ROW
+WHEN (NEW.max_running < OLD.max_running)
+EXECUTE FUNCTION timeball.take_back();

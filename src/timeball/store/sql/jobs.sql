@@ -55,7 +55,7 @@ versioned AS (
 ),
 limited AS (
     INSERT INTO timeball.running_limit (key, max_running)
-    SELECT DISTINCT ON (limit_key) limit_key, CASE WHEN kind IN ('every', 'cron') AND overlap IN ('queue', 'cancel_running') THEN 1 ELSE max_running END
+    SELECT DISTINCT ON (limit_key) limit_key, CASE WHEN kind IN ('every', 'cron') AND timeball.is_serial(overlap) THEN 1 ELSE max_running END
     FROM made
     WHERE limit_key IS NOT NULL
     ON CONFLICT (key) DO UPDATE SET max_running = excluded.max_running

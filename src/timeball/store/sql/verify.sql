@@ -414,7 +414,7 @@ broken AS (
                FROM timeball.job
                WHERE job.limit_key = running_limit.key
                  AND job.created_at >= taken.since
-                 AND (job.max_running = running_limit.max_running OR (running_limit.max_running = 1 AND job.overlap IN ('queue', 'cancel_running')))
+                 AND (job.max_running = running_limit.max_running OR (running_limit.max_running = 1 AND timeball.is_serial(job.overlap)))
                  AND EXISTS (SELECT 1 FROM timeball.job AS other WHERE other.limit_key = running_limit.key AND other.max_running > running_limit.max_running)
            ) AS is_warning
     FROM taken
@@ -442,7 +442,7 @@ LIMIT :listed;
 -- `queue` and `cancel_running` stand on a limit, which counts only what was hoisted under it; one that is shared (limit_key) is what was last said of it.
 WITH policy AS MATERIALIZED (
     SELECT job_id, version,
-           CASE WHEN definition ->> 'overlap' IN ('queue', 'cancel_running') AND definition ->> 'limit_key' <> 'job:' || job_id THEN 'shared'
+           CASE WHEN timeball.is_serial(definition ->> 'overlap') AND definition ->> 'limit_key' <> 'job:' || job_id THEN 'shared'
                 ELSE definition ->> 'overlap'
            END AS overlap
     FROM timeball.job_version
@@ -473,7 +473,7 @@ broken AS (
            started_at, finished_before AS other_finished_at
     FROM run
     WHERE started_at < finished_before - :tolerance::interval
-      AND (overlap = 'skip' OR (overlap IN ('queue', 'cancel_running') AND overlap_before IN ('queue', 'cancel_running')))
+      AND (overlap = 'skip' OR (timeball.is_serial(overlap) AND timeball.is_serial(overlap_before)))
     UNION ALL
     SELECT 'two executions of a job are unfinished', (array_agg(unfinished.id ORDER BY unfinished.id))[2],
            (array_agg(unfinished.id ORDER BY unfinished.id))[1], unfinished.job_id, 'skip', NULL, NULL

@@ -1,7 +1,15 @@
 """Whether every promise holds, proven from the data alone; `proof.py` tells how."""
 
-from timeball.store.verify.proof import SECOND_LOOK, verify
-from timeball.store.verify.report import LISTED, Check, Report, Violation
-from timeball.store.verify.snapshot import PATIENCE, PLANS
+from timeball.store.verify.checks import LISTED, PLANNER_SETTINGS, STUCK_AFTER, PromiseCheck, VerifyReport, Violation
+from timeball.store.verify.proof import RECHECK_AFTER, verify
 
-__all__ = ["LISTED", "PATIENCE", "PLANS", "SECOND_LOOK", "Check", "Report", "Violation", "verify"]
+__all__ = [
+    "LISTED",
+    "PLANNER_SETTINGS",
+    "RECHECK_AFTER",
+    "STUCK_AFTER",
+    "PromiseCheck",
+    "VerifyReport",
+    "Violation",
+    "verify",
+]

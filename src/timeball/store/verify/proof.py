@@ -1,38 +1,263 @@
-"""Whether the promises hold: the whole history of a database, read in one snapshot.
-
-Most promises are one statement each (`sql/verify.sql`) that returns the rows which break it. The ledger is not: see `ledger.py`.
-
-A snapshot holds back the vacuum of a live system, so nothing is waited for while it is open. What only looks stuck (a
-node buried this very moment, a place just freed) is looked at once more after a few seconds, in a snapshot of its own;
-what is still there is stuck. If nobody is alive to act, that is no broken promise but a warning.
-"""
+"""Verifies every promise from the data alone: one snapshot of the whole history, compared with the schedules."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
-from timeball.store.database import Database, Record
-from timeball.store.verify.ledger import check_ledger
-from timeball.store.verify.report import Check, Report
-from timeball.store.verify.snapshot import UNFINISHED, Question, snapshot
+from timeball.domain.scheduling.civil_time import tzdata_version
+from timeball.domain.scheduling.ledger import (
+    JobLedger,
+    LedgerBounds,
+    LedgerEntry,
+    LedgerFlaw,
+    PendingOccurrence,
+    Promise,
+    VersionPeriod,
+)
+from timeball.domain.scheduling.ledger_check import QuickLedgerCheck
+from timeball.store.db.rows import rule_from
+from timeball.store.verify.checks import (
+    LISTED,
+    UNFINISHED,
+    PromiseCheck,
+    PromiseQuery,
+    VerifyReport,
+    VerifySnapshot,
+    snapshot,
+    violation_from,
+)
 
-SECOND_LOOK = timedelta(seconds=5)
+if TYPE_CHECKING:
+    from timeball.store.db.database import Database, Record
 
-_QUESTIONS = (
-    Question("rooms", "An execution is in one room", "executions", "verify_rooms", (*UNFINISHED, "finished")),
-    Question("S4", "Fences strictly increase", "attempts", "verify_fences", ("attempts", "running")),
-    Question("S5", "A claim has one outcome", "outcomes", "verify_outcomes", ("attempts", "started")),
-    Question("ends", "What has ended agrees with its end", "outcomes", "verify_ends", ("attempts", "finished")),
-    Question("S6", "Nothing starts early", "starts", "verify_never_early", ("attempts", "started")),
-    Question("S7", "Tries are bounded", "executions", "verify_budgets", (*UNFINISHED, "finished")),
-    Question("S8", "Nothing vanishes", "one-offs and unfinished", "verify_conservation", ("one_offs", *UNFINISHED)),
-    Question("S9", "Limits are kept", "limits", "verify_limits", ("limits",)),
-    Question("overlap", "Runs of a job do not overlap", "runs", "verify_overlap", ("started_by_schedule",)),
-    Question("keys", "A key has one unfinished execution", "keys", "verify_keys", ("keys",)),
-    Question("due", "What is pending agrees with its job", "pending rows", "verify_due", ("pending",)),
-    Question("waiting", "What waits or runs agrees with its job", "unfinished", "verify_waiting", UNFINISHED),
+# What the schedules named, compared with what was recorded.
+#
+# What should have been recorded is known to the schedules alone, so versions and records are read as two sorted streams and compared job
+# by job (`domain/scheduling/ledger.py`). Memory stays bounded whatever the size: the server sorts, we hold a page of each stream.
+#
+# For a job that is plainly in order (`domain/scheduling/ledger_check.py`) no ledger is opened.
+
+
+async def check_ledger(look: VerifySnapshot) -> list[PromiseCheck]:
+    """Compare what every version of every job names with what was recorded."""
+    books = _LedgerPage(look)
+    async for page in look.pages("verify_records"):
+        jobs = [
+            (job_id, [LedgerEntry._make(row[1:]) for row in rows]) for job_id, rows in groupby(page, key=itemgetter(0))
+        ]
+        for job_id, runs in jobs[:-1]:
+            await books.enter(job_id, runs, is_all=True)
+        # The records of the last one may go on on the next page.
+        await books.enter(*jobs[-1], is_all=False)
+    return await books.close()
+
+
+@dataclass(slots=True)
+class _LedgerFlaws:
+    """How many flaws there are of one promise, and the first of them with their jobs."""
+
+    total: int = 0
+    listed: list[tuple[UUID, str | None, LedgerFlaw]] = field(default_factory=list)
+
+    def add(self, job_id: UUID, job: str | None, flaw: LedgerFlaw) -> None:
+        self.total += 1
+        if self.total <= LISTED:
+            self.listed.append((job_id, job, flaw))
+
+
+class _LedgerPage:
+    """The ledgers of all jobs, one open at a time, in the order of the jobs."""
+
+    def __init__(self, look: VerifySnapshot) -> None:
+        self._look = look
+        self._tzdata = tzdata_version()
+        self._glance = QuickLedgerCheck(look.history_from)
+        self._versions = _grouped(look.pages("verify_versions"))
+        self._next: tuple[UUID, list[Record]] | None = None
+        self._is_started = False
+        self._job_id: UUID | None = None
+        self._ledger: JobLedger | None = None
+        self._jobs = 0
+        self._checked = 0
+        self._not_checkable = dict.fromkeys(Promise, 0)
+        self._flaws = {promise: _LedgerFlaws() for promise in Promise}
+
+    async def enter(self, job_id: UUID, runs: Sequence[LedgerEntry], *, is_all: bool) -> None:
+        """Take the next records of a job into account; *is_all* if there are no others of it behind them."""
+        if self._ledger is None or job_id != self._job_id:
+            await self._pass_by(job_id)
+            versions = await self._take(job_id)
+            if is_all and self._is_plain(versions, runs):
+                return
+            self._open(job_id, versions)
+        assert self._ledger is not None
+        for run in runs:
+            self._ledger.enter(run)
+
+    async def close(self) -> list[PromiseCheck]:
+        """Close the last ledger, and those of the jobs behind it, which have no records; returns what all of them found."""
+        await self._pass_by(None)
+        self._close_ledger()
+        return [await self._check(promise) for promise in Promise]
+
+    async def _pass_by(self, until: UUID | None) -> None:
+        if not self._is_started:
+            self._is_started = True
+            await self._turn()
+        while self._next is not None and (until is None or self._next[0] < until):
+            job_id, versions = self._next
+            if not self._is_plain(versions, ()):
+                self._open(job_id, versions)
+            await self._turn()
+
+    async def _take(self, job_id: UUID) -> list[Record]:
+        """The versions of a job, if there are any."""
+        if self._next is None or self._next[0] != job_id:
+            return []
+        versions = self._next[1]
+        await self._turn()
+        return versions
+
+    def _is_plain(self, versions: Sequence[Record], runs: Sequence[LedgerEntry]) -> bool:
+        """Whether a job is plainly in order; if so, it is done with."""
+        if len(versions) != 1 or not _stands(versions[0], runs):
+            return False
+        if not self._glance.sees_order(_span(versions[0]), runs, versions[0]["pending_for"]):
+            return False
+        self._jobs += 1
+        self._checked += sum(run.number or 0 for run in runs)
+        return True
+
+    async def _turn(self) -> None:
+        self._next = await anext(self._versions, None)
+
+    def _open(self, job_id: UUID, versions: Sequence[Record]) -> None:
+        self._close_ledger()
+        self._job_id = job_id
+        name = versions[-1]["name"] if versions else None
+        outlook = _outlook(versions, self._look.history_from, self._tzdata)
+
+        def report(flaw: LedgerFlaw) -> None:
+            self._flaws[flaw.promise].add(job_id, name, flaw)
+
+        self._ledger = JobLedger([_span(row) for row in versions], outlook, report)
+
+    def _close_ledger(self) -> None:
+        ledger = self._ledger
+        if ledger is None:
+            return
+        ledger.close()
+        self._ledger = None
+        self._jobs += 1
+        self._checked += ledger.checked
+        for promise, number in ledger.not_checkable.items():
+            self._not_checkable[promise] += number
+
+    async def _check(self, promise: Promise) -> PromiseCheck:
+        code, (title, unit) = promise.value, _TITLES[promise]
+        number = {Promise.WATERMARK: self._jobs, Promise.BOUNDED: 0}.get(promise, self._checked)
+        check = PromiseCheck(
+            code=code, title=title, unit=unit, checked=number, not_checkable=self._not_checkable[promise]
+        )
+        flaws = self._flaws[promise]
+        check.total_violations = flaws.total
+        names = await self._look.records_at([(job_id, flaw.at) for job_id, _, flaw in flaws.listed if flaw.has_record])
+        for job_id, job, flaw in flaws.listed:
+            columns = {"job": job, "job_id": job_id, "version": flaw.version, "at": flaw.at}
+            records = ", ".join(names.get((job_id, flaw.at), ())) if flaw.has_record else ""
+            check.violations.append(violation_from({"why": flaw.why, **columns, "records": records or None}))
+        return check
+
+
+_TITLES = {
+    Promise.RECORDED_ONCE: ("Every occurrence is recorded exactly once", "occurrences"),
+    Promise.NO_PHANTOM: ("Every record is one its version named", "occurrences"),
+    Promise.WATERMARK: ("Watermarks stand where the records end", "jobs"),
+    Promise.BOUNDED: ("Tries are bounded", "executions"),
+}
+
+
+async def _grouped(pages: AsyncIterator[list[Record]]) -> AsyncIterator[tuple[UUID, list[Record]]]:
+    """The versions of each job together, across the borders of pages."""
+    job_id: UUID | None = None
+    versions: list[Record] = []
+    async for page in pages:
+        for row in page:
+            if row["job_id"] != job_id:
+                if job_id is not None:
+                    yield job_id, versions
+                job_id, versions = row["job_id"], []
+            versions.append(row)
+    if job_id is not None:
+        yield job_id, versions
+
+
+def _stands(version: Record, runs: Sequence[LedgerEntry]) -> bool:
+    """Whether the watermark of a recurring job has reached its last record, and its version's beginning."""
+    if version["pending_for"] is None or version["kind"] not in ("every", "cron"):
+        return True
+    watermark = version["pending_watermark"]
+    return watermark is not None and watermark >= max([version["effective_from"], *(run.last for run in runs[-1:])])
+
+
+def _span(row: Record) -> VersionPeriod:
+    return VersionPeriod(
+        version=row["version"],
+        rule=rule_from(row),
+        after=row["effective_from"],
+        until=row["effective_until"],
+        max_executions=row["max_executions"],
+        tzdata=row["tzdata"],
+    )
+
+
+def _outlook(versions: Sequence[Record], history_from: datetime | None, tzdata: str) -> LedgerBounds:
+    if not versions:
+        return LedgerBounds(history_from=history_from, tzdata=tzdata)
+    row = versions[-1]
+    pending = None
+    if row["pending_for"] is not None:
+        pending = PendingOccurrence(
+            scheduled_for=row["pending_for"], tzdata=row["pending_tzdata"], watermark=row["pending_watermark"]
+        )
+    return LedgerBounds(
+        pending=pending,
+        is_deleted=row["job_deleted_at"] is not None,
+        paused_from=row["job_paused_from"],
+        history_from=history_from,
+        tzdata=tzdata,
+    )
+
+
+# Whether the promises hold: the whole history of a database, read in one snapshot.
+#
+# Most promises are one statement each (`sql/verify.sql`) that returns the rows which break it. The ledger is not: see `ledger.py`.
+#
+# A snapshot holds back the vacuum of a live system, so nothing is waited for while it is open. What only looks stuck (a
+# node buried this very moment, a place just freed) is looked at once more after a few seconds, in a snapshot of its own;
+# what is still there is stuck. If nobody is alive to act, that is no broken promise but a warning.
+
+RECHECK_AFTER = timedelta(seconds=5)
+
+_QUERIES = (
+    PromiseQuery("rooms", "An execution is in one room", "executions", "verify_rooms", (*UNFINISHED, "finished")),
+    PromiseQuery("S4", "Fences strictly increase", "attempts", "verify_fences", ("attempts", "running")),
+    PromiseQuery("S5", "A claim has one outcome", "outcomes", "verify_outcomes", ("attempts", "started")),
+    PromiseQuery("ends", "What has ended agrees with its end", "outcomes", "verify_ends", ("attempts", "finished")),
+    PromiseQuery("S6", "Nothing starts early", "starts", "verify_never_early", ("attempts", "started")),
+    PromiseQuery("S7", "Tries are bounded", "executions", "verify_budgets", (*UNFINISHED, "finished")),
+    PromiseQuery("S8", "Nothing vanishes", "one-offs and unfinished", "verify_conservation", ("one_offs", *UNFINISHED)),
+    PromiseQuery("S9", "Limits are kept", "limits", "verify_limits", ("limits",)),
+    PromiseQuery("overlap", "Runs of a job do not overlap", "runs", "verify_overlap", ("started_by_schedule",)),
+    PromiseQuery("keys", "A key has one unfinished execution", "keys", "verify_keys", ("keys",)),
+    PromiseQuery("due", "What is pending agrees with its job", "pending rows", "verify_due", ("pending",)),
+    PromiseQuery("waiting", "What waits or runs agrees with its job", "unfinished", "verify_waiting", UNFINISHED),
 )
 _ORDER = (
     "S1",
@@ -54,26 +279,28 @@ _ORDER = (
 )
 
 
-async def verify(database: Database, now: datetime | None = None, *, second_look: timedelta = SECOND_LOOK) -> Report:
+async def verify(
+    database: Database, now: datetime | None = None, *, second_look: timedelta = RECHECK_AFTER
+) -> VerifyReport:
     """Check every promise over the whole history that is kept; changes nothing, and may run on a live system.
 
     *now* is for tests: without it the database's clock decides. What looks stuck is believed to be after a *second_look*.
     """
     async with snapshot(database, now) as look:
         ledger = await check_ledger(look)
-        others = [await look.run(question) for question in _QUESTIONS]
+        others = [await look.run(question) for question in _QUERIES]
         suspects = await look.suspects()
     if second_look and any(look.can_be_acted_upon(suspect) for suspect in suspects):
         await database.env.clock.sleep(second_look.total_seconds())
         async with snapshot(database, now) as again:
             remaining = {_identity(suspect) for suspect in await again.suspects()}
         suspects = [suspect for suspect in suspects if _identity(suspect) in remaining]
-    return Report(look.now, _in_order([*ledger, *others, look.stuck(suspects)]))
+    return VerifyReport(look.now, _in_order([*ledger, *others, look.stuck(suspects)]))
 
 
-def _in_order(checks: Sequence[Check]) -> list[Check]:
+def _in_order(checks: Sequence[PromiseCheck]) -> list[PromiseCheck]:
     """The checks as they are shown; the ledger and a statement may both have found something about one promise."""
-    merged: dict[str, Check] = {}
+    merged: dict[str, PromiseCheck] = {}
     for check in checks:
         if check.code in merged:
             merged[check.code].absorb(check)

@@ -1,0 +1,323 @@
+"""How jobs and executions are read from requests and shown in responses, with their expansions, and waiting for an execution."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+from uuid import UUID
+
+import orjson
+from fastapi import Depends, Query
+from starlette.responses import Response
+
+from timeball.api.context import ApiContext
+from timeball.api.models.executions import ExecutionFull, ExecutionOut
+from timeball.api.models.jobs import JobBody, JobOut
+from timeball.api.responses import (
+    Document,
+    FieldSelection,
+    field_selection,
+    in_thread_if_large,
+    json_response,
+    page_document,
+)
+from timeball.application.commands.requests import JobRequest
+from timeball.application.queries.lookup import Queries
+from timeball.application.queries.views import ExecutionView, FireTime, JobView
+from timeball.domain.execution import Attempt, Execution, ExecutionState
+from timeball.domain.job import Job, JobSpec, redefine_job, spec_of
+from timeball.domain.search import PageRequest, ResultPage
+from timeball.domain.values.ids import ExecutionId, format_execution_id, format_id, format_job_id
+from timeball.domain.values.redaction import redact, redact_in_list, refuse_redacted
+from timeball.domain.values.wording import parse_duration
+from timeball.errors import InvalidInput, quote_text
+
+
+def given_fields(body: JobBody) -> dict[str, Any]:
+    """The fields that were given, as the domain takes them."""
+    fields = body.model_dump(exclude_unset=True, exclude={"unchecked"})
+    if "tags" in fields:
+        fields["tags"] = tuple(fields["tags"])
+    if "payload" in fields:
+        refuse_redacted(fields["payload"])
+    return fields
+
+
+def job_request(body: JobBody) -> JobRequest:
+    """The wish that a posted job is, and which of its fields were given."""
+    fields = given_fields(body)
+    return JobRequest(JobSpec(**fields), fields.keys(), body.unchecked)
+
+
+def copy_spec(job: Job, overrides: dict[str, Any], now: datetime) -> JobSpec:
+    """The wish for a copy of a job; a named one is called `<name>-copy`, unless another name is given."""
+    # The number of shards does not matter: only the checked fields are used.
+    changed = redefine_job(job, overrides, now, 1)
+    name = changed.name if "name" in overrides or changed.name is None else f"{changed.name}-copy"
+    # Two jobs under one unique key would be one.
+    unique_key = changed.unique_key if "unique_key" in overrides else None
+    return replace(spec_of(changed), name=name, unique_key=unique_key, payload=orjson.loads(changed.payload))
+
+
+_SPEC_FIELDS = tuple(field.name for field in fields(JobSpec))
+
+
+def job_document(view: JobView, *, in_list: bool = False, with_payload: bool = True) -> Document:
+    """A job with how it stands; secrets hidden. A list leaves large payloads out."""
+    job, standing = view.job, view.standing
+    spec = spec_of(job)
+    wish = {name: getattr(spec, name) for name in _SPEC_FIELDS}
+    last = None
+    if standing.last_id is not None:
+        last = {
+            "id": format_execution_id(standing.last_id),
+            "state": standing.last_state,
+            "finished_at": standing.last_finished_at,
+        }
+    # The order is for people who read it with curl: what it is, what was wished for, how it stands.
+    return (
+        {"id": format_job_id(job.id)}
+        | wish
+        | {
+            "payload": _payload(job.payload, in_list=in_list) if with_payload else None,
+            "tags": list(job.tags),
+            "kind": job.kind,
+            "status": view.status,
+            "next_run_at": standing.next_run_at,
+            "last_execution": last,
+            "paused_at": job.paused_at,
+            "paused_until": job.paused_until,
+            "pause_reason": job.pause_reason,
+            "version": job.version,
+            "declared_by": job.declared_by,
+            "created_by": job.created_by,
+            "created_at": job.created_at,
+            "updated_at": job.updated_at,
+        }
+    )
+
+
+def _payload(text: str, *, in_list: bool) -> Any:
+    return redact_in_list(text) if in_list else redact(orjson.loads(text))
+
+
+def execution_document(execution: Execution) -> Document:
+    """An execution as lists show it."""
+    return {
+        "id": format_execution_id(execution.id),
+        "job_id": format_job_id(execution.job_id),
+        "state": execution.state,
+        "origin": execution.origin,
+        "job_version": execution.version,
+        "handler": execution.handler,
+        "queue": execution.queue,
+        "priority": execution.priority,
+        "scheduled_for": execution.scheduled_for,
+        "run_at": execution.run_at,
+        "queued_at": execution.queued_at,
+        "started_at": execution.started_at,
+        "finished_at": execution.finished_at,
+        "lateness_ms": _milliseconds(execution.scheduled_for, execution.started_at),
+        "duration_ms": _milliseconds(execution.started_at, execution.finished_at),
+        "attempts": execution.attempts,
+        "lost": execution.lost,
+        "worker": show_worker(execution.worker),
+        "error_type": execution.error_type,
+        "error": execution.error,
+        "reason": execution.reason,
+        "retry_of": None if execution.retry_of is None else format_execution_id(execution.retry_of),
+        "created_by": execution.created_by,
+    }
+
+
+def full_execution_document(view: ExecutionView) -> Document:
+    """An execution with all that is known of it; secrets hidden."""
+    return execution_document(view.execution) | {
+        "payload": redact(orjson.loads(view.payload)),
+        "result": redact(view.execution.result),
+        "fingerprint": view.fingerprint,
+        "stop_requested": view.stop,
+        "attempt_list": [attempt_document(attempt) for attempt in view.attempts],
+        "timeline": _timeline(view),
+    }
+
+
+def attempt_document(attempt: Attempt) -> Document:
+    """One unsuccessful try."""
+    error = attempt.error
+    return {
+        "number": attempt.number,
+        "worker": show_worker(attempt.worker),
+        "started_at": attempt.started_at,
+        "finished_at": attempt.finished_at,
+        "outcome": attempt.outcome,
+        "error_type": error and error.type,
+        "error": error and error.message,
+        "traceback": error and error.traceback,
+        "top_frame": error and error.top_frame,
+        "fingerprint": error and error.fingerprint,
+    }
+
+
+def _timeline(view: ExecutionView) -> list[Document]:
+    execution = view.execution
+    points: list[tuple[datetime | None, str]] = [
+        (execution.scheduled_for, "scheduled"),
+        (execution.queued_at, "queued"),
+        (execution.started_at, "started"),
+        (execution.finished_at, execution.state.value),
+    ]
+    for attempt in view.attempts:
+        points.append((attempt.started_at, f"attempt {attempt.number} started"))
+        points.append((attempt.finished_at, f"attempt {attempt.number} {attempt.outcome}"))
+    known = [(at, what) for at, what in points if at is not None]
+    return [{"at": at, "what": what} for at, what in sorted(known)]
+
+
+def fire_time_document(time: FireTime) -> Document:
+    """An instant of a schedule."""
+    note = time.occurrence.note
+    return {
+        "at": time.occurrence.at,
+        "local": time.local.isoformat(),
+        "is_due": time.occurrence.is_due,
+        "note": None if note is None else note.kind,
+    }
+
+
+def show_worker(incarnation: UUID | None) -> str | None:
+    """A worker's id as people see it."""
+    return None if incarnation is None else format_id("wrk", incarnation)
+
+
+def _milliseconds(start: datetime | None, end: datetime | None) -> float | None:
+    return None if start is None or end is None else (end - start) / timedelta(milliseconds=1)
+
+
+# More than a thing usually tells: its job, its attempts, its next times.
+
+_NEXT_COUNT = 5
+
+JobSelection = Annotated[FieldSelection, Depends(field_selection(JobOut, ("next",)))]
+ExecutionSelection = Annotated[FieldSelection, Depends(field_selection(ExecutionOut, ("job", "attempts")))]
+FullExecutionSelection = Annotated[FieldSelection, Depends(field_selection(ExecutionFull, ("job", "attempts")))]
+
+
+async def selected_job(view: JobView, selection: FieldSelection, queries: Queries) -> Document:
+    """A job in the shape that was asked for."""
+    return await in_thread_if_large(
+        lambda: selection.fit(_expanded_job(view, selection, queries)), len(view.job.payload)
+    )
+
+
+async def jobs_page(
+    page: ResultPage[JobView], request: PageRequest, selection: FieldSelection, queries: Queries
+) -> Document:
+    """A page of jobs in the shape that was asked for; large payloads are left out."""
+
+    def show(view: JobView) -> Document:
+        return _expanded_job(view, selection, queries, in_list=True)
+
+    shown = selection.shows("payload")
+    characters = sum(len(view.job.payload) for view in page.items) if shown else 0
+    # Next times are as much work as some thousand characters.
+    characters += len(page.items) * _NEXT_COUNT * 1_000 if "next" in selection.expand else 0
+    return await in_thread_if_large(lambda: selection.fit_page(page_document(page, request, show)), characters)
+
+
+def _expanded_job(view: JobView, selection: FieldSelection, queries: Queries, *, in_list: bool = False) -> Document:
+    """A job, with its next times if they were asked for."""
+    document = job_document(view, in_list=in_list, with_payload=selection.shows("payload"))
+    if "next" not in selection.expand:
+        return document
+    job = view.job
+    times = [] if job.is_paused else queries.next_times(job.rule, job.timezone, queries.now(), _NEXT_COUNT)
+    return document | {"next": [fire_time_document(time) for time in times]}
+
+
+async def executions_page(
+    page: ResultPage[Execution], request: PageRequest, selection: FieldSelection, queries: Queries
+) -> Document:
+    """A page of executions in the shape that was asked for."""
+    more = await expansions(page.items, selection, queries, in_list=True)
+    document = page_document(page, request, lambda execution: execution_document(execution) | more[execution.id])
+    return selection.fit_page(document)
+
+
+async def expansions(
+    executions: Sequence[Execution], selection: FieldSelection, queries: Queries, *, in_list: bool = False
+) -> dict[ExecutionId, Document]:
+    """What was asked for besides each execution: one statement for all of them."""
+    more: dict[ExecutionId, Document] = {execution.id: {} for execution in executions}
+    if "job" in selection.expand:
+        jobs = await queries.jobs_of(executions)
+        documents = await in_thread_if_large(
+            lambda: {id_: job_document(view, in_list=in_list) for id_, view in jobs.items()},
+            sum(len(view.job.payload) for view in jobs.values()),
+        )
+        for execution in executions:
+            more[execution.id]["job"] = documents.get(execution.job_id)
+    if "attempts" in selection.expand:
+        attempts = await queries.attempts_of(executions)
+        for execution in executions:
+            more[execution.id]["attempts"] = attempt_documents(execution, attempts[execution.id])
+    return more
+
+
+def attempt_documents(execution: Execution, attempts: Sequence[Attempt]) -> list[Document]:
+    """Every try: those that failed are kept one by one, the one that runs or succeeded is the execution itself."""
+    failed = [attempt_document(attempt) for attempt in attempts]
+    if execution.started_at is None or execution.state not in (ExecutionState.RUNNING, ExecutionState.SUCCEEDED):
+        return failed
+    error = dict.fromkeys(("error_type", "error", "traceback", "top_frame", "fingerprint"))
+    last = {
+        "number": execution.attempts,
+        "worker": show_worker(execution.worker),
+        "started_at": execution.started_at,
+        "finished_at": execution.finished_at,
+        "outcome": execution.state,
+    }
+    return [*failed, last | error]
+
+
+# Waiting for an execution to end, within a request.
+
+MAX_WAIT = timedelta(seconds=60)
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
+
+
+def _wait(
+    wait: Annotated[
+        str | None, Query(max_length=20, description="How long to wait for the end, such as `30s`; at most 60 seconds.")
+    ] = None,
+) -> timedelta:
+    """How long the caller is ready to wait; read before anything is done."""
+    span = timedelta(0) if wait is None else parse_duration(wait, "wait")
+    if span > MAX_WAIT:
+        raise InvalidInput(f"wait is {quote_text(wait or '')}, expected at most 60s", field="wait")
+    return span
+
+
+WaitParam = Annotated[timedelta, Depends(_wait)]
+
+
+async def wait_for_execution(context: ApiContext, execution_id: ExecutionId, wait: timedelta) -> Response:
+    """An execution: as it ended (200), or as it is when the wait is over (202), which the end of this process brings about too."""
+    loop = asyncio.get_running_loop()
+    deadline, pause = loop.time() + wait.total_seconds(), _FIRST_PAUSE
+    while loop.time() < deadline and not context.live.is_closed:
+        if (await context.queries.find_execution(str(execution_id))).state.is_final:
+            return await execution_response(context, execution_id, 200)
+        await asyncio.sleep(min(pause, max(deadline - loop.time(), 0)))
+        pause = min(pause * 1.5, _LONGEST_PAUSE)
+    return await execution_response(context, execution_id, 202)
+
+
+async def execution_response(context: ApiContext, execution_id: ExecutionId, status: int) -> Response:
+    """An execution in full, as an answer."""
+    view = await context.queries.view_execution(str(execution_id))
+    headers = {"Location": f"/api/v1/executions/{format_execution_id(execution_id)}"} if status == 202 else None
+    return json_response(full_execution_document(view), status, headers)

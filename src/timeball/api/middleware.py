@@ -1,0 +1,420 @@
+"""What happens to every request before its route: identity, limits, body checks and Idempotency-Key."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from hashlib import sha256
+from itertools import accumulate
+from typing import Any
+from uuid import UUID
+
+import orjson
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from timeball.api.auth import Authenticator, Caller, admit
+from timeball.api.context import IdempotencyRecords, RecordedResponse, RouteRequirements
+from timeball.api.errors import HttpProblem, problem_for
+from timeball.api.limits import FailedKeyLimiter
+from timeball.config.settings import ApiSettings
+from timeball.domain.values.ids import IdempotentRequest, format_id
+from timeball.errors import StoreUnavailable, TimeballError
+
+PREFIX = "/api/v1"
+
+
+# The front door: what is done to every request before a route sees it.
+#
+# A request gets an id; its sender is identified, and must have the role that the route needs before the first byte of the body
+# is read; the body is read whole, within limits of size, depth and number of values, and must be JSON; a POST under an
+# Idempotency-Key is answered once.
+
+_MEGABYTE = 1024**2
+
+
+# The payload may be a hundred levels deep, and stands a few levels deep itself.
+MAX_DEPTH = 110
+_BULK_PATH = "/api/v1/jobs/bulk"
+
+
+# POSTs that change nothing: every one that a viewer may send, and the check of payloads.
+READ_ONLY_POSTS = frozenset({"/api/v1/schedules/preview", "/api/v1/schedules/suggest", "/api/v1/handlers/check"})
+
+
+# Whether a process lives must not depend on whether its database does.
+_PUBLIC_PATHS = frozenset({"/api/v1/health/live", "/api/v1/health/ready", "/docs", "/openapi.json"})
+
+
+# Under this name a front of the same process, which has identified the caller itself, says who it is; no request can.
+TRUSTED_CALLER = "timeball.caller"
+_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+
+
+# An opening bracket as the number 1, a closing one as -1.
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+
+
+# Reading a larger body takes some milliseconds, during which others are to be answered.
+_LARGE_BODY = 64 * 1024
+
+_SECURITY_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class ApiMiddleware:
+    """The outermost part of the API, as ASGI middleware."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        authenticator: Authenticator,
+        memory: IdempotencyRecords,
+        key_limiter: FailedKeyLimiter,
+        settings: ApiSettings,
+        new_id: Callable[[], UUID],
+        needs: RouteRequirements,
+    ) -> None:
+        self._app = app
+        self._authenticator = authenticator
+        self._memory = memory
+        self._key_limiter = key_limiter
+        self._limits = key_limiter.limits
+        self._settings = settings
+        self._new_id = new_id
+        self._needs = needs
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        state = scope.setdefault("state", {})
+        state["request_id"] = request_id = self._request_id(headers)
+        state["caller"] = None
+
+        async def send_marked(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                marked = MutableHeaders(scope=message)
+                marked["X-Request-Id"] = request_id
+                for name, value in _SECURITY_HEADERS.items():
+                    marked.setdefault(name, value)
+                if message["status"] == 405:
+                    marked["Allow"] = ", ".join(self._needs.methods_at(_own_path(scope)))
+            await send(message)
+
+        try:
+            await self._admit(scope, headers, receive, send_marked)
+        except (HttpProblem, TimeballError) as error:
+            await problem_for(error, Request(scope))(scope, receive, send_marked)
+
+    def _request_id(self, headers: Headers) -> str:
+        given = headers.get("x-request-id", "")
+        return given if _REQUEST_ID.fullmatch(given) else format_id("req", self._new_id())
+
+    async def _admit(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
+        is_for_all = _own_path(scope) in _PUBLIC_PATHS
+        trusted: Caller | None = scope.get(TRUSTED_CALLER)
+        caller = trusted if trusted is not None or is_for_all else await self._identify(scope)
+        scope["state"]["caller"] = caller
+        scope["state"]["is_still_allowed"] = partial(self._is_still_allowed, scope, caller)
+        if is_for_all:
+            await self._answer(scope, headers, receive, send, None)
+            return
+        name = client_address(scope) if caller is None else caller.name
+        self._limits.begin(name)
+        try:
+            await self._answer(scope, headers, receive, send, caller)
+        finally:
+            self._limits.end(name)
+
+    async def _is_still_allowed(self, scope: Scope, caller: Caller | None) -> bool:
+        """Whether a caller that was identified before would be identified now; for answers that take long."""
+        if TRUSTED_CALLER in scope:
+            return True
+        try:
+            known = await self._authenticator.identify(scope)
+        except HttpProblem:
+            return False
+        return known is not None and caller is not None and known.name == caller.name
+
+    async def _identify(self, scope: Scope) -> Caller | None:
+        place = client_address(scope)
+        try:
+            caller = await self._authenticator.identify(scope)
+            return None if caller is None else replace(caller, place=caller.place or place)
+        except HttpProblem:
+            await self._key_limiter.refused(place, place)
+            self._key_limiter.limit(place)
+            raise
+
+    async def _answer(
+        self, scope: Scope, headers: Headers, receive: Receive, send: Send, caller: Caller | None
+    ) -> None:
+        method = scope["method"]
+        if method not in _WITH_BODY:
+            await self._app(scope, receive, send)
+            return
+        need = self._needs.find(method, _own_path(scope))
+        if need is None:
+            # No route reads this body: the answer is 404 or 405.
+            await self._app(scope, _BufferedBody(b"", receive).receive, send)
+            return
+        if need.role is not None:
+            admit(caller, need.role, f"{method} {scope['path'][:200]}")
+        if _has_body(headers):
+            _check_media_type(headers)
+        body = await self._read_body(_own_path(scope), headers, receive)
+        self._limits.count_bytes(client_address(scope) if caller is None else caller.name, len(body))
+        # Whoever reads the body by hand finds it read already.
+        scope["state"]["document"] = await self._parse(body, is_bulk=_own_path(scope) == _BULK_PATH) if body else None
+        replayed = _BufferedBody(body, receive)
+        key = headers.get(IDEMPOTENCY_HEADER)
+        if method != "POST" or key is None or caller is None or _is_read_only_post(scope):
+            await self._app(scope, replayed.receive, send)
+            return
+        await answer_once(self._memory, self._app, scope, replayed.receive, send, caller=caller, key=key, body=body)
+
+    async def _read_body(self, path: str, headers: Headers, receive: Receive) -> bytes:
+        settings = self._settings
+        is_bulk = path == _BULK_PATH
+        megabytes = settings.largest_bulk_megabytes if is_bulk else settings.largest_body_megabytes
+        return await _read_body(headers, receive, int(megabytes * _MEGABYTE))
+
+    async def _parse(self, body: bytes, *, is_bulk: bool) -> Any:
+        most = self._settings.largest_bulk_values if is_bulk else self._settings.largest_body_values
+        parse = partial(_parsed, body, most_values=most, is_bulk=is_bulk)
+        return parse() if len(body) < _LARGE_BODY else await asyncio.to_thread(parse)
+
+
+def _is_read_only_post(scope: Scope) -> bool:
+    """Whether a POST changes nothing: its answer need not be remembered, for asking again does no harm."""
+    document = scope["state"]["document"]
+    is_dry_run = isinstance(document, dict) and document.get("dry_run") is True
+    return is_dry_run or _own_path(scope) in READ_ONLY_POSTS
+
+
+def client_address(scope: Scope) -> str:
+    """From where a request came: the address of whoever opened the connection."""
+    client = scope.get("client")
+    return "http" if client is None else f"http {client[0]}"
+
+
+def _own_path(scope: Scope) -> str:
+    """The path behind the prefix under which this app is mounted."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))
+
+
+def _has_body(headers: Headers) -> bool:
+    return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers or "content-type" in headers
+
+
+def _check_media_type(headers: Headers) -> None:
+    media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "application/json":
+        raise HttpProblem(
+            415,
+            "unsupported_media_type",
+            f"Content-Type is {media_type[:100]!r}, expected application/json",
+            hint="add the header Content-Type: application/json",
+        )
+
+
+async def _read_body(headers: Headers, receive: Receive, most: int) -> bytes:
+    declared = headers.get("content-length", "0")
+    if declared.isdecimal() and int(declared) > most:
+        raise _too_large(most)
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise HttpProblem(400, "disconnected", "the request ended before its body did")
+        body += message.get("body", b"")
+        if len(body) > most:
+            raise _too_large(most)
+        if not message.get("more_body", False):
+            break
+    return bytes(body)
+
+
+def _too_large(most: int) -> HttpProblem:
+    return HttpProblem(
+        413,
+        "body_too_large",
+        f"the body has more than {most} bytes",
+        hint="send less at once",
+        headers={"Connection": "close"},
+    )
+
+
+def _parsed(body: bytes, *, most_values: int, is_bulk: bool) -> Any:
+    """The body as JSON, if it is any, has at most *most_values*, and is not nested so deeply that to walk through it would fail.
+
+    In bulk the depth takes longer than all the rest; there the parser's own limit must do, and each payload is looked at.
+    """
+    if _has_more_values(body, most_values):
+        raise HttpProblem(
+            413,
+            "too_many_values",
+            f"the body has more than {most_values} values (objects, lists, texts, numbers), expected at most that many",
+            hint="send less at once",
+        )
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        if "depth limit" in str(error):
+            raise _too_deep() from None
+        raise HttpProblem(
+            400, "invalid_json", f"the body is not JSON: {error}", hint="JSON in UTF-8 is expected"
+        ) from None
+    if not is_bulk and body.count(b"[") + body.count(b"{") > MAX_DEPTH and _is_too_deep(body):
+        raise _too_deep()
+    return document
+
+
+def _has_more_values(body: bytes, most: int) -> bool:
+    """Whether a body has more values than that, told by what stands between them, before anything is made of it."""
+    if _separators(body) < most:
+        return False
+    # Texts may be full of commas; only now, because looking for texts takes longer than the parser does.
+    number, end = 1, 0
+    for text in _STRING.finditer(body):
+        number += _separators(body[end : text.start()])
+        end = text.end()
+        if number > most:
+            return True
+    return number + _separators(body[end:]) > most
+
+
+def _separators(body: bytes) -> int:
+    return body.count(b",") + body.count(b"[") + body.count(b"{")
+
+
+def _is_too_deep(body: bytes) -> bool:
+    brackets = _STRING.sub(b"", body).translate(_STEPS, _NO_BRACKETS)
+    return max(accumulate(memoryview(brackets).cast("b")), default=0) > MAX_DEPTH
+
+
+def _too_deep() -> HttpProblem:
+    return HttpProblem(400, "too_deep", f"the body is nested more than {MAX_DEPTH} levels deep")
+
+
+class _BufferedBody:
+    """A body that was read already, for whoever reads it next."""
+
+    def __init__(self, body: bytes, receive: Receive) -> None:
+        self._body: bytes | None = body
+        self._receive = receive
+
+    async def receive(self) -> Message:
+        if self._body is None:
+            return await self._receive()
+        body, self._body = self._body, None
+        return {"type": "http.request", "body": body, "more_body": False}
+
+
+# Idempotency-Key: a POST that is sent again gets the first answer again, and does nothing.
+
+IDEMPOTENCY_HEADER = "idempotency-key"
+_MAX_KEY_LENGTH = 200
+_log = logging.getLogger("timeball.api")
+_KEPT_HEADERS = ("content-type", "location", "etag")
+
+
+async def answer_once(
+    memory: IdempotencyRecords,
+    app: ASGIApp,
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+    *,
+    caller: Caller,
+    key: str,
+    body: bytes,
+) -> None:
+    """Let the app answer, unless it has answered this very request before."""
+    if not 1 <= len(key) <= _MAX_KEY_LENGTH or not key.isascii() or not key.isprintable():
+        raise HttpProblem(
+            422, "invalid_idempotency_key", f"Idempotency-Key is not 1 to {_MAX_KEY_LENGTH} printable characters"
+        )
+    request_hash = sha256(b"\0".join((scope["path"].encode(), scope["query_string"], body))).digest()
+    known = await memory.begin(caller.name, key, request_hash)
+    if not isinstance(known, IdempotentRequest):
+        await _replay(known, request_hash, send)
+        return
+    scope["state"]["caller"] = replace(caller, deed=known)
+    recorder = _ResponseRecorder(send)
+    try:
+        await app(scope, receive, recorder.send)
+    except Exception:
+        await memory.leave_open(caller.name, key)
+        raise
+    # A request that is cut off may have been done: its key stays in flight, and sending it again does not do it twice.
+    try:
+        if 200 <= recorder.status < 300:
+            await memory.finish(caller.name, key, recorder.status, recorder.headers, bytes(recorder.body))
+        elif recorder.status < 500:
+            # Refused, so nothing was done, and the key may be used again.
+            await memory.forget(caller.name, key)
+        else:
+            # Nobody knows. It may be sent again at once, and what was made is found by its ids.
+            await memory.leave_open(caller.name, key)
+    except StoreUnavailable:
+        # The caller has the answer already. Until its patience ends, the memory takes the request for one in flight.
+        _log.warning("the answer to a request could not be kept: %s", scope["path"])
+
+
+async def _replay(known: RecordedResponse, request_hash: bytes, send: Send) -> None:
+    if known.request_hash != request_hash:
+        raise HttpProblem(
+            422,
+            "idempotency_key_reused",
+            "this Idempotency-Key was used for another request",
+            hint="use a new key for a new request",
+        )
+    if known.status is None:
+        raise HttpProblem(
+            409,
+            "request_in_flight",
+            "the first request with this Idempotency-Key is still being answered",
+            hint="wait a moment and send it again",
+            headers={"Retry-After": "1"},
+        )
+    headers = [(name.encode(), value.encode("latin-1")) for name, value in known.headers.items()]
+    headers += [(b"idempotent-replayed", b"true"), (b"content-length", str(len(known.body)).encode())]
+    await send({"type": "http.response.start", "status": known.status, "headers": headers})
+    await send({"type": "http.response.body", "body": known.body})
+
+
+class _ResponseRecorder:
+    """Passes an answer on, and keeps it."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.status = 500
+        self.headers: dict[str, str] = {}
+        self.body = bytearray()
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            pairs = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in message["headers"])
+            self.headers = {name: value for name, value in pairs if name in _KEPT_HEADERS}
+        elif message["type"] == "http.response.body":
+            self.body += message.get("body", b"")
+        await self._send(message)

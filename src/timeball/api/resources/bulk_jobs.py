@@ -1,0 +1,464 @@
+"""Many jobs in one request: create them, apply one action to them, or sync them with a declaration."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.responses import Response
+
+from timeball.api.auth import Caller, CurrentCaller, Role
+from timeball.api.context import (
+    EXECUTION_ID,
+    INSTANT_EXAMPLE,
+    JOB_ID,
+    NEW_JOB_EXAMPLE,
+    ApiContext,
+    Context,
+    route_options,
+)
+from timeball.api.documents import job_request
+from timeball.api.errors import MAX_ERRORS, HttpProblem
+from timeball.api.models.executions import BulkCreated, BulkJobsIn, BulkOut, JobBulkIn
+from timeball.api.models.jobs import JobIn, SyncIn, SyncOut
+from timeball.api.params import IdempotencyKey, check_payload_search, job_filter
+from timeball.api.resources.operations import (
+    accepted_operation,
+    bulk_options,
+    bulk_summary,
+    check_expected_count,
+    item_document,
+    matching_job_ids,
+    run_bulk,
+    run_each,
+)
+from timeball.api.responses import Document, json_response
+from timeball.application.commands.requests import Actor, JobRequest
+from timeball.domain.bulk_operation import OperationAction, OperationSubject
+from timeball.domain.job import Job, JobSpec
+from timeball.domain.job_changes import SyncAction, SyncedJob
+from timeball.domain.values.ids import IdempotentRequest, JobId, format_execution_id, format_job_id
+from timeball.domain.values.redaction import REDACTED, redact, refuse_redacted
+from timeball.domain.values.text import to_json
+from timeball.errors import Conflict, InvalidInput, NotAllowed, NotFound, quote_text
+
+# Many jobs in one call.
+
+router = APIRouter(prefix="/jobs/bulk", tags=["jobs"])
+
+_MAX_JOBS = 10_000
+_READ_BATCH = 100
+_ABSENT = object()
+
+
+# With one of these a job is more than a payload in a queue, and cannot be written in bulk.
+_SINGLE_JOB_FIELDS = frozenset(
+    {"name", "schedule", "interval_seconds", "unique_key", "max_running", "limit_key", "starts_at", "ends_at"}
+)
+_ITEM = {"index": 0, "status": "created", "job_id": JOB_ID, "execution_id": EXECUTION_ID, "error": None}
+_CREATE: dict[str, Any] = route_options(
+    Role.EDITOR,
+    {"created": 1, "failed": 0, "results": [_ITEM], "warnings": []},
+    status=201,
+    has_body=True,
+    fails=[409],
+    is_heavy=True,
+)
+_CREATE["openapi_extra"]["requestBody"] = {
+    "required": True,
+    "content": {
+        "application/json": {
+            "schema": {"$ref": "#/components/schemas/BulkJobs"},
+            "example": {"jobs": [NEW_JOB_EXAMPLE], "mode": "all_or_nothing"},
+        }
+    },
+}
+
+
+@router.post("", response_model=BulkCreated, **_CREATE)
+async def create_jobs(
+    request: Request, context: Context, caller: CurrentCaller, idempotency_key: IdempotencyKey = None
+) -> Response:
+    """Create up to 10,000 jobs: all or nothing by default, or each for itself (`"mode": "per_item"`).
+
+    One-offs that differ only in their payloads are by far the quickest: they are copied into the database in one go.
+    """
+    # By hand: ten thousand models would take longer than the database does.
+    document = request.state.document
+    payloads = await asyncio.to_thread(_payloads_if_uniform, document)
+    if payloads is not None:
+        return await _create_uniform(context, caller, document["jobs"][0], payloads)
+    bulk = await _read_in_batches(document)
+    if bulk.mode == "per_item":
+        deeds = [None] * len(bulk.jobs) if caller.deed is None else caller.deed.parts(len(bulk.jobs))
+        told_each = await asyncio.to_thread(lambda: [_request_or_error(job) for job in bulk.jobs])
+        completed, warnings = await context.commands.contracts.resolve_each(
+            [one for one in told_each if isinstance(one, JobRequest)]
+        )
+        specs_in_order = iter(completed)
+        wanted = [next(specs_in_order) if isinstance(one, JobRequest) else one for one in told_each]
+        each = enumerate(zip(wanted, deeds, strict=True))
+        results = [await _create_one(context, caller.as_actor(), number, spec, deed) for number, (spec, deed) in each]
+        return _created(results, warnings)
+    told_all = await asyncio.to_thread(
+        lambda: [_at(number, partial(job_request, job)) for number, job in enumerate(bulk.jobs)]
+    )
+    done = await context.commands.contracts.resolve(told_all, "jobs/{}".format)
+    specs = done.specs
+    try:
+        made = await context.commands.jobs.create_all(specs, actor=caller.as_actor(), deed=caller.deed)
+    except InvalidInput:
+        for number, spec in enumerate(specs):
+            _at(number, partial(context.commands.jobs.prepare, [spec], caller.as_actor()))
+            await asyncio.sleep(0)
+        raise
+    return _created(
+        [_item(number, one.job_id, one.execution_id, is_new=one.is_new) for number, one in enumerate(made)],
+        done.warnings,
+    )
+
+
+def _payloads_if_uniform(document: Any) -> list[Any] | None:
+    """The payloads, if the jobs are one-offs that differ in nothing else."""
+    jobs = document.get("jobs") if isinstance(document, dict) else None
+    if not isinstance(jobs, list) or not 2 <= len(jobs) <= _MAX_JOBS or set(document) - {"jobs", "mode"}:
+        return None
+    if document.get("mode", "all_or_nothing") != "all_or_nothing" or not all(isinstance(job, dict) for job in jobs):
+        return None
+    # Taken out and put back: copies of ten thousand jobs would cost more than all the rest of this.
+    payloads = [job.pop("payload", _ABSENT) for job in jobs]
+    if _are_equal(jobs):
+        return [{} if payload is _ABSENT else payload for payload in payloads]
+    for job, payload in zip(jobs, payloads, strict=True):
+        if payload is not _ABSENT:
+            job["payload"] = payload
+    return None
+
+
+def _are_equal(jobs: list[dict[str, Any]]) -> bool:
+    first = jobs[0]
+    # Only plain values, and the list of tags: what is nested deeply could not be compared.
+    is_plain = all(not isinstance(value, dict | list) for name, value in first.items() if name != "tags")
+    try:
+        return is_plain and not _SINGLE_JOB_FIELDS & set(first) and all(job == first for job in jobs)
+    except RecursionError:
+        return False
+
+
+async def _create_uniform(context: ApiContext, caller: Caller, first: dict[str, Any], payloads: list[Any]) -> Response:
+    wish = _read({"jobs": [first | {"payload": {}}]}).jobs[0]
+    texts = await asyncio.to_thread(
+        lambda: [_at(number, partial(_payload_text, payload)) for number, payload in enumerate(payloads)]
+    )
+    wanted = replace(job_request(wish), payloads=texts)
+    try:
+        done = await context.commands.contracts.resolve([wanted])
+        spec = done.specs[0]
+        if spec.max_running is not None:
+            # The handler's limit: a bulk enqueue knows none, creating does, and is all or none too.
+            specs = [replace(spec, payload=payload) for payload in payloads]
+            made = await context.commands.jobs.create_all(specs, actor=caller.as_actor(), deed=caller.deed)
+            return _created(
+                [_item(number, one.job_id, one.execution_id, is_new=one.is_new) for number, one in enumerate(made)],
+                done.warnings,
+            )
+        ids = await context.commands.jobs.enqueue_many(spec, texts, caller.as_actor(), caller.deed)
+    except InvalidInput as error:
+        raise error.below("jobs") from error
+    return _created([_uniform_item(number, format_execution_id(one)) for number, one in enumerate(ids)], done.warnings)
+
+
+def _uniform_item(number: int, shown: str) -> Document:
+    """An enqueued execution bears its job's id."""
+    job_id = f"job{shown[3:]}"
+    return {"index": number, "status": "created", "job_id": job_id, "execution_id": shown, "error": None}
+
+
+def _payload_text(payload: Any) -> str:
+    text = to_json(payload)
+    if REDACTED in text:
+        refuse_redacted(payload)
+    return text
+
+
+def _read(document: Any) -> BulkJobsIn:
+    try:
+        return BulkJobsIn.model_validate(document)
+    except ValidationError as error:
+        found = [{**item, "loc": ("body", *item["loc"])} for item in error.errors(include_url=False)]
+        raise RequestValidationError(found, body=document) from error
+
+
+async def _read_in_batches(document: Any) -> BulkJobsIn:
+    """Some jobs at a time, so that others are answered meanwhile; until as many problems are found as are told."""
+    jobs = document.get("jobs") if isinstance(document, dict) else None
+    if not isinstance(jobs, list) or len(jobs) <= _READ_BATCH:
+        return _read(document)
+    if len(jobs) > _MAX_JOBS:
+        raise InvalidInput(
+            f"jobs has {len(jobs)} items, expected 1 to {_MAX_JOBS}", field="jobs", hint="send less at once"
+        )
+    read: list[JobIn] = []
+    problems: list[Any] = []
+    bulk: BulkJobsIn | None = None
+    for first in range(0, len(jobs), _READ_BATCH):
+        try:
+            piece = BulkJobsIn.model_validate(document | {"jobs": jobs[first : first + _READ_BATCH]})
+        except ValidationError as error:
+            problems += [_shift_problem(item, first) for item in error.errors(include_url=False)]
+            if len(problems) >= MAX_ERRORS:
+                break
+        else:
+            bulk = piece
+            read += piece.jobs
+        await asyncio.sleep(0)
+    if problems or bulk is None:
+        raise RequestValidationError(problems, body=document)
+    return BulkJobsIn.model_construct(jobs=read, mode=bulk.mode)
+
+
+def _shift_problem(problem: Any, first: int) -> Any:
+    """A problem of a piece of the jobs, at its place among all of them."""
+    match problem["loc"]:
+        case ("jobs", int(number), *steps):
+            return {**problem, "loc": ("body", "jobs", first + number, *steps)}
+        case steps:
+            return {**problem, "loc": ("body", *steps)}
+
+
+def _at(number: int, work: Callable[[], Any]) -> Any:
+    """Say which of the jobs does not fit."""
+    try:
+        return work()
+    except InvalidInput as error:
+        raise error.below(f"jobs/{number}") from error
+
+
+def _request_or_error(job: JobIn) -> JobRequest | InvalidInput:
+    try:
+        return job_request(job)
+    except InvalidInput as error:
+        return error
+
+
+async def _create_one(
+    context: ApiContext, actor: Actor, number: int, spec: JobSpec | InvalidInput, deed: IdempotentRequest | None
+) -> Document:
+    try:
+        if isinstance(spec, InvalidInput):
+            raise spec
+        made = await context.commands.jobs.create(spec, actor=actor, deed=deed)
+    except (InvalidInput, Conflict, NotAllowed) as error:
+        return {"index": number, "status": "failed", "job_id": None, "execution_id": None, "error": str(error)}
+    return _item(number, made.job_id, made.execution_id, is_new=made.is_new)
+
+
+def _item(number: int, job_id: Any, execution_id: Any, *, is_new: bool) -> Document:
+    return {
+        "index": number,
+        "status": "created" if is_new else "existing",
+        "job_id": format_job_id(job_id) if is_new else None,
+        "execution_id": None if execution_id is None else format_execution_id(execution_id),
+        "error": None,
+    }
+
+
+def _created(results: list[Document], warnings: list[str]) -> Response:
+    failed = sum(item["status"] == "failed" for item in results)
+    created = sum(item["status"] == "created" for item in results)
+    return json_response({"created": created, "failed": failed, "results": results, "warnings": warnings}, 201)
+
+
+_EXAMPLE = {"ids": ["daily-report", JOB_ID], "reason": "a bad release"}
+_DELETE: dict[str, Any] = bulk_options(_EXAMPLE, Role.EDITOR)
+_MANY: dict[str, Any] = bulk_options(_EXAMPLE)
+
+
+@router.post("/delete", response_model=BulkOut, **_DELETE)
+async def delete_jobs(
+    body: JobBulkIn, context: Context, caller: CurrentCaller, idempotency_key: IdempotencyKey = None
+) -> Response:
+    """Take many jobs out of service, named or found by a filter; what waits of them is cancelled, their history stays.
+
+    Up to 500 are done at once; more become an operation (202).
+    """
+    return await _change(OperationAction.DELETE, body, context, caller)
+
+
+@router.post("/{action}", response_model=BulkOut, **_MANY)
+async def change_jobs(
+    action: Annotated[Literal["pause", "resume", "trigger", "cancel", "retry"], Path()],
+    body: JobBulkIn,
+    context: Context,
+    caller: CurrentCaller,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Do the same to many jobs, named or found by a filter.
+
+    `cancel` gives up what runs or waits of each, `retry` runs again what ended last.
+    Up to 500 are done at once, and the answer tells of each; more become an operation (202) that is asked about at
+    `/operations/{id}`. With `dry_run` the first 500 that would be touched are shown.
+    """
+    return await _change(OperationAction(action), body, context, caller)
+
+
+async def _change(action: OperationAction, body: JobBulkIn, context: ApiContext, caller: Caller) -> Response:
+    if (body.ids is None) == (body.filter is None):
+        raise HttpProblem(422, "invalid_input", "give either ids or a filter", hint="a filter may be empty: {}")
+    actor = caller.as_actor(body.reason)
+    if body.ids is not None and not body.dry_run:
+        return await _each(context, actor, action, body.ids, body.expected_count, caller.deed)
+    return await run_bulk(
+        context,
+        actor,
+        action,
+        await _chosen(context, caller, body),
+        subject=OperationSubject.JOB,
+        dry_run=body.dry_run,
+        expected_count=body.expected_count,
+        deed=caller.deed,
+    )
+
+
+async def _chosen(context: ApiContext, caller: Caller, body: JobBulkIn) -> list[JobId]:
+    if body.filter is None:
+        return [(await context.queries.find_job(one)).id for one in body.ids or ()]
+    chosen = body.filter
+    wanted = job_filter(chosen.status, handler=chosen.handler, queue=chosen.queue, tag=chosen.tag, q=chosen.q)
+    check_payload_search(wanted, caller)
+    return await matching_job_ids(context, replace(wanted, is_named=chosen.named))
+
+
+async def _each(
+    context: ApiContext,
+    actor: Actor,
+    action: OperationAction,
+    references: list[str],
+    expected_count: int | None,
+    deed: IdempotentRequest | None,
+) -> Response:
+    """Tells of each job under the name it was given by; one that is not there does not hold back the others."""
+    begun = await context.commands.operations.find_started(deed)
+    if begun is not None:
+        return accepted_operation(begun)
+    meant: dict[str, JobId] = {}
+    for reference in references:
+        with suppress(NotFound):
+            meant[reference] = (await context.queries.find_job(reference)).id
+    ids = list(dict.fromkeys(meant.values()))
+    check_expected_count(len(ids), expected_count, OperationSubject.JOB)
+    items = await run_each(context, actor, action, ids, subject=OperationSubject.JOB, deed=deed)
+    done = {item.job_id: item_document(item) for item in items}
+    return json_response(bulk_summary([done.get(meant.get(one), _missing(one)) | {"id": one} for one in references]))
+
+
+def _missing(reference: str) -> Document:
+    return {"status": "failed", "execution_id": None, "error": str(NotFound("job", quote_text(reference)))}
+
+
+# Jobs as they are declared: the ones that are to be there, by name.
+
+sync_router = APIRouter(prefix="/jobs", tags=["jobs"])
+
+_SHOWN_TIMES = 3
+_SYNC_EXAMPLE = {
+    "dry_run": True,
+    "created": 0,
+    "changed": 1,
+    "left": 0,
+    "deleted": 0,
+    "jobs": [
+        {
+            "name": "daily-report",
+            "action": "change",
+            "id": JOB_ID,
+            "version": 1,
+            "changes": {"schedule": {"before": "0 7 * * *", "after": "0 6 * * *"}},
+            "next_before": ["2026-11-16T07:00:00Z"],
+            "next_after": [INSTANT_EXAMPLE],
+        }
+    ],
+    "warnings": [],
+}
+
+
+@sync_router.post(
+    "/sync",
+    response_model=SyncOut,
+    **route_options(
+        Role.EDITOR,
+        _SYNC_EXAMPLE,
+        request={"jobs": [NEW_JOB_EXAMPLE], "dry_run": True},
+        has_body=True,
+        fails=[404, 409],
+    ),
+)
+async def sync_jobs(
+    body: SyncIn, context: Context, caller: CurrentCaller, idempotency_key: IdempotencyKey = None
+) -> Response:
+    """Make the jobs of these names what is declared: they are created, changed or left, and deleted only with `prune`.
+
+    Everything is checked before anything is done. With `dry_run` the plan is shown, with fire times before and after.
+    """
+    completed = await context.commands.contracts.resolve(
+        [_request_of(number, job) for number, job in enumerate(body.jobs)], "jobs/{}".format
+    )
+    requests = completed.specs
+    do = context.commands.jobs.plan_sync if body.dry_run else context.commands.jobs.sync
+    steps = await do(requests, body.declared_by, prune=body.prune, actor=caller.as_actor(body.reason))
+    done = Counter(step.step for step in steps)
+    # Aside: the next times of a thousand jobs are seconds of work.
+    documents = await asyncio.to_thread(lambda: [_document(context, step, is_done=not body.dry_run) for step in steps])
+    return json_response(
+        {
+            "dry_run": body.dry_run,
+            "created": done[SyncAction.CREATE],
+            "changed": done[SyncAction.CHANGE],
+            "left": done[SyncAction.LEAVE],
+            "deleted": done[SyncAction.DELETE],
+            "jobs": documents,
+            "warnings": completed.warnings,
+        }
+    )
+
+
+def _request_of(number: int, job: JobIn) -> JobRequest:
+    try:
+        return job_request(job)
+    except InvalidInput as error:
+        raise error.below(f"jobs/{number}") from error
+
+
+def _document(context: ApiContext, step: SyncedJob, *, is_done: bool) -> Document:
+    now = context.queries.now()
+    known = step.after if is_done and step.after is not None else step.before
+    changes = {name: {"before": before, "after": after} for name, (before, after) in step.changes.items()}
+    return {
+        "name": step.name,
+        "action": step.step,
+        "id": None if known is None else format_job_id(known.id),
+        "version": None if known is None else known.version,
+        "changes": {name: _hidden(name, change) for name, change in changes.items()},
+        "next_before": _times(context, step.before, now),
+        "next_after": _times(context, step.after, now),
+    }
+
+
+def _hidden(name: str, change: Document) -> Document:
+    return {side: redact(value) for side, value in change.items()} if name == "payload" else change
+
+
+def _times(context: ApiContext, job: Job | None, now: datetime) -> list[datetime]:
+    if job is None:
+        return []
+    times = context.queries.next_times(job.rule, job.timezone, now, _SHOWN_TIMES)
+    return [time.occurrence.at for time in times if time.occurrence.is_due]

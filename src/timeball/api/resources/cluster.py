@@ -1,0 +1,270 @@
+"""Queues, workers and schedulers: models, serialiser and routes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.responses import Response
+
+from timeball.api.auth import CurrentCaller, Role
+from timeball.api.context import INSTANT_EXAMPLE, WORKER_ID, Context, page_example, route_options
+from timeball.api.models import FullList, PageOut, ReasonIn
+from timeball.api.models.system import NodeOut, PurgeIn, PurgeOut, QueueLimitIn, QueueOut
+from timeball.api.params import IdempotencyKey
+from timeball.api.responses import Document, json_response, page_document
+from timeball.domain.node import NodeKind, NodeStatus
+from timeball.domain.search import PageRequest
+from timeball.domain.values.ids import format_id, parse_id
+from timeball.domain.values.text import check_label
+from timeball.errors import InvalidInput, NotFound, quote_text
+
+
+def node_document(node: Any) -> Document:
+    """A worker or scheduler."""
+    document = asdict(node)
+    status = document.pop("broker_status")
+    return document | {
+        "id": format_id(_NODE_PREFIXES[node.kind], node.incarnation),
+        "incarnation": None,
+        "broker_state": status["state"],
+        "broker_error": status["error"],
+    }
+
+
+_NODE_PREFIXES = {"worker": "wrk", "scheduler": "sch"}
+
+
+def queue_document(row: Mapping[str, Any]) -> Document:
+    """A queue with its depth and its oldest wait."""
+    oldest = row["oldest_at"]
+    wait = None if oldest is None else max((row["moment"] - oldest).total_seconds(), 0.0)
+    return {
+        "name": row["name"],
+        "is_paused": row["paused_at"] is not None,
+        "paused_at": row["paused_at"],
+        "pause_reason": row["pause_reason"],
+        "max_running": row["max_running"],
+        "depth": row["depth"],
+        "running": row["running"],
+        "oldest_at": oldest,
+        "oldest_wait_seconds": wait,
+    }
+
+
+router = APIRouter()
+
+
+class _AnyPath(Convertor[str]):
+    """Whatever stands in a path, slashes and line breaks too; `path` ends at a break, and leaves out the last one."""
+
+    regex = "(?s:.*)"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("words", _AnyPath())
+
+
+# A name may hold a slash: in a path it stands as it is, or as %2F.
+QueueName = Annotated[str, Path(max_length=200, description="A queue's name; it may hold a slash.")]
+NodeRef = Annotated[str, Path(max_length=200, description="A node's id.")]
+
+_QUEUE_EXAMPLE = {
+    "name": "default",
+    "is_paused": False,
+    "paused_at": None,
+    "pause_reason": None,
+    "max_running": None,
+    "depth": 12,
+    "running": 3,
+    "oldest_at": INSTANT_EXAMPLE,
+    "oldest_wait_seconds": 0.25,
+}
+_NODE_EXAMPLE = {
+    "id": WORKER_ID,
+    "kind": "worker",
+    "name": "host-1/4711",
+    "started_at": INSTANT_EXAMPLE,
+    "renewed_at": INSTANT_EXAMPLE,
+    "lease_until": INSTANT_EXAMPLE,
+    "slots": 20,
+    "busy": 3,
+    "queues": None,
+    "handlers": ["http.webhook"],
+    "shards": [],
+    "version": "0.1.0",
+    "draining": False,
+    "broker": "redis",
+    "broker_state": "works",
+    "broker_error": None,
+    "trouble": None,
+    "trouble_at": None,
+}
+
+
+@router.get(
+    "/queues",
+    tags=["queues"],
+    response_model=PageOut[QueueOut],
+    **route_options(Role.VIEWER, page_example(_QUEUE_EXAMPLE)),
+)
+async def list_queues(
+    context: Context,
+    limit: Annotated[int, Query(ge=1, le=200, description="How many.")] = 200,
+    cursor: Annotated[str | None, Query(max_length=1_000, description="`next_cursor` of the page before.")] = None,
+    sort: Annotated[
+        Literal["name", "need"], Query(description="`need`: whose oldest waits longest; one page.")
+    ] = "name",
+) -> Response:
+    """Every queue that has something ready or running, a pause or a limit; with its depth and its oldest wait."""
+    if sort == "need":
+        rows = (await context.queries.queues())[:limit]
+        total = rows[0]["total"] if rows else 0
+        shown = [queue_document(row) for row in rows]
+        return json_response({"data": shown, "next_cursor": None, "has_more": len(rows) < total, "total": total})
+    page = PageRequest(limit=limit, cursor=cursor)
+    return json_response(page_document(await context.queries.queue_page(page), page, queue_document))
+
+
+@router.get(
+    "/queues/{queue:words}", tags=["queues"], response_model=QueueOut, **route_options(Role.VIEWER, _QUEUE_EXAMPLE)
+)
+async def get_queue(queue: QueueName, context: Context) -> Response:
+    """One queue; one that nobody has used yet is simply empty."""
+    return json_response(queue_document(await context.queries.queue(check_label(queue, "queue"))))
+
+
+@router.patch(
+    "/queues/{queue:words}",
+    tags=["queues"],
+    response_model=QueueOut,
+    **route_options(Role.EDITOR, _QUEUE_EXAMPLE, request={"max_running": 10}, has_body=True, fails=[409]),
+)
+async def limit_queue(queue: QueueName, body: QueueLimitIn, context: Context, caller: CurrentCaller) -> Response:
+    """Let at most so many executions of a queue run together, across all workers."""
+    await context.commands.queues.limit(queue, body.max_running, caller.as_actor(body.reason))
+    return json_response(queue_document(await context.queries.queue(queue)))
+
+
+_TOGGLE = route_options(Role.OPERATOR, _QUEUE_EXAMPLE, request={"reason": "maintenance"}, has_body=True, fails=[409])
+
+
+@router.post("/queues/{queue:words}/pause", tags=["queues"], response_model=QueueOut, **_TOGGLE)
+async def pause_queue(
+    queue: QueueName,
+    context: Context,
+    caller: CurrentCaller,
+    body: ReasonIn | None = None,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Let nothing of a queue be claimed; what runs goes on."""
+    await context.commands.queues.pause(queue, caller.as_actor((body or ReasonIn()).reason))
+    return json_response(queue_document(await context.queries.queue(queue)))
+
+
+@router.post("/queues/{queue:words}/resume", tags=["queues"], response_model=QueueOut, **_TOGGLE)
+async def resume_queue(
+    queue: QueueName,
+    context: Context,
+    caller: CurrentCaller,
+    body: ReasonIn | None = None,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Let a paused queue go on."""
+    await context.commands.queues.resume(queue, caller.as_actor((body or ReasonIn()).reason))
+    return json_response(queue_document(await context.queries.queue(queue)))
+
+
+@router.post(
+    "/queues/{queue:words}/purge",
+    tags=["queues"],
+    response_model=PurgeOut,
+    **route_options(
+        Role.EDITOR,
+        {"queue": "default", "cancelled": 12},
+        request={"confirm": "default", "reason": "sent twice"},
+        has_body=True,
+        fails=[409],
+    ),
+)
+async def purge_queue(
+    queue: QueueName, body: PurgeIn, context: Context, caller: CurrentCaller, idempotency_key: IdempotencyKey = None
+) -> Response:
+    """Cancel everything that is queued there and has not begun. What runs goes on, and so do schedules."""
+    if body.confirm != queue:
+        raise InvalidInput(
+            f"confirm is {quote_text(body.confirm)!r}, expected the name of the queue",
+            field="confirm",
+            hint="type it again",
+        )
+    cancelled = await context.commands.queues.purge(queue, caller.as_actor(body.reason))
+    return json_response({"queue": queue, "cancelled": cancelled})
+
+
+@router.get(
+    "/workers",
+    tags=["nodes"],
+    response_model=FullList[NodeOut],
+    **route_options(Role.VIEWER, {"data": [_NODE_EXAMPLE]}),
+)
+async def list_workers(context: Context) -> Response:
+    """The workers that are believed alive: slots, queues, handlers, heartbeat."""
+    return json_response({"data": [node_document(node) for node in await context.queries.nodes(NodeKind.WORKER)]})
+
+
+@router.get(
+    "/schedulers",
+    tags=["nodes"],
+    response_model=FullList[NodeOut],
+    **route_options(Role.VIEWER, {"data": [_NODE_EXAMPLE | {"kind": "scheduler", "shards": [0, 1]}]}),
+)
+async def list_schedulers(context: Context) -> Response:
+    """The schedulers that are believed alive, with the shards each looks after."""
+    return json_response({"data": [node_document(node) for node in await context.queries.nodes(NodeKind.SCHEDULER)]})
+
+
+@router.get(
+    "/workers/{node}", tags=["nodes"], response_model=NodeOut, **route_options(Role.VIEWER, _NODE_EXAMPLE, fails=[404])
+)
+async def get_worker(node: NodeRef, context: Context) -> Response:
+    """One worker or scheduler."""
+    return json_response(node_document(_find(node, await context.queries.nodes())))
+
+
+@router.post(
+    "/workers/{node}/drain",
+    tags=["nodes"],
+    response_model=NodeOut,
+    **route_options(Role.OPERATOR, _NODE_EXAMPLE, status=202, request={}, has_body=True, fails=[404, 409]),
+)
+async def drain_worker(
+    node: NodeRef,
+    context: Context,
+    caller: CurrentCaller,
+    body: ReasonIn | None = None,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Ask a worker or scheduler to leave in good order: it takes nothing more, and ends when it has finished what it runs."""
+    found = _find(node, await context.queries.nodes())
+    await context.commands.nodes.drain(found.incarnation, caller.as_actor((body or ReasonIn()).reason))
+    return json_response(node_document(found) | {"draining": True}, 202)
+
+
+def _find(reference: str, nodes: list[NodeStatus]) -> NodeStatus:
+    prefix = "sch" if reference.startswith("sch_") else "wrk"
+    try:
+        wanted = parse_id(prefix, reference)
+    except InvalidInput:
+        raise NotFound("node", quote_text(reference)) from None
+    found = next((node for node in nodes if node.incarnation == wanted), None)
+    if found is None:
+        raise NotFound("node", format_id(prefix, wanted))
+    return found

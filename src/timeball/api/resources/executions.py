@@ -1,0 +1,377 @@
+"""Routes of executions and of the dead letters: list, read, logs, cancel, retry, discard."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query
+from starlette.responses import Response
+
+from timeball.api.auth import Caller, CurrentCaller, Role
+from timeball.api.context import (
+    EXECUTION_EXAMPLE,
+    EXECUTION_ID,
+    INSTANT_EXAMPLE,
+    WORKER_ID,
+    ApiContext,
+    Context,
+    export_options,
+    page_example,
+    route_options,
+)
+from timeball.api.documents import (
+    ExecutionSelection,
+    FullExecutionSelection,
+    WaitParam,
+    attempt_documents,
+    execution_document,
+    execution_response,
+    executions_page,
+    expansions,
+    full_execution_document,
+    wait_for_execution,
+)
+from timeball.api.errors import HttpProblem
+from timeball.api.models import FullList, PageOut, ReasonIn, ShortText
+from timeball.api.models.executions import (
+    AnyAttemptOut,
+    BulkOut,
+    DeadGroupOut,
+    DeadLettersIn,
+    ExecutionBulkIn,
+    ExecutionFull,
+    ExecutionOut,
+    LogLineOut,
+)
+from timeball.api.models.jobs import RunIn
+from timeball.api.params import (
+    ExecutionFilterParams,
+    ExecutionRef,
+    IdempotencyKey,
+    PageParams,
+    allowed_execution_filter,
+    check_payload_search,
+    execution_filter,
+)
+from timeball.api.resources.jobs import RUN_OPTIONS, cancel_or_conflict, check_run_payload
+from timeball.api.resources.operations import bulk_options, matching_execution_ids, run_bulk
+from timeball.api.responses import (
+    ByteOrderMark,
+    Document,
+    ExportFormat,
+    export_response,
+    in_thread_if_large,
+    json_response,
+    page_document,
+)
+from timeball.domain.bulk_operation import OperationAction
+from timeball.domain.search import (
+    DEAD_LETTERS,
+    DeadLetterGroup,
+    DeadLetterGrouping,
+    ExecutionFilter,
+    PageRequest,
+    read_cursor,
+    where,
+    write_cursor,
+)
+from timeball.domain.values.ids import ExecutionId, format_execution_id, parse_id
+from timeball.errors import InvalidInput
+
+
+def dead_group_document(group: DeadLetterGroup) -> Document:
+    """Dead executions with something in common; the field that names it is what they are retried or discarded by."""
+    return {
+        **{by.field: group.key if by is group.by else None for by in DeadLetterGrouping},
+        "executions": group.executions,
+        "error_type": group.error_type,
+        "latest_error": group.latest_error,
+        "latest_id": format_execution_id(group.latest_id),
+        "top_frame": group.top_frame,
+        "handlers": group.handlers,
+        "queues": group.queues,
+        "first_at": group.first_at,
+        "last_at": group.last_at,
+        "deaths": {"since": group.since, "until": group.until, "counts": group.deaths},
+    }
+
+
+# Executions: what ran, what runs, what waits.
+
+router = APIRouter(prefix="/executions", tags=["executions"])
+
+_COLUMNS = list(EXECUTION_EXAMPLE)
+_FULL_EXAMPLE = EXECUTION_EXAMPLE | {
+    "payload": {},
+    "result": {"status": 200},
+    "fingerprint": None,
+    "stop_requested": None,
+    "attempt_list": [],
+    "timeline": [{"at": INSTANT_EXAMPLE, "what": "scheduled"}],
+}
+_TRY_EXAMPLE = {
+    "number": 1,
+    "worker": WORKER_ID,
+    "started_at": "2026-11-16T06:00:00.001000Z",
+    "finished_at": "2026-11-16T06:00:00.842000Z",
+    "outcome": "succeeded",
+    "error_type": None,
+    "error": None,
+    "traceback": None,
+    "top_frame": None,
+    "fingerprint": None,
+}
+_LOG_EXAMPLE = {"at": INSTANT_EXAMPLE, "attempt_fence": 1, "number": 1, "level": "info", "message": "sent"}
+
+
+@router.get("", response_model=PageOut[ExecutionOut], **route_options(Role.VIEWER, page_example(EXECUTION_EXAMPLE)))
+async def list_executions(
+    context: Context, wanted: ExecutionFilterParams, page: PageParams, selection: ExecutionSelection
+) -> Response:
+    """List executions, the latest first, in the order of their ids."""
+    return json_response(
+        await executions_page(await context.queries.executions(wanted, page), page, selection, context.queries)
+    )
+
+
+@router.get(
+    "/export",
+    response_class=Response,
+    **export_options("id,job_id,state\r\n"),
+)
+async def export_executions(
+    context: Context,
+    wanted: ExecutionFilterParams,
+    kind: Annotated[ExportFormat, Query(alias="format")] = "csv",
+    bom: ByteOrderMark = False,
+) -> Response:
+    """All executions that match, as CSV or JSON lines. Cells that a spreadsheet would run begin with an apostrophe."""
+
+    async def read(request: PageRequest) -> Any:
+        return await context.queries.executions(wanted, request)
+
+    return await export_response(kind, "executions", _COLUMNS, read, execution_document, has_mark=bom)
+
+
+@router.get("/{execution}", response_model=ExecutionFull, **route_options(Role.VIEWER, _FULL_EXAMPLE, fails=[404]))
+async def get_execution(execution: ExecutionRef, context: Context, selection: FullExecutionSelection) -> Response:
+    """One execution: its attempts, time line, result and error."""
+    view = await context.queries.view_execution(execution)
+    more = await expansions([view.execution], selection, context.queries)
+    document = await in_thread_if_large(lambda: full_execution_document(view), len(view.payload))
+    return json_response(selection.fit(document | more[view.execution.id]))
+
+
+@router.get(
+    "/{execution}/attempts",
+    response_model=FullList[AnyAttemptOut],
+    **route_options(Role.VIEWER, {"data": [_TRY_EXAMPLE]}, fails=[404]),
+)
+async def get_attempts(execution: ExecutionRef, context: Context) -> Response:
+    """Every try of an execution, in order: those that failed, with their errors, and the one that runs or succeeded."""
+    found = await context.queries.find_execution(execution)
+    attempts = await context.queries.attempts_of([found])
+    return json_response({"data": attempt_documents(found, attempts[found.id])})
+
+
+@router.get(
+    "/{execution}/logs",
+    response_model=PageOut[LogLineOut],
+    **route_options(Role.VIEWER, page_example(_LOG_EXAMPLE), fails=[404]),
+)
+async def get_logs(
+    execution: ExecutionRef,
+    context: Context,
+    limit: Annotated[int, Query(ge=1, le=1_000)] = 200,
+    cursor: Annotated[str | None, Query(max_length=1_000)] = None,
+) -> Response:
+    """What the handler said, in order. The cursor of the last page goes on where it ended, also while it still runs."""
+    found = await context.queries.find_execution(execution)
+    lines = await context.queries.log(found.id, _log_position(cursor), limit + 1)
+    shown = lines[:limit]
+    last = shown[-1] if shown else None
+    next_cursor = cursor if last is None else write_cursor("log", str(last.fence), str(last.number), found.id)
+    data = [
+        {
+            "at": line.at,
+            "attempt_fence": line.fence,
+            "number": line.number,
+            "level": line.level,
+            "message": line.message,
+        }
+        for line in shown
+    ]
+    return json_response({"data": data, "next_cursor": next_cursor, "has_more": len(lines) > limit})
+
+
+def _log_position(cursor: str | None) -> tuple[int, int]:
+    if cursor is None:
+        return 0, 0
+    fence, number, _ = read_cursor(cursor, "log", 3)
+    if not all(text is not None and text.isascii() and text.isdecimal() and len(text) < 10 for text in (fence, number)):
+        raise InvalidInput("cursor is none of this list", field="cursor")
+    return int(fence or 0), int(number or 0)
+
+
+@router.post(
+    "/{execution}/cancel",
+    response_model=ExecutionFull,
+    **route_options(Role.OPERATOR, _FULL_EXAMPLE, request={"reason": "not needed"}, has_body=True, fails=[404, 409]),
+)
+async def cancel_execution(
+    execution: ExecutionRef,
+    context: Context,
+    caller: CurrentCaller,
+    body: ReasonIn | None = None,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Cancel an execution: what waits, at once; what runs is asked to stop."""
+    found = await context.queries.find_execution(execution)
+    await cancel_or_conflict(context, found.id, caller.as_actor((body or ReasonIn()).reason))
+    return await execution_response(context, found.id, 200)
+
+
+@router.post("/{execution}/retry", response_model=ExecutionFull, **RUN_OPTIONS)
+async def retry_execution(
+    execution: ExecutionRef,
+    context: Context,
+    caller: CurrentCaller,
+    wait: WaitParam,
+    body: RunIn | None = None,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Run an ended execution again: a new one, linked to the old. Another payload needs the role editor."""
+    body = check_run_payload(body, caller)
+    found = await context.queries.find_execution(execution)
+    execution_id = await context.commands.executions.retry(
+        found.id, body.payload, caller.as_actor(body.reason), caller.deed, is_unchecked=body.unchecked
+    )
+    return await wait_for_execution(context, execution_id, wait)
+
+
+@router.post(
+    "/bulk",
+    response_model=BulkOut,
+    **bulk_options({"action": "retry", "filter": {"status": ["dead"]}, "dry_run": True}),
+)
+async def change_executions(
+    body: ExecutionBulkIn, context: Context, caller: CurrentCaller, idempotency_key: IdempotencyKey = None
+) -> Response:
+    """Cancel or retry many executions, named or found by a filter.
+
+    Up to 500 are done at once, and the answer tells of each; more become an operation (202) that is asked about at
+    `/operations/{id}`. With `dry_run` the first 500 that would be touched are shown.
+    """
+    return await run_bulk(
+        context,
+        caller.as_actor(body.reason),
+        OperationAction(body.action),
+        await _chosen_executions(context, caller, body),
+        dry_run=body.dry_run,
+        expected_count=body.expected_count,
+        deed=caller.deed,
+    )
+
+
+async def _chosen_executions(context: ApiContext, caller: Caller, body: ExecutionBulkIn) -> list[ExecutionId]:
+    if (body.ids is None) == (body.filter is None):
+        raise HttpProblem(422, "invalid_input", "give either ids or a filter", hint="a filter may be empty: {}")
+    if body.ids is not None:
+        return [ExecutionId(parse_id("exe", one)) for one in body.ids]
+    assert body.filter is not None
+    chosen = body.filter
+    dates = chosen.start_date, chosen.end_date
+    wanted = execution_filter(chosen.status, chosen.handler, chosen.queue, None, *dates, chosen.q)
+    check_payload_search(wanted, caller)
+    return await matching_execution_ids(context, wanted)
+
+
+# The dead letters: executions that ended dead and that nobody has dealt with yet.
+#
+# Retrying or discarding one from here takes it off the list. Its history stays as it is: what ended dead has ended dead.
+
+dead_letter_router = APIRouter(prefix="/dead-letter", tags=["dead letter"])
+
+_DEAD_EXAMPLE = EXECUTION_EXAMPLE | {"state": "dead", "attempts": 4, "error_type": "TimeoutError", "error": "no answer"}
+_GROUP_EXAMPLE = {
+    "fingerprint": "4c1a9d02",
+    "handler": None,
+    "queue": None,
+    "executions": 17,
+    "error_type": "TimeoutError",
+    "latest_error": "no answer",
+    "latest_id": EXECUTION_ID,
+    "top_frame": "app/crm.py:14 in sync",
+    "handlers": ["http.webhook"],
+    "queues": ["crm"],
+    "first_at": INSTANT_EXAMPLE,
+    "last_at": INSTANT_EXAMPLE,
+    "deaths": {"since": INSTANT_EXAMPLE, "until": INSTANT_EXAMPLE, "counts": [*[0] * 20, 3, 9, 5, 0]},
+}
+
+
+@dead_letter_router.get(
+    "", response_model=PageOut[ExecutionOut], **route_options(Role.VIEWER, page_example(_DEAD_EXAMPLE))
+)
+async def list_dead(
+    context: Context,
+    wanted: Annotated[ExecutionFilter, Depends(allowed_execution_filter)],
+    page: PageParams,
+    fingerprint: Annotated[
+        ShortText | None, Query(description="Only those with this cause; `none`: those without one.")
+    ] = None,
+) -> Response:
+    """The dead that nobody has retried or discarded from here, the latest first; `status` does not matter."""
+    terms = [term for term in wanted.terms if term.field != "status"]
+    dead = ExecutionFilter((*DEAD_LETTERS, *where(fingerprint=fingerprint), *terms))
+    return json_response(page_document(await context.queries.executions(dead, page), page, execution_document))
+
+
+@dead_letter_router.get(
+    "/groups", response_model=FullList[DeadGroupOut], **route_options(Role.VIEWER, {"data": [_GROUP_EXAMPLE]})
+)
+async def list_groups(
+    context: Context,
+    by: Annotated[DeadLetterGrouping, Query(description="What they are put together by.")] = DeadLetterGrouping.ERROR,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> Response:
+    """The latest 10,000 dead, grouped by what killed them, by handler or by queue, the largest group first."""
+    return json_response(
+        {"data": [dead_group_document(group) for group in await context.queries.dead_groups(limit, by)]}
+    )
+
+
+@dead_letter_router.post("/retry", response_model=BulkOut, **bulk_options({"fingerprint": "4c1a9d02"}))
+async def retry_dead(
+    body: DeadLettersIn, context: Context, caller: CurrentCaller, idempotency_key: IdempotencyKey = None
+) -> Response:
+    """Run dead executions again, each as a new one: some by id, all of a group, or all.
+
+    Up to 500 are done at once; more become an operation (202).
+    """
+    ids = await _chosen_dead(context, body)
+    return await run_bulk(
+        context, caller.as_actor(body.reason), OperationAction.RETRY, ids, settles=True, deed=caller.deed
+    )
+
+
+@dead_letter_router.post("/discard", response_model=BulkOut, **bulk_options({"ids": [EXECUTION_ID], "reason": "known"}))
+async def discard_dead(
+    body: DeadLettersIn, context: Context, caller: CurrentCaller, idempotency_key: IdempotencyKey = None
+) -> Response:
+    """Take dead executions off this list, without running them: some by id, all of a group, or all.
+
+    Up to 500 are done at once; more become an operation (202).
+    """
+    ids = await _chosen_dead(context, body)
+    return await run_bulk(context, caller.as_actor(body.reason), OperationAction.DISCARD, ids, deed=caller.deed)
+
+
+async def _chosen_dead(context: ApiContext, body: DeadLettersIn) -> list[ExecutionId]:
+    group = {by.field: getattr(body, by.field) for by in DeadLetterGrouping}
+    given = [value is not None for value in (body.ids, *group.values())]
+    if [*given, body.all].count(True) != 1:
+        raise HttpProblem(422, "invalid_input", "give one of ids, fingerprint, handler, queue, or all: true")
+    if body.ids is not None:
+        return [ExecutionId(parse_id("exe", one)) for one in body.ids]
+    return await matching_execution_ids(context, ExecutionFilter((*DEAD_LETTERS, *where(**group))))

@@ -1,0 +1,177 @@
+"""Handlers that can be scheduled: what each takes, and which stored payloads a new version would refuse."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Annotated
+
+from fastapi import APIRouter, Path
+from starlette.responses import Response
+
+from timeball.api.auth import Role
+from timeball.api.context import (
+    EXECUTION_ID,
+    INSTANT_EXAMPLE,
+    ApiContext,
+    CatalogueItem,
+    Context,
+    page_example,
+    route_options,
+)
+from timeball.api.models import PageOut
+from timeball.api.models.system import HandlerCheckIn, HandlerCheckOut, HandlerOut
+from timeball.api.params import IdempotencyKey, PageParams
+from timeball.api.responses import Document, json_response, page_document
+from timeball.application.queries.views import IncompatiblePayload, PublishedHandler, find_incompatible
+from timeball.domain.handler import ADMIN_HANDLERS
+from timeball.domain.handler_contract import example_of, first_sentence
+from timeball.domain.node import NodeKind
+from timeball.errors import NotFound, quote_text
+
+router = APIRouter(prefix="/handlers", tags=["handlers"])
+
+HandlerName = Annotated[str, Path(max_length=200, description="A handler's name.")]
+# So many stored payloads are looked at for one answer.
+_CHECKED_AT_ONCE = 200
+
+_EXAMPLE = {
+    "name": "app.mail:send_receipt",
+    "description": "Send a receipt.",
+    "doc": "Send a receipt.",
+    "run_style": "thread",
+    "payload_schema": {"type": "object", "properties": {"order_id": {"type": "integer"}}, "required": ["order_id"]},
+    "options": {"queue": "mail", "max_retries": 5},
+    "example": {"order_id": 1},
+    "is_enabled_here": None,
+    "workers": 2,
+    "needs_role": "editor",
+    "versions": [
+        {
+            "fingerprint": "7c1f09a3be21d450",
+            "is_newest": True,
+            "published_at": INSTANT_EXAMPLE,
+            "started_at": INSTANT_EXAMPLE,
+            "workers": ["web-1/4711"],
+        }
+    ],
+}
+
+
+@router.get("", response_model=PageOut[HandlerOut], **route_options(Role.VIEWER, page_example(_EXAMPLE)))
+async def list_handlers(context: Context, page: PageParams) -> Response:
+    """Every handler in the box, of installed packages, and that workers have or have published; by name, cursor by cursor."""
+    entries, workers = await _known(context)
+    found = await context.queries.contracts.page([*entries, *workers], page)
+    return json_response(
+        page_document(found, page, lambda one: _document(one, entries.get(one.name), workers[one.name]))
+    )
+
+
+@router.get("/{handler}", response_model=HandlerOut, **route_options(Role.VIEWER, _EXAMPLE, fails=[404]))
+async def get_handler(handler: HandlerName, context: Context) -> Response:
+    """One handler: what it takes, what its jobs are given, and which versions of it workers have published."""
+    entries, workers = await _known(context)
+    found = (await context.queries.contracts.read([handler]))[0]
+    if not found.versions and handler not in entries and handler not in workers:
+        raise NotFound("handler", quote_text(handler))
+    return json_response(_document(found, entries.get(handler), workers[handler]))
+
+
+_CHECK_EXAMPLE = {
+    "checked": 180,
+    "misfits": [
+        {
+            "kind": "execution",
+            "id": EXECUTION_ID,
+            "name": None,
+            "handler": "app.mail:send_receipt",
+            "errors": [{"pointer": "/payload/currency", "detail": "currency is missing"}],
+        }
+    ],
+    "next_cursor": None,
+}
+
+
+@router.post(
+    "/check",
+    response_model=HandlerCheckOut,
+    **route_options(
+        Role.EDITOR,
+        _CHECK_EXAMPLE,
+        request={"handlers": [{"name": "app.mail:send_receipt", "payload_schema": {"required": ["currency"]}}]},
+        has_body=True,
+    ),
+)
+async def check_handlers(body: HandlerCheckIn, context: Context, idempotency_key: IdempotencyKey = None) -> Response:
+    """Which stored payloads other code would refuse: those of jobs with names, of templates and of waiting executions.
+
+    For the schemas of a version that is not deployed yet. Nothing is changed. Ask again with `next_cursor` until it is null.
+    """
+    checks: dict[str, Callable[[str], object]] = {
+        one.name: partial(context.catalogue.check, one.payload_schema, one.name) for one in body.handlers
+    }
+    stored, cursor = await context.queries.contracts.payloads(list(checks), body.cursor, _CHECKED_AT_ONCE)
+    # In a thread: large payloads would hold up the loop.
+    misfits = await asyncio.to_thread(find_incompatible, stored, checks)
+    return json_response(
+        {
+            "checked": len(stored),
+            "misfits": [incompatible_payload_document(one) for one in misfits],
+            "next_cursor": cursor,
+        }
+    )
+
+
+def incompatible_payload_document(misfit: IncompatiblePayload) -> Document:
+    """Something stored whose payload does not fit."""
+    stored = misfit.stored
+    return {
+        "kind": stored.kind,
+        "id": stored.id,
+        "name": stored.name,
+        "handler": stored.handler,
+        "errors": [dict(error) for error in misfit.refusal.errors],
+    }
+
+
+async def _known(context: ApiContext) -> tuple[Mapping[str, CatalogueItem], Counter[str]]:
+    """The handlers of this process, and how many living workers know each handler."""
+    nodes = await context.queries.nodes(NodeKind.WORKER)
+    return {entry.name: entry for entry in context.catalogue.entries()}, Counter(
+        name for node in nodes for name in node.handlers
+    )
+
+
+def _document(found: PublishedHandler, entry: CatalogueItem | None, workers: int) -> Document:
+    newest = found.versions[0] if found.versions else None
+    schema = found.schema if entry is None else entry.payload_schema
+    doc = None if newest is None else newest.doc
+    return {
+        "name": found.name,
+        "description": entry.description if entry is not None else doc and first_sentence(doc),
+        "doc": doc,
+        "run_style": entry.run_style if entry is not None else newest and newest.run_style,
+        "payload_schema": schema,
+        "options": None if newest is None else newest.options,
+        "example": entry.example if entry is not None else schema and example_of(schema),
+        "is_enabled_here": entry and entry.is_enabled_here,
+        "workers": workers,
+        "needs_role": (Role.ADMIN if found.name in ADMIN_HANDLERS else Role.EDITOR).value,
+        "versions": _versions(found),
+    }
+
+
+def _versions(found: PublishedHandler) -> Sequence[Document]:
+    return [
+        {
+            "fingerprint": version.fingerprint,
+            "is_newest": version.is_newest,
+            "published_at": version.published_at,
+            "started_at": version.started_at,
+            "workers": list(version.workers),
+        }
+        for version in found.versions
+    ]

@@ -1,0 +1,363 @@
+"""Metrics: of this moment, of a window, by the minute, and the Prometheus endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from itertools import product
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+from starlette.requests import Request
+from starlette.responses import Response
+
+from timeball.api.auth import Role, require_role
+from timeball.api.context import INSTANT_EXAMPLE, ApiContext, Context, route_options
+from timeball.api.models import ShortText
+from timeball.api.models.metrics import MetricsOut, SeriesOut, StatsOut
+from timeball.api.responses import Document, json_response
+from timeball.application.queries.metrics import MetricsQuery
+from timeball.application.queries.views import MAX_WINDOW, MetricsScope, Overview, Series
+from timeball.domain.node import BrokerState, NodeKind
+from timeball.domain.rollup import COUNTED_FIELDS, DurationSketch, Rollup
+from timeball.telemetry.metrics import MetricsSource
+
+# Numbers: of this moment, of a window, minute by minute; and for Prometheus.
+
+router = APIRouter()
+
+
+# Outside of the API: where Prometheus looks by itself.
+prometheus_router = APIRouter()
+
+Hours = Annotated[float, Query(gt=0, le=MAX_WINDOW.days * 24, description="How far back.")]
+OfQueue = Annotated[ShortText | None, Query(description="Only of this queue.")]
+OfHandler = Annotated[ShortText | None, Query(description="Only of this handler.")]
+OfJob = Annotated[
+    ShortText | None, Query(description="Only of this job, by id or name: one that recurs or is triggered.")
+]
+
+_PERCENTILES = {"p50": 0.001, "p95": 0.002, "p99": 0.004}
+_COUNTS: dict[str, Any] = dict.fromkeys(COUNTED_FIELDS, 0) | {
+    "starts": 1441,
+    "succeeded": 1440,
+    "failed": 1,
+    "duration_seconds": _PERCENTILES,
+    "lateness_seconds": _PERCENTILES,
+}
+_WAITING = {"scheduled": 120, "retrying": 2, "queued": 0, "running": 3}
+_STATS_EXAMPLE = {
+    "waiting": _WAITING,
+    "hours": 24,
+    "since": "2026-11-15T06:01:00Z",
+    "until": "2026-11-16T06:01:00Z",
+    "total": _COUNTS,
+    "by_handler": [{"handler": "http.webhook"} | _COUNTS],
+}
+_SERIES_EXAMPLE = {
+    "since": "2026-11-15T06:01:00Z",
+    "until": "2026-11-16T06:01:00Z",
+    "step_seconds": 60,
+    "points": [{"at": INSTANT_EXAMPLE} | _COUNTS],
+}
+_METRICS_EXAMPLE = {
+    "at": INSTANT_EXAMPLE,
+    "now": _WAITING | {"late": 0, "overdue": 0, "dead": 17, "oldest_seconds": 0.0},
+    "last_hour": _COUNTS | {"failure_share": 0.001},
+    "queues": [{"name": "default", "depth": 0, "running": 3, "oldest_seconds": None, "is_paused": False}],
+    "queues_total": 1,
+    "nodes": {"workers": 2, "schedulers": 1, "slots": 40, "busy": 3, "draining": 0},
+}
+
+
+@router.get(
+    "/stats", tags=["system"], response_model=StatsOut, **route_options(Role.VIEWER, _STATS_EXAMPLE, fails=[404])
+)
+async def stats(
+    context: Context, hours: Hours = 24, queue: OfQueue = None, handler: OfHandler = None, job: OfJob = None
+) -> Response:
+    """What waits and runs, and what happened in the last hours: by outcome and handler, with durations and lateness.
+
+    From rollups, a few seconds behind; to the minute within eight days, to the hour beyond.
+    """
+    found = await context.queries.meters.stats(
+        timedelta(hours=hours), await _metrics_scope(context, queue, handler, job)
+    )
+    document = {
+        "waiting": await context.queries.waiting_counts(),
+        "hours": hours,
+        "since": found.since,
+        "until": found.until,
+        "total": counts_document(found.total),
+        "by_handler": [{"handler": one.handler} | counts_document(one) for one in found.by_handler],
+    }
+    return json_response(document)
+
+
+@router.get("/metrics", tags=["system"], response_model=MetricsOut, **route_options(Role.VIEWER, _METRICS_EXAMPLE))
+async def metrics(context: Context) -> Response:
+    """The numbers of this moment and of the last hour: what waits, what is late, queues, workers."""
+    return json_response(metrics_document(await context.queries.meters.overview()))
+
+
+@router.get(
+    "/metrics/executions",
+    tags=["system"],
+    response_model=SeriesOut,
+    **route_options(Role.VIEWER, _SERIES_EXAMPLE, fails=[404]),
+)
+async def metrics_of_executions(
+    context: Context, hours: Hours = 24, queue: OfQueue = None, handler: OfHandler = None, job: OfJob = None
+) -> Response:
+    """What happened minute by minute; beyond a day in steps of ten minutes, beyond eight by the hour. Quiet steps are zeros."""
+    found = await context.queries.meters.series(
+        timedelta(hours=hours), await _metrics_scope(context, queue, handler, job)
+    )
+    return json_response(series_document(found))
+
+
+@prometheus_router.api_route(
+    "/metrics",
+    methods=["GET", "HEAD"],
+    include_in_schema=False,
+    dependencies=[Depends(require_role(Role.VIEWER))],
+    openapi_extra={"x-role": Role.VIEWER.value},
+)
+async def prometheus(request: Request, context: Context) -> Response:
+    """The numbers as Prometheus reads them: OpenMetrics where `Accept` asks for it, the older text otherwise."""
+    text, media_type = await exposition(context.queries.meters, context.process, request.headers.get("accept", ""))
+    return Response(text, media_type=media_type)
+
+
+async def _metrics_scope(context: ApiContext, queue: str | None, handler: str | None, job: str | None) -> MetricsScope:
+    job_id = None if job is None else (await context.queries.find_job(job)).id
+    return MetricsScope(job_id, queue, handler)
+
+
+def metrics_document(found: Overview) -> Document:
+    """This moment and the last hour as the API tells them."""
+    now, last_hour = found.now, found.last_hour
+    workers = [node for node in found.nodes if node.kind is NodeKind.WORKER]
+    return {
+        "at": now.at,
+        "now": {
+            "scheduled": now.scheduled,
+            "retrying": now.retrying,
+            "queued": now.queued,
+            "running": now.running,
+            "late": now.late,
+            "overdue": now.overdue,
+            "dead": now.dead,
+            "oldest_seconds": round(now.oldest_seconds, 3),
+        },
+        "last_hour": counts_document(last_hour) | {"failure_share": last_hour.tally.failure_share},
+        "queues": [_queue_document(one) for one in found.queues],
+        "queues_total": found.number_of_queues,
+        "nodes": {
+            "workers": len(workers),
+            "schedulers": len(found.nodes) - len(workers),
+            "slots": sum(node.slots for node in workers),
+            "busy": sum(node.busy for node in workers),
+            "draining": sum(node.draining for node in workers),
+        },
+    }
+
+
+def series_document(found: Series) -> Document:
+    """A window, step by step, as the API tells it."""
+    return {
+        "since": found.since,
+        "until": found.until,
+        "step_seconds": int(found.step.total_seconds()),
+        "points": [{"at": point.at} | counts_document(point) for point in found.points],
+    }
+
+
+def counts_document(rollup: Rollup) -> dict[str, Any]:
+    """A rollup as the API tells it."""
+    counts: dict[str, Any] = {name: getattr(rollup.tally, name) for name in COUNTED_FIELDS}
+    return counts | {
+        "duration_seconds": _percentiles(rollup.duration),
+        "lateness_seconds": _percentiles(rollup.lateness),
+    }
+
+
+def _percentiles(sketch: DurationSketch) -> dict[str, float | None]:
+    found = zip(("p50", "p95", "p99"), sketch.percentiles((0.5, 0.95, 0.99)), strict=True)
+    return {name: None if value is None else float(f"{value:.3g}") for name, value in found}
+
+
+def _queue_document(row: dict[str, Any]) -> dict[str, Any]:
+    oldest = row["oldest_at"]
+    waited = None if oldest is None else round(max((row["moment"] - oldest).total_seconds(), 0.0), 3)
+    return {
+        "name": row["name"],
+        "depth": row["depth"],
+        "running": row["running"],
+        "oldest_seconds": waited,
+        "is_paused": row["paused_at"] is not None,
+    }
+
+
+# The numbers as Prometheus reads them.
+#
+# What the database counted is the same whichever process is asked, so ask one API; what a process counted itself is its own.
+# No label names a job or an execution; no more than a thousand pairs of queue and handler, and no more than a hundred queues, are told
+# one by one: those whose oldest execution waits longest.
+
+_OPEN_METRICS = "application/openmetrics-text"
+_PAIR = ("queue", "handler")
+
+
+# Stands for all queues that are not told one by one.
+OTHER_QUEUES = "(other)"
+_OUTCOMES = ("succeeded", "cancelled", "dead", "skipped")
+_TRIES = ("failed", "timed_out", "lost")
+_LATENESS_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_DURATION_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
+
+
+async def exposition(meters: MetricsQuery, process: MetricsSource, accept: str = "") -> tuple[bytes, str]:
+    """Everything there is to tell, in the format that *accept* asks for, and the media type of that format."""
+    ever, overview, database = await meters.ever(), await meters.overview(), await meters.database()
+    own = list(process.collect())
+    # Aside: a thousand pairs are some ten thousand lines, and others wait for this loop.
+    return await asyncio.to_thread(_encoded, accept, ever, overview, database, own)
+
+
+def _encoded(
+    accept: str, ever: Sequence[Rollup], overview: Overview, database: dict[str, object], own: Sequence[Metric]
+) -> tuple[bytes, str]:
+    families = [*_of_all_time(ever), *_of_this_moment(overview), *_of_the_database(database), *own]
+    registry = CollectorRegistry()
+    registry.register(_Families(families))
+    # Only the name is asked for: the version in a header is the caller's own text, and would be repeated in the answer.
+    encode, media_type = choose_encoder(f"{_OPEN_METRICS}; version=1.0.0" if _OPEN_METRICS in accept else "")
+    return encode(registry), media_type
+
+
+class _Families(Collector):
+    def __init__(self, families: Sequence[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+def _of_all_time(rollups: Sequence[Rollup]) -> Iterator[Metric]:
+    ended = CounterMetricFamily("timeball_executions", "Executions that ended, by outcome.", labels=(*_PAIR, "outcome"))
+    tries = CounterMetricFamily(
+        "timeball_unsuccessful_tries", "Tries that did not succeed, by outcome.", labels=(*_PAIR, "outcome")
+    )
+    starts = CounterMetricFamily("timeball_starts", "Tries that were started.", labels=_PAIR)
+    lateness = HistogramMetricFamily(
+        "timeball_start_lateness_seconds", "How long after its instant an execution first started.", labels=_PAIR
+    )
+    duration = HistogramMetricFamily(
+        "timeball_execution_duration_seconds", "How long the last try of an execution took.", labels=_PAIR
+    )
+    for one in rollups:
+        pair = (one.queue, one.handler)
+        for outcome in _OUTCOMES:
+            ended.add_metric((*pair, outcome), getattr(one.tally, outcome))
+        for outcome in _TRIES:
+            tries.add_metric((*pair, outcome), getattr(one.tally, outcome))
+        starts.add_metric(pair, one.tally.starts)
+        lateness.add_metric(pair, _buckets(one.lateness, _LATENESS_BOUNDS), one.lateness_seconds)
+        duration.add_metric(pair, _buckets(one.duration, _DURATION_BOUNDS), one.duration_seconds)
+    yield from (ended, tries, starts, lateness, duration)
+
+
+def _buckets(sketch: DurationSketch, bounds: Sequence[float]) -> list[tuple[str, float]]:
+    told = [(str(bound), float(sketch.at_most(bound))) for bound in bounds]
+    return [*told, ("+Inf", float(sketch.total))]
+
+
+def _of_this_moment(overview: Overview) -> Iterator[Metric]:
+    now = overview.now
+    states = GaugeMetricFamily(
+        "timeball_executions_waiting", "What waits and runs; stops at 10,001.", labels=("state",)
+    )
+    for state in ("scheduled", "retrying", "queued", "running"):
+        states.add_metric((state,), getattr(now, state))
+    yield states
+    yield GaugeMetricFamily("timeball_late", "Ready for more than two seconds; stops at 10,001.", now.late)
+    yield GaugeMetricFamily("timeball_overdue", "Due for more than two seconds, and not hoisted.", now.overdue)
+    yield GaugeMetricFamily("timeball_dead", "Dead, and nobody has dealt with it; stops at 10,001.", now.dead)
+    yield from _of_queues(overview)
+    yield from _of_nodes(overview)
+
+
+def _of_queues(overview: Overview) -> Iterator[Metric]:
+    depth = GaugeMetricFamily(
+        "timeball_queue_depth", "Ready executions of a queue; stops at 10,001.", labels=("queue",)
+    )
+    oldest = GaugeMetricFamily(
+        "timeball_queue_oldest_age_seconds", "How long the oldest ready execution has been due.", labels=("queue",)
+    )
+    paused = GaugeMetricFamily("timeball_queue_paused", "Whether a queue is paused.", labels=("queue",))
+    for row in overview.queues:
+        name = (row["name"],)
+        depth.add_metric(name, row["depth"])
+        oldest.add_metric(name, _age(row["oldest_at"], overview.now.at))
+        paused.add_metric(name, float(row["paused_at"] is not None))
+    total = overview.number_of_queues
+    if total > len(overview.queues):
+        # No queue of this name is told twice: parentheses around it would be odd for a real one.
+        told = sum(row["depth"] for row in overview.queues)
+        depth.add_metric((OTHER_QUEUES,), max(overview.now.queued - told, 0))
+    yield from (depth, oldest, paused)
+    yield GaugeMetricFamily("timeball_queues", "Queues that are in use; at most 100 are told one by one.", total)
+
+
+def _of_nodes(overview: Overview) -> Iterator[Metric]:
+    alive = GaugeMetricFamily("timeball_nodes", "Nodes that are alive.", labels=("kind",))
+    renewal = GaugeMetricFamily(
+        "timeball_renewal_age_seconds", "The longest that a living node has not renewed its lease.", labels=("kind",)
+    )
+    for kind in NodeKind:
+        nodes = [node for node in overview.nodes if node.kind is kind]
+        alive.add_metric((kind.value,), len(nodes))
+        ages = [_age(node.renewed_at, overview.now.at) for node in nodes]
+        renewal.add_metric((kind.value,), max(ages, default=0.0))
+    slots = GaugeMetricFamily("timeball_worker_slots", "Slots of all living workers.", labels=("state",))
+    total = sum(node.slots for node in overview.nodes)
+    busy = sum(node.busy for node in overview.nodes)
+    slots.add_metric(("busy",), busy)
+    slots.add_metric(("free",), max(total - busy, 0))
+    yield from (alive, renewal, slots, _of_brokers(overview))
+
+
+def _of_brokers(overview: Overview) -> Metric:
+    nodes = GaugeMetricFamily(
+        "timeball_broker_nodes", "Living nodes by their broker and how it does.", labels=("broker", "state")
+    )
+    used = {node.broker for node in overview.nodes}
+    for broker, state in product(sorted(used), BrokerState):
+        found = [node for node in overview.nodes if (node.broker, node.broker_status.state) == (broker, state)]
+        nodes.add_metric((broker, state.value), len(found))
+    return nodes
+
+
+def _of_the_database(found: dict[str, object]) -> Iterator[Metric]:
+    oldest = found["oldest_transaction_seconds"]
+    assert isinstance(oldest, float)
+    yield GaugeMetricFamily(
+        "timeball_database_oldest_transaction_seconds", "How long the oldest transaction has been open.", oldest
+    )
+    dead = GaugeMetricFamily("timeball_database_dead_rows", "Dead rows of a room.", labels=("room",))
+    tables, rows = found["rooms"], found["dead_rows"]
+    assert isinstance(tables, list)
+    assert isinstance(rows, list)
+    for room, number in zip(tables, rows, strict=True):
+        dead.add_metric((room,), number)
+    yield dead
+
+
+def _age(since: datetime | None, now: datetime) -> float:
+    return 0.0 if since is None else max((now - since).total_seconds(), 0.0)

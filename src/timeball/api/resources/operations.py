@@ -1,0 +1,320 @@
+"""Bulk operations: small ones are answered item by item, large ones run in the background and are polled."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Any, Literal, TypeVar
+from uuid import UUID
+
+from fastapi import APIRouter, Path, Query
+from starlette.responses import Response
+
+from timeball.api.auth import CurrentCaller, Role
+from timeball.api.context import (
+    BULK_EXAMPLE,
+    EXECUTION_ID,
+    INSTANT_EXAMPLE,
+    ApiContext,
+    Context,
+    page_example,
+    route_options,
+)
+from timeball.api.models import PageOut, ReasonIn
+from timeball.api.models.executions import OperationItemOut, OperationOut
+from timeball.api.params import IdempotencyKey, PageParams
+from timeball.api.responses import Document, json_response, page_document
+from timeball.application.commands.requests import Actor
+from timeball.domain.bulk_operation import (
+    MAX_OPERATION_ITEMS,
+    Operation,
+    OperationAction,
+    OperationItem,
+    OperationSubject,
+)
+from timeball.domain.search import (
+    MAX_PAGE_SIZE,
+    ExecutionFilter,
+    JobFilter,
+    JobOrder,
+    PageRequest,
+    ResultPage,
+    read_cursor,
+    write_cursor,
+)
+from timeball.domain.values.ids import (
+    ExecutionId,
+    IdempotentRequest,
+    JobId,
+    format_execution_id,
+    format_id,
+    format_job_id,
+)
+from timeball.errors import Conflict, InvalidInput
+
+# One thing done to many executions or jobs: at once and item by item if they are few, in the background if they are not.
+
+ListItem = TypeVar("ListItem")
+Id = TypeVar("Id", bound=UUID)
+
+
+# More than this is an operation of its own, to be asked about.
+MAX_INLINE = 500
+
+OPERATION_EXAMPLE = {
+    "id": "op_01JCV3V1KC8M2T4QZ5R7N9X0AB",
+    "action": "retry",
+    "subject": "execution",
+    "state": "running",
+    "total": 1200,
+    "done": 350,
+    "failed": 2,
+    "progress": 0.2933,
+    "actor": "key:4c1a9d02b7e1 deploy",
+    "reason": "a bad release",
+    "cancel_requested": False,
+    "error": None,
+    "created_at": INSTANT_EXAMPLE,
+    "started_at": INSTANT_EXAMPLE,
+    "finished_at": None,
+}
+
+
+def bulk_options(request: Any, role: Role = Role.OPERATOR) -> dict[str, Any]:
+    """The arguments of a route that does something to many."""
+    made = route_options(role, BULK_EXAMPLE, request=request, has_body=True, fails=[404, 409])
+    made["responses"][202] = {
+        "description": f"More than {MAX_INLINE}: an operation that is worked off in the background",
+        "model": OperationOut,
+        "content": {"application/json": {"example": OPERATION_EXAMPLE}},
+    }
+    return made
+
+
+async def matching_execution_ids(context: ApiContext, wanted: ExecutionFilter) -> list[ExecutionId]:
+    """The ids of all executions that match; InvalidInput if they are too many for one operation."""
+    return await _all_ids(lambda page: context.queries.executions(wanted, page), lambda found: found.id, "executions")
+
+
+async def matching_job_ids(context: ApiContext, wanted: JobFilter) -> list[JobId]:
+    """The ids of all jobs that match; InvalidInput if they are too many for one operation."""
+    return await _all_ids(
+        lambda page: context.queries.jobs(wanted, JobOrder.NEWEST, page), lambda found: found.job.id, "jobs"
+    )
+
+
+async def _all_ids(
+    read: Callable[[PageRequest], Awaitable[ResultPage[ListItem]]], id_of: Callable[[ListItem], Id], noun: str
+) -> list[Id]:
+    ids: list[Id] = []
+    cursor: str | None = None
+    while True:
+        page = await read(PageRequest(limit=MAX_PAGE_SIZE, cursor=cursor))
+        ids += [id_of(one) for one in page.items]
+        cursor = page.next_cursor
+        if cursor is None:
+            return ids
+        if len(ids) >= MAX_OPERATION_ITEMS:
+            raise InvalidInput(
+                f"the filter matches more than {MAX_OPERATION_ITEMS} {noun}", field="filter", hint="narrow it by dates"
+            )
+
+
+async def run_bulk(
+    context: ApiContext,
+    actor: Actor,
+    action: OperationAction,
+    ids: Sequence[UUID],
+    *,
+    subject: OperationSubject = OperationSubject.EXECUTION,
+    settles: bool = False,
+    dry_run: bool = False,
+    expected_count: int | None = None,
+    deed: IdempotentRequest | None = None,
+) -> Response:
+    """Do it, and tell what came of each (200); or begin to, and tell where to ask (202)."""
+    begun = await context.commands.operations.find_started(deed)
+    if begun is not None:
+        return accepted_operation(begun)
+    ids = list(dict.fromkeys(ids))
+    check_expected_count(len(ids), expected_count, subject)
+    if dry_run:
+        return json_response(bulk_summary([_dry_run_item(one, subject) for one in ids[:MAX_INLINE]], total=len(ids)))
+    if len(ids) > MAX_INLINE:
+        return accepted_operation(
+            await context.commands.operations.start(action, ids, actor, subject=subject, settles=settles, deed=deed)
+        )
+    items = await run_each(context, actor, action, ids, subject=subject, settles=settles, deed=deed)
+    return json_response(bulk_summary([item_document(item) for item in items]))
+
+
+def accepted_operation(operation: Operation) -> Response:
+    """Where to ask about an operation that is begun: by this request, or by the same one before it, whose holder goes on."""
+    where = {"Location": f"/api/v1/operations/{format_id('op', operation.id)}"}
+    return json_response(operation_document(operation), 202, where)
+
+
+def check_expected_count(found: int, expected: int | None, subject: OperationSubject) -> None:
+    """Refuse if other than the expected number would be touched."""
+    if expected is not None and expected != found:
+        raise Conflict(f"{found} {subject}s would be touched, expected were {expected}")
+
+
+async def run_each(
+    context: ApiContext,
+    actor: Actor,
+    action: OperationAction,
+    ids: Sequence[UUID],
+    *,
+    subject: OperationSubject,
+    settles: bool = False,
+    deed: IdempotentRequest | None = None,
+) -> list[OperationItem]:
+    """Do it to a few, now; what came of each. Nothing is done to nothing, and nothing is noted."""
+    if not ids:
+        return []
+    begun = await context.commands.operations.start(
+        action, ids, actor, subject=subject, settles=settles, holder=context.holder, deed=deed
+    )
+    await context.commands.operations.run(begun, context.holder)
+    return await context.queries.operation_items(begun.id, None, 0, MAX_INLINE)
+
+
+def _dry_run_item(target: UUID, subject: OperationSubject) -> Document:
+    if subject is OperationSubject.JOB:
+        return item_document(OperationItem(number=0, job_id=JobId(target)))
+    return item_document(OperationItem(number=0, execution_id=ExecutionId(target)))
+
+
+def item_document(item: OperationItem) -> Document:
+    """What came of one of many."""
+    is_done = item.status == "done"
+    return {
+        "id": _shown_target(item),
+        "status": item.status or "would_be_done",
+        "execution_id": format_execution_id(item.made) if is_done and item.made is not None else None,
+        "error": item.error,
+    }
+
+
+def _shown_target(item: OperationItem) -> str:
+    if item.job_id is not None:
+        return format_job_id(item.job_id)
+    assert item.execution_id is not None
+    return format_execution_id(item.execution_id)
+
+
+def bulk_summary(results: list[Document], total: int | None = None) -> Document:
+    """What came of each, and how many; of a dry run the first 500 are shown."""
+    failed = sum(item["status"] == "failed" for item in results)
+    done = (len(results) if total is None else total) - failed
+    return {"done": done, "failed": failed, "has_more": len(results) < done + failed, "results": results}
+
+
+def operation_document(operation: Operation) -> Document:
+    """An operation and how far it has come."""
+    tried = operation.done + operation.failed
+    return {
+        "id": format_id("op", operation.id),
+        "action": operation.action,
+        "subject": operation.subject,
+        "state": operation.state,
+        "total": operation.total,
+        "done": operation.done,
+        "failed": operation.failed,
+        "progress": round(tried / operation.total, 4) if operation.total else 1.0,
+        "actor": operation.actor,
+        "reason": operation.reason,
+        "cancel_requested": operation.cancel_requested,
+        "error": operation.error,
+        "created_at": operation.created_at,
+        "started_at": operation.started_at,
+        "finished_at": operation.finished_at,
+    }
+
+
+# Operations: what is done to very many executions or jobs, in the background.
+
+router = APIRouter(prefix="/operations", tags=["operations"])
+
+OperationRef = Annotated[str, Path(max_length=200, description="An operation's id.")]
+
+_ITEM_EXAMPLE = {
+    "number": 1,
+    "id": EXECUTION_ID,
+    "status": "failed",
+    "execution_id": None,
+    "error": "execution exe_… is running, not ended",
+}
+_ORDER = "item"
+
+
+@router.get("", response_model=PageOut[OperationOut], **route_options(Role.VIEWER, page_example(OPERATION_EXAMPLE)))
+async def list_operations(context: Context, page: PageParams) -> Response:
+    """List the operations of the last week, the latest first."""
+    return json_response(page_document(await context.queries.operations(page), page, operation_document))
+
+
+@router.get("/{operation}", response_model=OperationOut, **route_options(Role.VIEWER, OPERATION_EXAMPLE, fails=[404]))
+async def get_operation(operation: OperationRef, context: Context) -> Response:
+    """One operation, and how far it has come."""
+    return json_response(operation_document(await context.queries.find_operation(operation)))
+
+
+@router.get(
+    "/{operation}/items",
+    response_model=PageOut[OperationItemOut],
+    **route_options(Role.VIEWER, page_example(_ITEM_EXAMPLE), fails=[404]),
+)
+async def list_items(
+    operation: OperationRef,
+    context: Context,
+    status: Annotated[Literal["done", "failed"] | None, Query(description="Only those with this end.")] = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    cursor: Annotated[str | None, Query(max_length=1_000)] = None,
+) -> Response:
+    """What came of each execution or job, in order."""
+    found = await context.queries.find_operation(operation)
+    items = await context.queries.operation_items(found.id, status, _position(cursor), limit + 1)
+    shown = items[:limit]
+    has_more = len(items) > limit
+    next_cursor = write_cursor(_ORDER, str(shown[-1].number), found.id) if has_more else None
+    return json_response(
+        {"data": [_operation_item_document(item) for item in shown], "next_cursor": next_cursor, "has_more": has_more}
+    )
+
+
+_CANCEL: dict[str, Any] = route_options(
+    Role.OPERATOR,
+    OPERATION_EXAMPLE | {"cancel_requested": True},
+    status=202,
+    request={"reason": "too many"},
+    has_body=True,
+    fails=[404, 409],
+)
+
+
+@router.post("/{operation}/cancel", response_model=OperationOut, **_CANCEL)
+async def cancel_operation(
+    operation: OperationRef,
+    context: Context,
+    caller: CurrentCaller,
+    body: ReasonIn | None = None,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Stop an operation where it is; what it has done stays done."""
+    found = await context.queries.find_operation(operation)
+    asked = await context.commands.operations.cancel(found.id, caller.as_actor((body or ReasonIn()).reason))
+    return json_response(operation_document(asked), 202)
+
+
+def _operation_item_document(item: OperationItem) -> Document:
+    return item_document(item) | {"number": item.number, "status": item.status or "waiting"}
+
+
+def _position(cursor: str | None) -> int:
+    if cursor is None:
+        return 0
+    number = read_cursor(cursor, _ORDER, 2)[0] or ""
+    if not (number.isascii() and number.isdecimal() and len(number) < 10):
+        raise InvalidInput("cursor is none of this list", field="cursor")
+    return int(number)

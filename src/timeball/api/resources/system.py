@@ -1,0 +1,394 @@
+"""Health, doctor, explanations, the audit log, revisions of jobs, and the preview of a schedule."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from timeball.api.auth import Role
+from timeball.api.context import (
+    EXECUTION_ID,
+    INSTANT_EXAMPLE,
+    JOB_ID,
+    ApiContext,
+    Context,
+    page_example,
+    probe_options,
+    route_options,
+)
+from timeball.api.documents import fire_time_document
+from timeball.api.models import FullList, PageOut, ShortText
+from timeball.api.models.jobs import RevisionOut
+from timeball.api.models.system import (
+    AttentionItemOut,
+    AuditOut,
+    DoctorOut,
+    ExplanationOut,
+    HealthOut,
+    LiveOut,
+    NextOut,
+    PreviewIn,
+    ReadyOut,
+)
+from timeball.api.params import ExecutionRef, IdempotencyKey, JobRef, PageParams, optional_instant
+from timeball.api.responses import Document, in_thread_if_large, json_bytes, json_response, page_document
+from timeball.application.queries.views import (
+    AttentionItem,
+    FieldChange,
+    FireTime,
+    HealthCheck,
+    InstantLoad,
+    InstantLoadRequest,
+    Revision,
+)
+from timeball.domain.explain.diagnosis import Diagnosis, worst_status
+from timeball.domain.explain.explanation import Explanation, Gate
+from timeball.domain.scheduling.schedule import parse_schedule
+from timeball.domain.values.ids import format_execution_id, format_id, format_job_id
+from timeball.domain.values.redaction import redact_fields_in_list
+from timeball.version import __version__
+
+
+def audit_document(row: Mapping[str, Any]) -> Document:
+    """Who changed what; secrets hidden, large fields left out."""
+    before, after = (None if row[side] is None else redact_fields_in_list(row[side]) for side in ("before", "after"))
+    return dict(row) | {"id": format_id("aud", row["id"]), "before": before, "after": after}
+
+
+def instant_load_document(landing: InstantLoad) -> Document:
+    """What a run would meet."""
+    return {
+        "at": landing.at,
+        "jobs": [
+            {
+                "id": format_job_id(line.job_id),
+                "label": line.label,
+                "p95_seconds": None if line.usual is None else line.usual.p95.total_seconds(),
+            }
+            for line in landing.jobs
+        ],
+        "one_offs": landing.one_offs,
+        "need": landing.need,
+        "slots": landing.slots,
+        "left_out": landing.left_out,
+    }
+
+
+# How a job came to be as it is.
+
+revisions_router = APIRouter(tags=["jobs"])
+
+_REVISION_EXAMPLE = {
+    "at": INSTANT_EXAMPLE,
+    "actor": "key:4c1a9d02b7e1 deploy",
+    "action": "job.update",
+    "reason": "less often",
+    "version": 2,
+    "changes": [{"field": "schedule", "before": "*/5 * * * *", "after": "0 * * * *"}],
+    "effective_from": INSTANT_EXAMPLE,
+    "effective_until": None,
+}
+
+
+@revisions_router.get(
+    "/jobs/{job}/revisions",
+    response_model=PageOut[RevisionOut],
+    **route_options(Role.VIEWER, page_example(_REVISION_EXAMPLE), fails=[404]),
+)
+async def revisions(job: JobRef, context: Context, page: PageParams) -> Response:
+    """Who changed what of a job, when and why, field by field, the latest first; the last of all is its creation.
+
+    In the place of a value of more than 8 KB stands a note, `{"$timeball": "..."}`.
+    """
+    found = await context.queries.revisions(job, page)
+    return json_response(await asyncio.to_thread(page_document, found, page, _revision_document))
+
+
+def _revision_document(revision: Revision) -> Document:
+    return asdict(revision) | {"changes": [_change_document(change) for change in revision.changes]}
+
+
+def _change_document(change: FieldChange) -> Document:
+    sides = (redact_fields_in_list(json_bytes({change.field: side}).decode()) for side in (change.before, change.after))
+    before, after = (side[change.field] for side in sides)
+    return {"field": change.field, "before": before, "after": after}
+
+
+# Schedules to look at, health, numbers, and who did what.
+
+router = APIRouter()
+
+_CHECK_EXAMPLE = {"name": "database", "status": "ok", "detail": "it answers"}
+_HEALTH_EXAMPLE = {"status": "ok", "version": "1.2.3", "checks": [_CHECK_EXAMPLE]}
+_READY_EXAMPLE = {"status": "ok", "checks": [{"name": "database", "status": "ok"}]}
+_PREVIEW_EXAMPLE = {
+    "description": "At 02:30 (Europe/Berlin)",
+    "next": [
+        {"at": "2027-03-28T01:00:00Z", "local": "2027-03-28T03:00:00+02:00", "is_due": True, "note": "moved_by_gap"}
+    ],
+    "landing": {
+        "at": "2027-03-28T01:00:00Z",
+        "jobs": [{"id": JOB_ID, "label": "reindex", "p95_seconds": 540.0}],
+        "one_offs": 0,
+        "need": 6,
+        "slots": 8,
+        "left_out": False,
+    },
+}
+_AUDIT_EXAMPLE = {
+    "id": "aud_01JCV3V1KC8M2T4QZ5R7N9X0AB",
+    "at": INSTANT_EXAMPLE,
+    "actor": "key:4c1a9d02b7e1 deploy",
+    "place": "http 10.0.0.7",
+    "action": "job.pause",
+    "subject": "job:01937b1d-8607-7000-8000-000000000000",
+    "reason": "maintenance",
+    "before": {"paused_at": None},
+    "after": {"paused_at": INSTANT_EXAMPLE},
+}
+
+
+@router.post(
+    "/schedules/preview",
+    tags=["time"],
+    response_model=NextOut,
+    **route_options(
+        Role.VIEWER,
+        _PREVIEW_EXAMPLE,
+        request={"schedule": "30 2 * * *", "timezone": "Europe/Berlin", "queue": "batch"},
+        has_body=True,
+        fails=[409],
+    ),
+)
+async def preview_schedule(body: PreviewIn, context: Context, idempotency_key: IdempotencyKey = None) -> Response:
+    """When a schedule would fire, in words and in instants, with the changes of the clock marked.
+
+    With a `queue`, also what else runs there at the next instant, and how many of the slots that needs.
+    """
+    now = context.queries.now()
+    after = optional_instant(body.after, "after", body.timezone) or now
+    rule = parse_schedule(**body.model_dump(exclude={"after", "count", "queue", "job"}), now=now)
+    times = context.queries.next_times(rule, body.timezone, after, body.count)
+    told = {"description": rule.describe(), "next": [fire_time_document(time) for time in times]}
+    return json_response(told | {"landing": await _instant_load(context, body, times)})
+
+
+async def _instant_load(context: ApiContext, body: PreviewIn, times: Sequence[FireTime]) -> Document | None:
+    first = next((time.occurrence.at for time in times if time.occurrence.is_due), None)
+    if body.queue is None or first is None:
+        return None
+    job_id = None if body.job is None else (await context.queries.find_job(body.job)).id
+    return instant_load_document(
+        await context.queries.landing(InstantLoadRequest(at=first, queue=body.queue, job_id=job_id))
+    )
+
+
+_LIVE = route_options(None, {"status": "ok"})
+
+
+# HEAD too for what load balancers ask.
+@router.head("/health/live", **probe_options(_LIVE))
+@router.get("/health/live", tags=["system"], response_model=LiveOut, **_LIVE)
+async def live() -> Response:
+    """Whether this process answers at all. Needs no key."""
+    return json_response({"status": "ok"})
+
+
+def _failing(described: dict[str, Any], model: type[BaseModel], example: dict[str, Any]) -> dict[str, Any]:
+    described["responses"][503] = {
+        "description": "The database or its schema is not as it must be",
+        "model": model,
+        "content": {"application/json": {"example": example | {"status": "fail"}}},
+    }
+    return described
+
+
+_READY = _failing(route_options(None, _READY_EXAMPLE), ReadyOut, _READY_EXAMPLE)
+
+
+@router.head("/health/ready", **probe_options(_READY))
+@router.get("/health/ready", tags=["system"], response_model=ReadyOut, **_READY)
+async def ready(context: Context) -> Response:
+    """Whether this process can do its work: it asks the database, and looks at its schema. Needs no key.
+
+    It says which of the two fails, and nothing more: `GET /health` tells the details to those with a key.
+    """
+    checks = [check for check in await context.queries.health() if check.name in ("database", "schema")]
+    status = _worst(checks)
+    shown = [{"name": check.name, "status": check.status} for check in checks]
+    return json_response({"status": status, "checks": shown}, 503 if status == "fail" else 200)
+
+
+_HEALTH = _failing(route_options(Role.VIEWER, _HEALTH_EXAMPLE), HealthOut, _HEALTH_EXAMPLE)
+
+
+@router.head("/health", **probe_options(_HEALTH))
+@router.get("/health", tags=["system"], response_model=HealthOut, **_HEALTH)
+async def health(context: Context) -> Response:
+    """The database, its schema, and whether schedulers and workers are alive and every shard is looked after."""
+    return _health(await context.queries.health())
+
+
+def _worst(checks: Sequence[HealthCheck]) -> str:
+    words = [check.status for check in checks]
+    return "fail" if "fail" in words else "warn" if "warn" in words else "ok"
+
+
+def _health(checks: Sequence[HealthCheck]) -> Response:
+    status = _worst(checks)
+    shown = [{"name": check.name, "status": check.status, "detail": check.detail} for check in checks]
+    return json_response({"status": status, "version": __version__, "checks": shown}, 503 if status == "fail" else 200)
+
+
+@router.get(
+    "/audit",
+    tags=["system"],
+    response_model=PageOut[AuditOut],
+    **route_options(Role.ADMIN, {"data": [_AUDIT_EXAMPLE], "next_cursor": None, "has_more": False}),
+)
+async def audit(
+    context: Context,
+    page: PageParams,
+    subject: Annotated[ShortText | None, Query(description="Only about this.")] = None,
+    actor: Annotated[ShortText | None, Query(description="Only by this one.")] = None,
+) -> Response:
+    """Who changed what, when and why, the latest first. In the place of a field of more than 8 KB stands a note."""
+    found = await context.queries.audit(subject, actor, page)
+    characters = sum(len(row["before"] or "") + len(row["after"] or "") for row in found.items)
+    return json_response(await in_thread_if_large(lambda: page_document(found, page, audit_document), characters))
+
+
+# Whether everything is in order, and what needs a human.
+
+doctor_router = APIRouter(tags=["system"])
+
+_LINE_EXAMPLE = {
+    "code": "queue_unserved",
+    "status": "fail",
+    "subject": "queue reports",
+    "found": "61 waiting, no worker serves it",
+    "advice": "start one: timeball worker app:tb --queue reports",
+    "command": "timeball worker app:tb --queue reports",
+    "target": {"kind": "queue", "id": "reports"},
+}
+_CONCERN_EXAMPLE = {
+    "code": "late",
+    "status": "warn",
+    "sentence": f"app.etl:nightly ({EXECUTION_ID}) in queue batch is 14 min late",
+    "advice": f"timeball why {EXECUTION_ID}",
+    "command": f"timeball why {EXECUTION_ID}",
+    "target": {"kind": "execution", "id": EXECUTION_ID},
+    "why": "NOT STARTED: all 8 slots of web-1 are taken.",
+}
+
+
+@doctor_router.get(
+    "/doctor",
+    response_model=DoctorOut,
+    **route_options(Role.VIEWER, {"status": "fail", "version": __version__, "lines": [_LINE_EXAMPLE]}),
+)
+async def doctor(context: Context) -> Response:
+    """Look at everything: database, clock, schedulers, workers, queues, handlers, history, access; what was found and what to type."""
+    lines = await context.queries.diagnose()
+    shown = [_targeted(line) for line in lines]
+    return json_response({"status": worst_status(lines), "version": __version__, "lines": shown})
+
+
+@doctor_router.get(
+    "/attention", response_model=FullList[AttentionItemOut], **route_options(Role.VIEWER, {"data": [_CONCERN_EXAMPLE]})
+)
+async def attention(context: Context) -> Response:
+    """What needs a human, the gravest first: each with a sentence, what to type, where to look, and why."""
+    return json_response({"data": [_targeted(concern) for concern in await context.queries.attention()]})
+
+
+def _targeted(item: Diagnosis | AttentionItem) -> Document:
+    target = item.target
+    return asdict(item) | {"target": None if target is None else {"kind": target[0], "id": target[1]}}
+
+
+# Why: of an execution, and of a job.
+
+explain_router = APIRouter()
+
+_HOLDER = "exe_01JCV3V1KC8M2T4QZ5R7N9X0CD"
+_EXPLANATION_EXAMPLE = {
+    "checked_at": INSTANT_EXAMPLE,
+    "job_id": JOB_ID,
+    "job_name": "sync-crm",
+    "execution_id": EXECUTION_ID,
+    "state": "queued",
+    "headline": "NOT STARTED: queue «crm» allows 1 at once and its one place is taken: "
+    f"{_HOLDER} (12 min, usually 3 min). Likely start 06:01:00 UTC ± 20 s.",
+    "stopped_by": "slots",
+    "likely_start": {"at": "2026-11-16T06:01:00Z", "give_or_take_seconds": 20.0},
+    "gates": [
+        {
+            "name": "slots",
+            "title": "a slot is free",
+            "verdict": "stopped",
+            "sentence": f"queue «crm» allows 1 at once and its one place is taken: {_HOLDER} (12 min, usually 3 min)",
+            "advice": "timeball queues limit crm 2",
+            "command": "timeball queues limit crm 2",
+            "links": [_HOLDER],
+        }
+    ],
+}
+
+
+@explain_router.get(
+    "/executions/{execution}/explain",
+    tags=["executions"],
+    response_model=ExplanationOut,
+    **route_options(Role.VIEWER, _EXPLANATION_EXAMPLE, fails=[404]),
+)
+async def explain_execution(execution: ExecutionRef, context: Context) -> Response:
+    """Why an execution has not started, gate by gate; or since when it runs, or how it ended."""
+    return json_response(explanation_document(await context.queries.explain_execution(execution)))
+
+
+@explain_router.get(
+    "/jobs/{job}/explain",
+    tags=["jobs"],
+    response_model=ExplanationOut,
+    **route_options(Role.VIEWER, _EXPLANATION_EXAMPLE, fails=[404]),
+)
+async def explain_job(job: JobRef, context: Context) -> Response:
+    """Why a job does not run: told of what of it runs, or else waits, or else of the job itself."""
+    return json_response(explanation_document(await context.queries.explain_job(job)))
+
+
+def explanation_document(explanation: Explanation) -> Document:
+    """An explanation as the API shows it."""
+    facts, stopped_by, likely = explanation.facts, explanation.stopped_by, explanation.likely_start
+    execution = facts.execution
+    job_id = execution.job_id if execution is not None else None if facts.job is None else facts.job.id
+    return {
+        "checked_at": facts.now,
+        "job_id": None if job_id is None else format_job_id(job_id),
+        "job_name": facts.job and facts.job.name,
+        "execution_id": None if execution is None else format_execution_id(execution.id),
+        "state": None if execution is None else execution.state,
+        "headline": explanation.headline,
+        "stopped_by": stopped_by and stopped_by.name,
+        "likely_start": likely and {"at": likely.at, "give_or_take_seconds": likely.give_or_take.total_seconds()},
+        "gates": [_gate_document(gate) for gate in explanation.gates],
+    }
+
+
+def _gate_document(gate: Gate) -> Document:
+    return {
+        "name": gate.name,
+        "title": gate.title,
+        "verdict": gate.finding.verdict,
+        "sentence": gate.finding.sentence,
+        "advice": gate.finding.advice,
+        "command": gate.finding.command,
+        "links": list(gate.finding.links),
+    }

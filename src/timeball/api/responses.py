@@ -1,0 +1,247 @@
+"""JSON responses, pages, field selection, and exports as CSV, JSON lines or JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from typing import Annotated, Any, Literal, TypeVar
+
+import orjson
+from fastapi import Query
+from pydantic import BaseModel
+from starlette.responses import Response, StreamingResponse
+
+from timeball.api.errors import HttpProblem
+from timeball.domain.search import MAX_PAGE_SIZE, PageRequest, ResultPage
+from timeball.domain.values.wording import FORMULA_BEGINNINGS
+from timeball.errors import quote_text
+
+# Domain values as the documents of the API.
+
+Item = TypeVar("Item")
+Document = dict[str, Any]
+
+
+# To walk through as many takes some milliseconds.
+_LARGE = 32 * 1024
+_JSON = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
+
+
+def json_bytes(document: Any) -> bytes:
+    """A document as JSON."""
+    return orjson.dumps(document, default=str, option=_JSON)
+
+
+def json_response(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """A document as an answer."""
+    return Response(json_bytes(document), status, dict(headers or {}), "application/json")
+
+
+def page_document(page: ResultPage[Item], request: PageRequest, show_item: Callable[[Item], Document]) -> Document:
+    """A page of a list: by cursor, and with numbers where a page was asked for by its number."""
+    document: Document = {
+        "data": [show_item(item) for item in page.items],
+        "next_cursor": page.next_cursor,
+        "has_more": page.next_cursor is not None,
+    }
+    if page.looked_at is not None:
+        document |= {"searched_to": page.searched_to, "looked_at": page.looked_at}
+    if page.total is not None:
+        document |= {"total": page.total.count, "total_is_exact": page.total.is_exact}
+    if request.page is not None and page.total is not None:
+        pages = -(-page.total.count // request.limit)
+        document |= {"page": request.page, "limit": request.limit, "total_pages": pages}
+    return document
+
+
+async def in_thread_if_large(work: Callable[[], Item], characters: int) -> Item:
+    """What *work* makes of so many characters of JSON; in a thread if they are many, so that others are answered meanwhile."""
+    return await asyncio.to_thread(work) if characters > _LARGE else work()
+
+
+def _percentiles(values: Sequence[float | None] | None) -> Document:
+    p50, p95, p99 = values or (None, None, None)
+    return {"p50": p50, "p95": p95, "p99": p99}
+
+
+# The shape of an answer: only some fields of each thing, or more than it usually tells.
+
+_MAX_FIELDS_LENGTH = 2_000
+
+
+FieldsParam = Annotated[
+    str | None, Query(max_length=_MAX_FIELDS_LENGTH, description="Only these fields of each, with commas between.")
+]
+ExpandParam = Annotated[
+    str | None,
+    Query(
+        max_length=200,
+        description="Tell more, with commas between: `job` and `attempts` of an execution, `next` times of a job.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSelection:
+    """What was asked for: the fields to keep, if not all, and what to tell besides."""
+
+    fields: tuple[str, ...] | None
+    expand: frozenset[str]
+
+    def shows(self, field: str) -> bool:
+        """Whether a field is to be told."""
+        return self.fields is None or field in self.fields
+
+    def fit(self, document: Document) -> Document:
+        """A document with only the fields that were asked for; what was expanded stays."""
+        if self.fields is None:
+            return document
+        kept = {*self.fields, *self.expand}
+        return {name: value for name, value in document.items() if name in kept}
+
+    def fit_page(self, page: Document) -> Document:
+        """A page whose items have only the fields that were asked for."""
+        return page | {"data": [self.fit(item) for item in page["data"]]}
+
+
+def field_selection(model: type[BaseModel], expandable: Sequence[str]) -> Callable[..., FieldSelection]:
+    """The dependency that reads `fields` and `expand` for things of a model."""
+    known = tuple(model.model_fields)
+
+    def shape(fields: FieldsParam = None, expand: ExpandParam = None) -> FieldSelection:
+        kept = None if fields is None else _selected_names(fields, "fields", (*known, *expandable))
+        return FieldSelection(kept, frozenset(() if expand is None else _selected_names(expand, "expand", expandable)))
+
+    return shape
+
+
+def _selected_names(text: str, parameter: str, known: Collection[str]) -> tuple[str, ...]:
+    words = tuple(word.strip() for word in text.split(",") if word.strip())
+    unknown = next((word for word in words if word not in known), None)
+    if unknown is not None or not words:
+        found = "empty" if unknown is None else repr(quote_text(unknown))
+        raise HttpProblem(
+            422,
+            "invalid_input",
+            f"{parameter} is {found}, expected some of {', '.join(known)}",
+            hint="check its spelling",
+        )
+    return words
+
+
+# Lists as files: CSV, JSON lines or one JSON list, streamed page by page, and harmless when a spreadsheet opens them.
+
+ExportFormat = Literal["csv", "jsonl", "json"]
+ByteOrderMark = Annotated[
+    bool, Query(description="Begin a CSV with a byte order mark, for spreadsheets that need it to read UTF-8.")
+]
+ReadPage = Callable[[PageRequest], Awaitable[ResultPage[Any]]]
+Pages = AsyncIterator[ResultPage[Any]]
+
+_MEDIA_TYPES = {"csv": "text/csv", "jsonl": "application/jsonl", "json": "application/json"}
+
+
+# Spreadsheets that do not guess UTF-8 do so behind this mark.
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_ITEMS_AT_A_TIME = 20
+
+
+# An apostrophe in front of these is ours; one that was there before gets another, so that it can be told apart.
+_FORMULA_PREFIXES = (*FORMULA_BEGINNINGS, "'")
+
+
+async def export_response(
+    kind: ExportFormat,
+    name: str,
+    columns: list[str],
+    read_page: ReadPage,
+    show_item: Callable[[Any], Document],
+    *,
+    has_mark: bool = False,
+) -> StreamingResponse:
+    """All of a list as a file; the first page is read before the answer begins, so that errors are still errors.
+
+    *has_mark* begins a CSV with a byte order mark, for spreadsheets that would not take it for UTF-8 otherwise.
+    """
+    pages = _pages(await read_page(PageRequest(limit=MAX_PAGE_SIZE)), read_page)
+    headers = {"Content-Disposition": f'attachment; filename="{name}.{kind}"'}
+    lines = _lines(kind, columns, pages, show_item, has_mark)
+    return StreamingResponse(lines, headers=headers, media_type=_MEDIA_TYPES[kind])
+
+
+def _lines(
+    kind: ExportFormat, columns: list[str], pages: Pages, show_item: Callable[[Any], Document], has_mark: bool
+) -> AsyncIterator[bytes]:
+    match kind:
+        case "csv":
+            return _csv(columns, pages, show_item, has_mark)
+        case "jsonl":
+            return _jsonl(pages, show_item)
+        case "json":
+            return _json(pages, show_item)
+
+
+async def _pages(page: ResultPage[Any], read_page: ReadPage) -> Pages:
+    yield page
+    while page.next_cursor is not None:
+        page = await read_page(PageRequest(limit=MAX_PAGE_SIZE, cursor=page.next_cursor))
+        yield page
+
+
+async def _encoded_items(pages: Pages, show_item: Callable[[Any], Document]) -> AsyncIterator[list[bytes]]:
+    """Some items at a time as JSON, made in a thread: an item may be as large as a payload, and others wait for this loop."""
+    async for page in pages:
+        for first in range(0, len(page.items), _ITEMS_AT_A_TIME):
+            some = page.items[first : first + _ITEMS_AT_A_TIME]
+            yield await asyncio.to_thread(_shown_items, some, show_item)
+
+
+def _shown_items(items: Sequence[Any], show_item: Callable[[Any], Document]) -> list[bytes]:
+    return [json_bytes(show_item(item)) for item in items]
+
+
+async def _jsonl(pages: Pages, show_item: Callable[[Any], Document]) -> AsyncIterator[bytes]:
+    async for lines in _encoded_items(pages, show_item):
+        yield b"".join(line + b"\n" for line in lines)
+
+
+async def _json(pages: Pages, show_item: Callable[[Any], Document]) -> AsyncIterator[bytes]:
+    before = b"["
+    async for lines in _encoded_items(pages, show_item):
+        yield before + b",\n".join(lines)
+        before = b",\n"
+    yield b"]\n" if before != b"[" else b"[]\n"
+
+
+async def _csv(
+    columns: list[str], pages: Pages, show_item: Callable[[Any], Document], has_mark: bool
+) -> AsyncIterator[bytes]:
+    yield (_BYTE_ORDER_MARK if has_mark else b"") + _rows([columns])
+    async for lines in _encoded_items(pages, show_item):
+        # Through JSON, so that an instant looks alike in both formats.
+        documents = map(orjson.loads, lines)
+        yield _rows([[cell(document[column]) for column in columns] for document in documents])
+
+
+def _rows(rows: list[list[str]]) -> bytes:
+    buffer = StringIO()
+    csv.writer(buffer).writerows(rows)
+    return buffer.getvalue().encode()
+
+
+def cell(value: Any) -> str:
+    """A value as the text of a cell that no spreadsheet takes for a formula."""
+    if value is None:
+        return ""
+    if isinstance(value, bool | int | float):
+        return str(value)
+    text = value if isinstance(value, str) else orjson.dumps(value).decode()
+    return "'" + text if text.startswith(_FORMULA_PREFIXES) else text
+
+
+def text_of_cell(text: str) -> str:
+    """The text that `cell` made a cell of."""
+    return text[1:] if text.startswith("'") and text[1:].startswith(_FORMULA_PREFIXES) else text

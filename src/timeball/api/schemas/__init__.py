@@ -1,1 +1,0 @@
-"""What comes in and goes out, as Pydantic models, a file for each thing they tell of."""

@@ -1,0 +1,213 @@
+"""Trigger, retry, cancel and backfill executions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from timeball.application.commands.requests import LOCAL, Actor, new_ids
+from timeball.domain.execution import Execution, Origin
+from timeball.domain.scheduling.schedule import Manual, Once
+from timeball.domain.values.ids import ExecutionId, IdempotentRequest, JobId
+from timeball.domain.values.text import to_json
+from timeball.errors import Conflict, InvalidInput, NotFound
+from timeball.store.types import ExecutionRequest
+
+if TYPE_CHECKING:
+    from timeball.application.commands.contracts import ContractChecks
+    from timeball.application.commands.jobs import JobCommands
+    from timeball.env import Env
+    from timeball.store.store import Store
+
+_MAX_BACKFILL = 10_000
+_BACKFILL_INTERVAL = timedelta(milliseconds=100)
+
+
+class ExecutionCommands:
+    """Trigger, retry, cancel, backfill."""
+
+    def __init__(self, store: Store, env: Env, contracts: ContractChecks, jobs: JobCommands) -> None:
+        self._store = store
+        self._env = env
+        self._contracts = contracts
+        self._jobs = jobs
+
+    async def trigger(
+        self,
+        job_id: JobId,
+        payload: Any = None,
+        actor: Actor = LOCAL,
+        deed: IdempotentRequest | None = None,
+        *,
+        is_unchecked: bool = False,
+    ) -> ExecutionId:
+        """Run a job now, beside its schedule; with another payload, if one is given.
+
+        A payload that the handler's published contract refuses is taken only if *is_unchecked*.
+        """
+        new_id = ExecutionId(next(new_ids(self._env, 1, deed)))
+        if await self._is_done(deed, new_id):
+            return new_id
+        if payload is not None and not is_unchecked:
+            await self._contracts.check_contract((await self._jobs.existing(job_id)).handler, to_json(payload))
+        return await self.trigger_with_id(new_id, job_id, payload, actor)
+
+    async def trigger_with_id(
+        self, new_id: ExecutionId, job_id: JobId, payload: Any = None, actor: Actor = LOCAL
+    ) -> ExecutionId:
+        """Trigger under an id that the caller has chosen, without asking for the contract of the handler."""
+        job = await self._jobs.existing(job_id)
+        override = None if payload is None else to_json(payload)
+        request = ExecutionRequest(
+            id=new_id,
+            job_id=job.id,
+            origin=Origin.TRIGGER,
+            payload=override,
+            created_by=actor.created_by,
+            bound_secrets_only=override is not None and actor.is_confined(override),
+        )
+        check = None if override is None else partial(self._contracts.check_payload, payload=override, actor=actor)
+        return (await self._store.jobs.request([request], actor.entry, "job.trigger", check))[0]
+
+    async def retry(
+        self,
+        execution_id: ExecutionId,
+        payload: Any = None,
+        actor: Actor = LOCAL,
+        deed: IdempotentRequest | None = None,
+        *,
+        is_unchecked: bool = False,
+    ) -> ExecutionId:
+        """Run a finished execution again: a new one, linked to the old, which stays as it is.
+
+        The new execution runs the job as it is defined now. A payload override of the old one is kept; Conflict if the job has
+        another handler by now.
+        """
+        new_id = ExecutionId(next(new_ids(self._env, 1, deed)))
+        if await self._is_done(deed, new_id):
+            return new_id
+        if payload is not None and not is_unchecked:
+            job_id = (await self._existing(execution_id)).job_id
+            await self._contracts.check_contract((await self._jobs.existing(job_id)).handler, to_json(payload))
+        return await self.retry_with_id(new_id, execution_id, payload, actor)
+
+    async def retry_with_id(
+        self,
+        new_id: ExecutionId,
+        execution_id: ExecutionId,
+        payload: Any = None,
+        actor: Actor = LOCAL,
+        *,
+        is_audited: bool = True,
+    ) -> ExecutionId:
+        """Retry under an id that the caller has chosen, without asking for the contract of the handler."""
+        ended = await self._existing(execution_id)
+        if not ended.state.is_final:
+            raise Conflict(
+                f"execution {execution_id} is {ended.state}, expected a finished one", hint="cancel it first, or wait"
+            )
+        check: Callable[[str], None] | None = None
+        if payload is None:
+            override, is_confined = await self._store.history.payload_override(execution_id)
+            if override is not None:
+                check = partial(_check_same_handler, ended=ended.handler)
+        else:
+            text = to_json(payload)
+            override, is_confined = text, actor.is_confined(text)
+            check = partial(self._contracts.check_payload, payload=text, actor=actor)
+        request = ExecutionRequest(
+            id=new_id,
+            job_id=ended.job_id,
+            origin=Origin.RETRY,
+            payload=override,
+            retry_of=execution_id,
+            created_by=actor.created_by,
+            bound_secrets_only=is_confined,
+        )
+        return (
+            await self._store.jobs.request([request], actor.entry if is_audited else None, "execution.retry", check)
+        )[0]
+
+    async def exists(self, execution_id: ExecutionId | None) -> bool:
+        """Whether an earlier try, whose process died before it could say so, has created this execution."""
+        return execution_id is not None and await self._store.history.find(execution_id) is not None
+
+    async def _is_done(self, deed: IdempotentRequest | None, first: ExecutionId) -> bool:
+        return deed is not None and deed.is_repeated and await self.exists(first)
+
+    async def _existing(self, execution_id: ExecutionId) -> Execution:
+        execution = await self._store.history.find(execution_id)
+        if execution is None:
+            raise NotFound("execution", execution_id)
+        return execution
+
+    async def cancel(
+        self, execution_ids: Sequence[ExecutionId], actor: Actor = LOCAL, *, is_audited: bool = True
+    ) -> set[ExecutionId]:
+        """Cancel executions: waiting ones at once; running ones are asked to stop. Returns those that this reached.
+
+        The pending occurrence of a recurring job is cancelled too; its schedule goes on with the next.
+        """
+        reason = actor.reason or f"cancelled by {actor.name}"
+        reached = await self._store.jobs.cancel(execution_ids, reason, actor.entry if is_audited else None)
+        for execution_id in execution_ids:
+            if execution_id not in reached and await self._skip_if_pending(execution_id, actor):
+                reached.add(execution_id)
+        return reached
+
+    async def _skip_if_pending(self, execution_id: ExecutionId, actor: Actor) -> bool:
+        execution = await self._store.history.find(execution_id)
+        if execution is None or execution.state.is_final or execution.origin is not Origin.SCHEDULE:
+            return False
+        try:
+            await self._jobs.skip_next(execution.job_id, actor, expected=execution_id)
+        except (Conflict, NotFound):
+            return False
+        return True
+
+    async def backfill(
+        self, job_id: JobId, start: datetime, end: datetime, actor: Actor = LOCAL, deed: IdempotentRequest | None = None
+    ) -> list[ExecutionId]:
+        """Run a job once for every occurrence of its current schedule in (start, end], ten a second."""
+        job = await self._jobs.existing(job_id)
+        if isinstance(job.rule, Manual | Once):
+            raise InvalidInput("only recurring jobs can be backfilled", field="job")
+        if job.unique_key is not None:
+            raise Conflict(
+                f"the job has the unique_key {job.unique_key!r}: only one execution of it can be unfinished at a time",
+                hint="remove the unique_key first, or trigger the job once for each occurrence",
+            )
+        now = self._env.clock.now()
+        instants: list[datetime] = []
+        # A repeated request covers what the first one did: later occurrences have no reserved id.
+        for occurrence in job.rule.occurrences(start, min(end, now if deed is None else deed.requested_at)):
+            if len(instants) == _MAX_BACKFILL:
+                raise InvalidInput(f"more than {_MAX_BACKFILL} occurrences, backfill a shorter range", field="end")
+            instants.append(occurrence.at)
+        if not instants:
+            return []
+        ids = [ExecutionId(id_) for id_ in new_ids(self._env, len(instants), deed)]
+        if await self._is_done(deed, ids[0]):
+            return ids
+        requests = [
+            ExecutionRequest(
+                id=id_,
+                job_id=job.id,
+                origin=Origin.BACKFILL,
+                run_at=now + number * _BACKFILL_INTERVAL,
+                scheduled_for=instant,
+                created_by=actor.created_by,
+            )
+            for number, (id_, instant) in enumerate(zip(ids, instants, strict=True))
+        ]
+        return await self._store.jobs.request(requests, actor.entry, "job.backfill")
+
+
+def _check_same_handler(handler: str, *, ended: str) -> None:
+    if handler != ended:
+        raise Conflict(
+            f"the execution overrode the payload of {ended}, and its job runs {handler} now",
+            hint="retry it with a payload for that handler, or trigger the job",
+        )

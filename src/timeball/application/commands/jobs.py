@@ -1,0 +1,436 @@
+"""Create, edit, pause, delete and declare jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from timeball.application.commands.requests import LOCAL, Actor, check_version, new_ids
+from timeball.domain import job_changes
+from timeball.domain.execution import Origin
+from timeball.domain.handler import ADMIN_HANDLERS
+from timeball.domain.handler_contract import clear_inherited_limit
+from timeball.domain.job import Job, JobSpec, define_job, redefine_job
+from timeball.domain.job_changes import JobChange, JobSnapshot, SyncAction, SyncedJob, declared_changes, plan_sync
+from timeball.domain.policies import SkipReason
+from timeball.domain.scheduling.misfire import SkippedRange
+from timeball.domain.scheduling.occurrences import first_occurrence
+from timeball.domain.scheduling.schedule import Once
+from timeball.domain.values.ids import ExecutionId, IdempotentRequest, JobId, shard_of
+from timeball.domain.values.text import check_label, to_json
+from timeball.errors import Conflict, InvalidInput, NotFound, StoreUnavailable
+from timeball.store.db.database import retry_write
+from timeball.store.enqueue import prepare_job
+from timeball.store.types import AuditEntry, EnqueueRow, FirstExecution, PreparedJob
+from timeball.store.types import CreatedJob as CreatedJob
+
+if TYPE_CHECKING:
+    from timeball.application.commands.contracts import ContractChecks
+    from timeball.env import Env
+    from timeball.store.db.direct_connection import LoopConnection, ThreadConnection
+    from timeball.store.store import Store
+
+_PREPARE_BATCH = 50
+_DECLARATION = Actor("declaration")
+
+
+class JobCommands:
+    """Create, edit, pause, delete and declare jobs."""
+
+    def __init__(self, store: Store, env: Env, contracts: ContractChecks) -> None:
+        self._store = store
+        self._env = env
+        self._contracts = contracts
+
+    async def existing(self, job_id: JobId) -> Job:
+        """A job; NotFound if there is none, or if it was deleted."""
+        job = (await self._store.jobs.find([job_id])).get(job_id)
+        if job is None or job.deleted_at is not None:
+            raise NotFound("job", job_id)
+        return job
+
+    # create
+
+    async def create(
+        self, spec: JobSpec, connection: Any = None, actor: Actor = LOCAL, deed: IdempotentRequest | None = None
+    ) -> CreatedJob:
+        """Create one job; inside the caller's own asyncpg *connection*, if one is given."""
+        return (await self.create_all([spec], connection, actor, deed))[0]
+
+    async def create_all(
+        self,
+        specs: Sequence[JobSpec],
+        connection: Any = None,
+        actor: Actor = LOCAL,
+        deed: IdempotentRequest | None = None,
+    ) -> list[CreatedJob]:
+        """Create jobs, all or none. A one-off whose `unique_key` is alive gives the execution that holds the key."""
+        prepared: list[tuple[Job, FirstExecution | None]] = []
+        for number, one in enumerate(self._prepare_each(specs, actor, deed), start=1):
+            prepared.append(one)
+            if number % _PREPARE_BATCH == 0:
+                # Thousands of schedules are seconds of work, and others wait for this loop.
+                await asyncio.sleep(0)
+        jobs, openings = [job for job, _ in prepared], [opening for _, opening in prepared if opening is not None]
+        if deed is not None and deed.is_repeated:
+            done = await self._created_before(jobs, openings)
+            if done is not None:
+                return [await self._as_it_is(created) for created in done]
+        return await self._write_new(jobs, openings, connection, actor)
+
+    async def _write_new(
+        self, jobs: Sequence[Job], openings: Sequence[FirstExecution], connection: Any, actor: Actor
+    ) -> list[CreatedJob]:
+        # Definitions and bulk actions are audited; the enqueue of a one-off is work, not a change, unless it is an administrator's.
+        is_noted = any(not job.is_enqueued or job.handler in ADMIN_HANDLERS for job in jobs)
+        is_noted = is_noted or (actor is not LOCAL and len(jobs) > 1)
+        audit = actor.entry if is_noted else None
+        if connection is not None:
+            return await self._store.enqueuer.create(jobs, openings, connection, audit)
+        try:
+            return await self._store.enqueuer.create(jobs, openings, audit=audit)
+        except StoreUnavailable:
+            return await self._write_again(jobs, openings, audit)
+
+    async def _write_again(
+        self, jobs: Sequence[Job], openings: Sequence[FirstExecution], audit: AuditEntry | None = None
+    ) -> list[CreatedJob]:
+        return await retry_write(
+            self._env.clock,
+            lambda: self._created_before(jobs, openings),
+            lambda: self._store.enqueuer.create(jobs, openings, audit=audit),
+        )
+
+    async def _created_before(self, jobs: Sequence[Job], openings: Sequence[FirstExecution]) -> list[CreatedJob] | None:
+        """Whether a create whose reply was lost has been committed: the ids were ours, so they tell."""
+        found = await self._store.jobs.find([job.id for job in jobs])
+        if not found:
+            return None
+        executions = {opening.job_id: opening.id for opening in openings}
+        done = {job_id: CreatedJob(job_id, executions.get(job_id), is_new=True) for job_id in found}
+        # It was one statement: what it did not write is refused for its unique key, and asking again says by whom.
+        missing = [job for job in jobs if job.id not in found]
+        if missing:
+            again = await self._store.enqueuer.create(missing, [o for o in openings if o.job_id not in found])
+            done |= {created.job_id: created for created in again}
+        return [done[job.id] for job in jobs]
+
+    async def _as_it_is(self, created: CreatedJob) -> CreatedJob:
+        """What was opened for a recurring job that was created earlier, we do not know: it is named what it has now."""
+        current = await self._store.history.current_of(created.job_id)
+        return created if current is None else replace(created, execution_id=current)
+
+    def prepare(
+        self, specs: Sequence[JobSpec], actor: Actor = LOCAL, deed: IdempotentRequest | None = None
+    ) -> list[tuple[Job, FirstExecution | None]]:
+        """Check wishes and make them jobs with their first executions, ready to be written."""
+        return list(self._prepare_each(specs, actor, deed))
+
+    def _prepare_each(
+        self, specs: Sequence[JobSpec], actor: Actor, deed: IdempotentRequest | None
+    ) -> Iterator[tuple[Job, FirstExecution | None]]:
+        now = self._env.clock.now()
+        ids = map(JobId, deed.ids(len(specs))) if deed is not None else (JobId(self._env.new_id()) for _ in specs)
+        for spec, id_ in zip(specs, ids, strict=True):
+            job, opening = self.prepare_one(spec, now, id_, actor)
+            self._contracts.check_payload(job.handler, job.payload, actor)
+            yield job, opening
+
+    def prepare_one(
+        self, spec: JobSpec, now: datetime, job_id: JobId, actor: Actor
+    ) -> tuple[Job, FirstExecution | None]:
+        is_immediate = _is_immediate(spec)
+        wish = replace(spec, scheduled_at=now) if is_immediate else spec
+        job = define_job(wish, job_id, now, self._store.shards, actor.created_by)
+        if actor.is_confined(job.payload):
+            job = replace(job, bound_secrets_only=True)
+        if is_immediate:
+            return job, _immediate_execution(job)
+        first = first_occurrence(job, now)
+        if first is None:
+            return job, None
+        return job, FirstExecution(
+            id=first.id,
+            job_id=job.id,
+            origin=Origin.ENQUEUE if job.is_enqueued else Origin.SCHEDULE,
+            run_at=first.run_at,
+            scheduled_for=first.scheduled_for,
+            watermark=None if job.is_enqueued else now,
+            tzdata=None if isinstance(job.rule, Once) else first.tzdata,
+            executions_left=first.executions_left,
+        )
+
+    def pattern(self, spec: JobSpec) -> PreparedJob | None:
+        """What one-offs by this wish have in common, checked once for all of them; None if each is something of its own."""
+        if not _is_immediate(spec) or spec.handler in ADMIN_HANDLERS:
+            return None
+        now = self._env.clock.now()
+        wish = replace(spec, scheduled_at=now)
+        return prepare_job(define_job(wish, JobId(self._env.new_id()), now, self._store.shards, LOCAL.created_by))
+
+    async def enqueue(self, pattern: PreparedJob, payloads: Sequence[str], actor: Actor = LOCAL) -> list[CreatedJob]:
+        """Create one-offs of a pattern, due now, with these payloads (JSON texts): all or none, in one statement."""
+        for payload in payloads:
+            self._contracts.check_payload(pattern.job.handler, payload, actor)
+        rows = list(self._rows_for(payloads))
+        try:
+            await self._store.enqueuer.enqueue(pattern, rows)
+        except StoreUnavailable:
+            return await self.make_sure(pattern, rows)
+        return [_created_one_off(id_) for id_, _, _ in rows]
+
+    def prepare_alone(self, pattern: PreparedJob, payload: str) -> EnqueueRow:
+        """Check a one-off of a pattern and give it its id: `enqueue_alone` writes it."""
+        self._contracts.check_payload(pattern.job.handler, payload, LOCAL)
+        id_ = self._env.new_id()
+        return id_, shard_of(id_, self._store.shards), payload
+
+    def enqueue_direct(self, pattern: PreparedJob, own: EnqueueRow, line: ThreadConnection) -> CreatedJob:
+        """Create a one-off that was prepared, due now, in a thread that waits by itself; `make_sure` of it if that fails."""
+        self._store.enqueuer.enqueue_direct(pattern, own, line)
+        return _created_one_off(own[0])
+
+    async def aenqueue_direct(self, pattern: PreparedJob, own: EnqueueRow, line: LoopConnection) -> CreatedJob:
+        """The same in an event loop of the caller's."""
+        await self._store.enqueuer.aenqueue_direct(pattern, own, line)
+        return _created_one_off(own[0])
+
+    async def make_sure(self, pattern: PreparedJob, rows: Sequence[EnqueueRow]) -> list[CreatedJob]:
+        """Have one-offs of a pattern written that may have been written before: the reply is not known."""
+        jobs = [replace(pattern.job, id=JobId(id_), shard=shard, payload=payload) for id_, shard, payload in rows]
+        return await self._write_again(jobs, [_immediate_execution(job) for job in jobs])
+
+    def _rows_for(self, payloads: Sequence[str], deed: IdempotentRequest | None = None) -> Iterator[EnqueueRow]:
+        shards = self._store.shards
+        ids = new_ids(self._env, len(payloads), deed)
+        return ((id_, shard_of(id_, shards), payload) for id_, payload in zip(ids, payloads, strict=True))
+
+    async def enqueue_many(
+        self, spec: JobSpec, payloads: Sequence[str], actor: Actor = LOCAL, deed: IdempotentRequest | None = None
+    ) -> list[ExecutionId]:
+        """Create many one-offs that differ only in their payloads (JSON texts): all or none.
+
+        One that its handler could never take is refused under its number. Audited in one row, unless it is local work.
+        """
+        if spec.unique_key is not None or spec.max_running is not None or spec.schedule is not None:
+            raise InvalidInput(
+                "unique_key, max_running and schedules cannot be given to a bulk enqueue; create them singly"
+            )
+        self._contracts.check_payloads(spec.handler, payloads, actor)
+        now = self._env.clock.now()
+        due_at = spec.scheduled_at
+        wish = replace(spec, name=None, scheduled_at=due_at or now)
+        template = define_job(wish, JobId(self._env.new_id()), now, self._store.shards, actor.created_by)
+        if not actor.is_administrator and any(actor.is_confined(payload) for payload in payloads):
+            template = replace(template, bound_secrets_only=True)
+        assert isinstance(template.rule, Once)
+        if not payloads:
+            return []
+        is_noted = actor is not LOCAL or spec.handler in ADMIN_HANDLERS
+        run_at, audit = template.rule.scheduled_at if due_at else None, actor.entry if is_noted else None
+        if deed is not None and deed.is_repeated:
+            ids = list(deed.ids(len(payloads)))
+            if await self._store.jobs.find([JobId(ids[0])]):
+                return [ExecutionId(id_) for id_ in ids]
+        made = await self._store.enqueuer.create_many(template, self._rows_for(payloads, deed), run_at, audit)
+        return [ExecutionId(id_) for id_ in made]
+
+    # edit
+
+    async def update(
+        self,
+        job_id: JobId,
+        fields: Mapping[str, Any],
+        actor: Actor = LOCAL,
+        expected_version: int | None = None,
+        *,
+        is_unchecked: bool = False,
+    ) -> Job:
+        """Change some fields of a job; takes effect for the next occurrence, and the version goes up by one.
+
+        A payload that the handler's published contract refuses is written only if *is_unchecked*.
+        """
+        if fields.keys() & {"handler", "payload"}:
+            fields = await self._fitting(job_id, fields, is_unchecked=is_unchecked)
+
+        def decide(snapshot: JobSnapshot) -> JobChange:
+            check_version("job", snapshot.job.version, expected_version)
+            wanted = clear_inherited_limit(fields, snapshot.job.limit_key, snapshot.job.handler)
+            change = job_changes.edit_job(snapshot, wanted, self._store.shards)
+            if fields.keys() & {"handler", "payload"}:
+                self._contracts.check_edit(snapshot.job.handler, change.job.handler, change.job.payload, actor)
+                is_confined = actor.is_confined(change.job.payload)
+                return replace(change, job=replace(change.job, bound_secrets_only=is_confined))
+            return change
+
+        await self._refuse_known_instant(job_id, fields)
+        return (await self._store.jobs.change(job_id, decide, actor.entry)).job
+
+    async def _fitting(self, job_id: JobId, fields: Mapping[str, Any], *, is_unchecked: bool) -> Mapping[str, Any]:
+        """The fields of an edit, if they fit the contract of the handler that the job will have."""
+        job = (await self._store.jobs.find([job_id])).get(job_id)
+        if job is None:
+            return fields
+        if not is_unchecked:
+            payload = to_json(fields["payload"]) if "payload" in fields else job.payload
+            await self._contracts.check_contract(fields.get("handler", job.handler), payload)
+        return await self._contracts.fields_for_edit(fields, job.handler)
+
+    async def _refuse_known_instant(self, job_id: JobId, fields: Mapping[str, Any]) -> None:
+        """A one-off cannot be moved to an instant at which it has run: its record is there already."""
+        if fields.get("scheduled_at") is None:
+            return
+        job = (await self._store.jobs.find([job_id])).get(job_id)
+        if job is None or not isinstance(job.rule, Once):
+            return
+        moved = redefine_job(job, fields, self._env.clock.now(), self._store.shards)
+        first = first_occurrence(moved, self._env.clock.now())
+        known = None if first is None or moved.is_enqueued else await self._store.history.find(first.id)
+        if known is not None and known.state.is_final:
+            raise Conflict(
+                f"this job has already run for {known.scheduled_for.isoformat()}",
+                hint="trigger it, or choose another instant",
+            )
+
+    async def pause(self, job_id: JobId, until: datetime | None = None, actor: Actor = LOCAL) -> Job:
+        """Let nothing of a job start until it is resumed, by hand or at *until*."""
+        change = await self._store.jobs.change(
+            job_id, lambda snapshot: job_changes.pause_job(snapshot, until, actor.reason), actor.entry
+        )
+        return change.job
+
+    async def resume(self, job_id: JobId, actor: Actor = LOCAL) -> Job:
+        """Let a paused job go on from now."""
+        change = await self._store.jobs.change(
+            job_id, lambda snapshot: job_changes.resume_job(snapshot, actor.reason), actor.entry
+        )
+        return change.job
+
+    async def delete(self, job_id: JobId, actor: Actor = LOCAL) -> None:
+        """Take a job out of service; its history stays."""
+        await self._store.jobs.change(
+            job_id, lambda snapshot: job_changes.delete_job(snapshot, actor.reason), actor.entry
+        )
+
+    async def skip_next(self, job_id: JobId, actor: Actor = LOCAL, expected: ExecutionId | None = None) -> JobChange:
+        """Record the next occurrence of a job as cancelled, and go on with the one after it.
+
+        Conflict if there is none, or if it is not the *expected* one: that has been hoisted meanwhile.
+        """
+
+        def decide(snapshot: JobSnapshot) -> JobChange:
+            pending = snapshot.pending
+            if pending is None:
+                raise Conflict("the job has no occurrence ahead")
+            if expected is not None and pending.id != expected:
+                raise Conflict("this occurrence is no longer pending", hint="look at its state, and cancel it there")
+            skipped = SkippedRange(
+                first=pending.scheduled_for, last=pending.scheduled_for, count=1, reason=SkipReason.CANCELLED
+            )
+            goes_on = snapshot.job.rule.is_recurring
+            following = (
+                first_occurrence(snapshot.job, pending.scheduled_for, pending.executions_left) if goes_on else None
+            )
+            return JobChange(
+                job=snapshot.job, action="job.skip_next", pending=following, skipped=skipped, reason=actor.reason
+            )
+
+        return await self._store.jobs.change(job_id, decide, actor.entry)
+
+    # declare: by name, and the same however often it is repeated
+
+    async def declare(self, spec: JobSpec, declared_by: str) -> Job:
+        """Make the job of this name what the declaration says; ten processes that declare the same make one job.
+
+        Only what differs is changed, so that a restart is no edit. A pause stays.
+        """
+        if spec.name is None:
+            raise InvalidInput("a declared job needs a name", field="name")
+        for _ in range(5):
+            present = await self._store.jobs.find_by_name(spec.name)
+            if present is not None:
+                return await self._align(present, spec)
+            try:
+                return (await self._create_declared([spec], declared_by, _DECLARATION))[0]
+            except Conflict:
+                continue  # another process was quicker: compare with what it made
+        raise Conflict(f"job {spec.name!r} is being created and deleted over and over")
+
+    async def _align(self, present: Job, spec: JobSpec) -> Job:
+        fields = self.differences(present, spec)
+        if not fields:
+            return present
+        return await self.update(present.id, fields, _DECLARATION)
+
+    async def undeclared(self, modules: Sequence[str], names: Sequence[str]) -> list[Job]:
+        """The jobs that these modules declared once, under other names than these, and that are still active."""
+        return await self._store.jobs.undeclared(modules, names)
+
+    def differences(self, present: Job, spec: JobSpec) -> dict[str, Any]:
+        """Which fields of a declaration differ from the job that is there."""
+        return declared_changes(present, spec, self._env.clock.now(), self._store.shards)[1]
+
+    # many at once
+
+    async def plan_sync(
+        self, specs: Sequence[JobSpec], declared_by: str, *, prune: bool = False, actor: Actor = LOCAL
+    ) -> list[SyncedJob]:
+        """What `sync` would do: a step for each job, and with *prune* one for each that *declared_by* no longer declares."""
+        check_label(declared_by, "declared_by")
+        made = [self._prepared(number, wish, actor) for number, wish in enumerate(specs)]
+        present = await self._store.jobs.find_by_names([job.name for job in made if job.name is not None])
+        pruned = await self._store.jobs.declared_by(declared_by) if prune else []
+        return plan_sync(
+            present, list(zip(specs, made, strict=True)), pruned, self._env.clock.now(), self._store.shards
+        )
+
+    def _prepared(self, number: int, wish: JobSpec, actor: Actor) -> Job:
+        try:
+            return self.prepare([wish], actor)[0][0]
+        except InvalidInput as error:
+            raise error.below(f"jobs/{number}") from error
+
+    async def sync(
+        self, specs: Sequence[JobSpec], declared_by: str, *, prune: bool = False, actor: Actor = LOCAL
+    ) -> list[SyncedJob]:
+        """Make the jobs of these names what is declared: created, changed, or left; with *prune*, deleted if no longer declared.
+
+        Everything is checked before anything is done. A job that somebody edits meanwhile raises Conflict; repeat the call.
+        """
+        steps = await self.plan_sync(specs, declared_by, prune=prune, actor=actor)
+        new = [step.wish for step in steps if step.step is SyncAction.CREATE and step.wish is not None]
+        created = {job.name: job for job in await self._create_declared(new, declared_by, actor)} if new else {}
+        return [await self._take(step, created, actor) for step in steps]
+
+    async def _take(self, step: SyncedJob, created: dict[str | None, Job], actor: Actor) -> SyncedJob:
+        before = step.before
+        if before is None:
+            return replace(step, after=created[step.name])
+        if step.step is SyncAction.CHANGE:
+            return replace(step, after=await self.update(before.id, step.fields, actor, before.version))
+        if step.step is SyncAction.DELETE:
+            await self.delete(before.id, actor)
+        return step
+
+    async def _create_declared(self, specs: Sequence[JobSpec], declared_by: str, actor: Actor) -> list[Job]:
+        prepared = self.prepare(specs, actor)
+        jobs = [replace(job, declared_by=declared_by) for job, _ in prepared]
+        openings = [opening for _, opening in prepared if opening is not None]
+        await self._store.enqueuer.create(jobs, openings, audit=actor.entry)
+        return jobs
+
+
+def _created_one_off(id_: UUID) -> CreatedJob:
+    return CreatedJob(JobId(id_), ExecutionId(id_), is_new=True)
+
+
+def _is_immediate(spec: JobSpec) -> bool:
+    return spec.name is None and spec.schedule is None and spec.interval_seconds is None and spec.scheduled_at is None
+
+
+def _immediate_execution(job: Job) -> FirstExecution:
+    return FirstExecution(id=ExecutionId(job.id), job_id=job.id, origin=Origin.ENQUEUE)

@@ -1,0 +1,142 @@
+"""Upcoming runs as calendar entries: single runs, or one entry a day for frequent jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from datetime import date, datetime, time, timedelta
+from itertools import groupby
+
+from timeball.application.queries.views import Calendar, CalendarEntry, CalendarSource, ForecastRequest
+from timeball.domain.forecast.outlook import ASSUMED_DURATION, FireTimeBudget, FireTimes, FutureRuns
+from timeball.domain.job import Job
+from timeball.domain.scheduling.civil_time import first_instant, load_zone
+from timeball.domain.scheduling.schedule import Once
+from timeball.domain.values.ids import ExecutionId, format_job_id, occurrence_id
+from timeball.store.store import Store
+from timeball.store.timeline import NamedJob, TimelineRun, TimelineStore
+
+# What runs more often than this on a day is one entry of that day.
+FREQUENT_FROM = 8
+MOST_ENTRIES, MOST_OF_A_JOB = 2_000, 200
+
+
+class CalendarQuery:
+    """Writes down what lies ahead."""
+
+    def __init__(self, store: Store, outlook: TimelineStore) -> None:
+        self._store = store
+        self._outlook = outlook
+
+    async def of_all(self, request: ForecastRequest) -> Calendar:
+        """Every job that has a schedule, and what else is due."""
+        days = _Days(await self._store.history.moment(), request.timezone, request.days)
+        futures = await self._outlook.futures(request.queue)
+        runs = await self._outlook.one_offs(days.edges[0], days.edges[-1], request.queue)
+        entries, left_out = await asyncio.to_thread(_predicted_entries, days, futures.lines)
+        entries += await self._one_offs(days, runs)
+        return _cut(days, entries, left_out + futures.has_more, MOST_ENTRIES)
+
+    async def of_job(self, job: Job, days: int) -> Calendar:
+        """One job, on its own clock."""
+        ahead = _Days(await self._store.history.moment(), job.timezone, days)
+        line = await self._outlook.future_of(job.id)
+        entries, left_out = await asyncio.to_thread(_predicted_entries, ahead, [] if line is None else [line])
+        return _cut(ahead, entries, left_out, MOST_OF_A_JOB)
+
+    async def _one_offs(self, days: _Days, runs: Sequence[TimelineRun]) -> list[CalendarEntry]:
+        names = await self._outlook.names({run.job_id for run in runs if not run.is_enqueued})
+        durations = await self._outlook.durations_of(runs)
+        ordered = sorted(runs, key=lambda run: (*_group_key(run), run.started_at))
+        found: list[CalendarEntry] = []
+        for _, group in groupby(ordered, key=_group_key):
+            own = list(group)
+            usual = durations.of(own[0].job_id, own[0].handler)
+            what = _enqueued(own[0], names.get(own[0].job_id), None if usual is None else usual.median)
+            found += days.entries(what, [(run.started_at, run.id) for run in own])
+        return found
+
+
+def _group_key(run: TimelineRun) -> tuple[str, str, str]:
+    """What runs are told together by: their job, or what those that were enqueued have in common."""
+    return ("", run.handler, run.queue) if run.is_enqueued else (run.job_id.hex, "", "")
+
+
+def _enqueued(run: TimelineRun, named: NamedJob | None, usual: timedelta | None) -> CalendarSource:
+    job_id = None if run.is_enqueued else run.job_id
+    return CalendarSource(
+        label=run.handler if job_id is None else named.name if named is not None else format_job_id(job_id),
+        handler=run.handler,
+        queue=run.queue,
+        length=ASSUMED_DURATION if usual is None else usual,
+        is_guess=usual is None,
+        job_id=job_id,
+    )
+
+
+def _predicted_entries(days: _Days, lines: Iterable[FutureRuns]) -> tuple[list[CalendarEntry], int]:
+    """The entries of all lines for which the budget suffices, and how many are left out."""
+    foresight = FireTimeBudget(days.edges, singly=FREQUENT_FROM * (len(days.edges) - 1))
+    fires = foresight.of(lines)
+    return [entry for some in fires for entry in _of_line(days, some)], foresight.left_out
+
+
+def _of_line(days: _Days, fires: FireTimes) -> list[CalendarEntry]:
+    line = fires.line
+    what = CalendarSource(
+        label=line.label,
+        handler=line.handler,
+        queue=line.queue,
+        length=line.duration,
+        is_guess=line.is_guess,
+        job_id=line.job_id,
+        schedule=None if isinstance(line.rule, Once) else line.rule.describe(),
+    )
+    if fires.counts:
+        return days.counted(what, fires.counts)
+    return days.entries(what, [(at, _identity(line, at - line.jitter)) for at in fires.at])
+
+
+def _identity(line: FutureRuns, scheduled_for: datetime) -> ExecutionId:
+    """The id that the execution has, or will have: whoever reads the calendar again finds the same entry."""
+    if line.execution_id is not None and scheduled_for == line.pending:
+        return line.execution_id
+    return occurrence_id(line.job_id, scheduled_for)
+
+
+class _Days:
+    """The rest of today and the days after it, on the clock of a zone."""
+
+    def __init__(self, now: datetime, timezone: str, days: int) -> None:
+        self._zone = load_zone(timezone)
+        today = now.astimezone(self._zone).date()
+        later = [today + timedelta(days=number) for number in range(1, days + 1)]
+        self.edges = [now, *(first_instant(timezone, datetime.combine(day, time.min)) for day in later)]
+
+    def entries(self, what: CalendarSource, runs: Sequence[tuple[datetime, ExecutionId]]) -> list[CalendarEntry]:
+        """Runs in the order of time, each by itself where a day has few of them."""
+        found: list[CalendarEntry] = []
+        for day, group in groupby(runs, key=lambda run: self._date(run[0])):
+            own = list(group)
+            if len(own) > FREQUENT_FROM:
+                found.append(CalendarEntry(what=what, start=own[0][0], day=day, times=len(own)))
+            else:
+                found += [CalendarEntry(what=what, start=at, execution_id=id_) for at, id_ in own]
+        return found
+
+    def counted(self, what: CalendarSource, counts: Sequence[int]) -> list[CalendarEntry]:
+        """Only how many a day."""
+        return [
+            CalendarEntry(what=what, start=start, day=self._date(start), times=times)
+            for start, times in zip(self.edges[:-1], counts, strict=True)
+            if times
+        ]
+
+    def _date(self, at: datetime) -> date:
+        return at.astimezone(self._zone).date()
+
+
+def _cut(days: _Days, entries: list[CalendarEntry], left_out: int, most: int) -> Calendar:
+    entries.sort(key=lambda entry: (entry.start, entry.what.label))
+    cut_after = entries[most - 1].start if len(entries) > most else None
+    return Calendar(now=days.edges[0], entries=entries[:most], left_out=left_out, cut_after=cut_after)

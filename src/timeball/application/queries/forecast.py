@@ -1,0 +1,285 @@
+"""Slot demand of the next days hour by hour, collisions of jobs, how to spread them, and the load at one instant."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, datetime, time, timedelta
+from itertools import islice
+
+from timeball.application.queries.metrics import RollupHistory
+from timeball.application.queries.views import (
+    Day,
+    Forecast,
+    ForecastRequest,
+    Hindsight,
+    Hour,
+    InstantLoad,
+    InstantLoadRequest,
+    SpreadAdvice,
+    SpreadRequest,
+)
+from timeball.domain.forecast.collisions import Collision, find_collisions
+from timeball.domain.forecast.outlook import (
+    ASSUMED_DURATION,
+    FireTimeBudget,
+    FireTimes,
+    FutureRuns,
+    SlotPool,
+    slot_pools,
+    slots_of,
+)
+from timeball.domain.forecast.suggestions import ShiftInput, suggest_shifts
+from timeball.domain.forecast.timeline import BucketLoad, bucket_load
+from timeball.domain.node import NodeKind, NodeStatus, alive_nodes
+from timeball.domain.scheduling.civil_time import first_instant, load_zone
+from timeball.store.store import Store
+from timeball.store.timeline import TimelineStore
+
+# Demand against slots for the next days, hour by hour; where jobs collide; and how good yesterday's forecast was.
+
+HOUR = timedelta(hours=1)
+
+
+# More of yesterday than this is not read run by run.
+_MAX_MEASURED = 500
+
+
+@dataclass(frozen=True, slots=True)
+class _Horizon:
+    """What lies ahead, as it was read once for all that is told about it."""
+
+    now: datetime
+    request: ForecastRequest
+    grid: _HourGrid
+    lines: Sequence[FutureRuns]
+    fires: Sequence[FireTimes]
+    left_out: int
+    durations_at: datetime | None
+    workers: Sequence[NodeStatus]
+    limits: Mapping[str, int]
+
+    def prospect(self) -> ShiftInput:
+        """What collisions are looked for in: from now on, for as many whole days."""
+        end = self.now + self.request.days * timedelta(days=1)
+        return ShiftInput(
+            fires=[replace(some, at=tuple(at for at in some.at if at < end)) for some in self.fires],
+            pools=slot_pools(self.workers, {line.queue for line in self.lines}, self.limits),
+            now=self.now,
+            end=end,
+            span=self.grid.edges[-1] - self.now,
+        )
+
+
+class ForecastQuery:
+    """Looks ahead."""
+
+    def __init__(self, store: Store, outlook: TimelineStore) -> None:
+        self._store = store
+        self._outlook = outlook
+
+    async def forecast(self, request: ForecastRequest) -> Forecast:
+        """Busy slots and starts of every hour."""
+        return await self._forecast(await self._look(request))
+
+    async def collisions(self, request: ForecastRequest) -> list[Collision]:
+        """Where jobs want more slots than there are."""
+        return await self._collisions(await self._look(request))
+
+    async def both(self, request: ForecastRequest) -> tuple[Forecast, list[Collision]]:
+        """The forecast and its collisions, from one look."""
+        ahead = await self._look(request)
+        return await self._forecast(ahead), await self._collisions(ahead)
+
+    async def spread(self, request: SpreadRequest) -> SpreadAdvice | None:
+        """How the jobs of a collision could be spread; None if nothing collides there."""
+        ahead = await self._look(ForecastRequest(days=request.days, timezone=request.timezone))
+        collision = request.choose(await self._collisions(ahead))
+        if collision is None:
+            return None
+        found = await asyncio.to_thread(suggest_shifts, collision, ahead.prospect())
+        return SpreadAdvice(found, await self._store.jobs.find([move.line.job_id for move in found.moves]))
+
+    async def _look(self, request: ForecastRequest) -> _Horizon:
+        now = await self._store.history.moment()
+        lines, has_more, durations_at = await self._outlook.futures(request.queue)
+        # A day more than is shown: collisions are told from now on, for as many whole days.
+        grid = _HourGrid(request.timezone, now.astimezone(load_zone(request.timezone)).date(), request.days + 1)
+        foresight = FireTimeBudget(grid.edges)
+        fires = await asyncio.to_thread(foresight.of, lines)
+        nodes = alive_nodes(await self._store.nodes.list(), now)
+        return _Horizon(
+            now=now,
+            request=request,
+            grid=grid,
+            lines=lines,
+            fires=fires,
+            left_out=foresight.left_out + has_more,
+            durations_at=durations_at,
+            workers=[node for node in nodes if node.kind is NodeKind.WORKER],
+            limits=await self._outlook.queue_limits(),
+        )
+
+    async def _forecast(self, ahead: _Horizon) -> Forecast:
+        return Forecast(
+            now=ahead.now,
+            request=ahead.request,
+            slots=slots_of(ahead.workers, ahead.request.queue, ahead.limits),
+            days=list(islice(ahead.grid.days(await self._load(ahead), ahead.now), ahead.request.days)),
+            left_out=ahead.left_out,
+            without_history=sorted({some.line.label for some in ahead.fires if some.line.is_guess}),
+            durations_at=ahead.durations_at,
+            hindsight=await self._hindsight(ahead),
+        )
+
+    async def _collisions(self, ahead: _Horizon) -> list[Collision]:
+        found, zone = ahead.prospect(), load_zone(ahead.request.timezone)
+        return await asyncio.to_thread(find_collisions, found.fires, found.pools, zone, found.span)
+
+    async def _load(self, ahead: _Horizon) -> BucketLoad:
+        now, grid, queue = ahead.now, ahead.grid, ahead.request.queue
+        load = await asyncio.to_thread(bucket_load, grid.edges, ahead.fires)
+        runs = [*await self._outlook.running(queue), *await self._outlook.one_offs(now, grid.edges[-1], queue)]
+        durations = await self._outlook.durations_of(runs)
+        for run in runs:
+            usual = durations.of(run.job_id, run.handler)
+            length = ASSUMED_DURATION if usual is None else usual.median
+            load.add_span(max(run.started_at, now), max(run.started_at + length, now), is_start=run.started_at >= now)
+        return load
+
+    async def _hindsight(self, ahead: _Horizon) -> Hindsight:
+        day = ahead.grid.first - timedelta(days=1)
+        grid = _HourGrid(ahead.request.timezone, day, 1)
+        predicted = await asyncio.to_thread(_backtested_load, ahead.lines, grid.edges)
+        measured = await self._measured(grid, ahead)
+        return Hindsight(
+            date=day,
+            predicted_peak=_peak(predicted),
+            predicted_hours=sum(predicted.seconds) / 3600,
+            measured_peak=_peak(measured),
+            measured_hours=sum(measured.seconds) / 3600,
+        )
+
+    async def _measured(self, grid: _HourGrid, ahead: _Horizon) -> BucketLoad:
+        """Run by run as far as that goes, before that by what was counted."""
+        queue = ahead.request.queue
+        past = await self._outlook.past(grid.edges[0], grid.edges[-1], queue, _MAX_MEASURED)
+        load = BucketLoad(grid.edges)
+        rollups = RollupHistory(self._store, grid.edges[0], ahead.now)
+        edge = grid.edges[0] if past.cut_before is None else rollups.edge_after(past.cut_before)
+        for run in past.runs:
+            end = run.finished_at or run.started_at
+            if end >= edge:
+                load.add_span(run.started_at, end)
+        if past.cut_before is not None:
+            await rollups.load(load, edge, queue)
+        return load
+
+
+def _backtested_load(lines: Sequence[FutureRuns], edges: Sequence[datetime]) -> BucketLoad:
+    """The load of a day as it would have been foreseen when it began."""
+    earlier = [line for one in lines if (line := one.from_the_start(edges[0])) is not None]
+    return bucket_load(edges, FireTimeBudget(edges).of(earlier))
+
+
+class _HourGrid:
+    """The hours of some days of a zone, as the instants they begin at."""
+
+    def __init__(self, timezone: str, first: date, days: int) -> None:
+        self.first = first
+        self._zone = load_zone(timezone)
+        self._days = [first + timedelta(days=number) for number in range(days + 1)]
+        midnights = [first_instant(timezone, datetime.combine(day, time.min)) for day in self._days]
+        self.edges = list(_hours(midnights))
+
+    def days(self, load: BucketLoad, now: datetime) -> Iterator[Day]:
+        """Each day with its 24 hours; those of its clock that do not exist, or come twice, are noted."""
+        shown: dict[date, dict[int, list[int]]] = {day: {} for day in self._days[:-1]}
+        for number, start in enumerate(self.edges[:-1]):
+            local = start.astimezone(self._zone)
+            shown[local.date()].setdefault(local.hour, []).append(number)
+        for day, hours in shown.items():
+            yield Day(day, [self._hour(hour, hours.get(hour, []), load, now) for hour in range(24)])
+
+    def _hour(self, hour: int, numbers: Sequence[int], load: BucketLoad, now: datetime) -> Hour:
+        if not numbers:
+            return Hour(hour=hour, at=None, busy=None, starts=None, note="gap")
+        at = self.edges[numbers[0]]
+        if self.edges[numbers[-1] + 1] <= now:
+            return Hour(hour=hour, at=at, busy=None, starts=None, note="past")
+        busy = max(load.busy(number) for number in numbers)
+        starts = sum(load.starts[number] for number in numbers)
+        return Hour(hour=hour, at=at, busy=round(busy, 3), starts=starts, note="repeat" if len(numbers) > 1 else None)
+
+
+def _hours(midnights: Sequence[datetime]) -> Iterator[datetime]:
+    at = midnights[0]
+    for midnight in midnights[1:]:
+        while at < midnight:
+            yield at
+            at += HOUR
+        at = midnight
+    yield midnights[-1]
+
+
+def _peak(load: BucketLoad) -> float:
+    return round(max((load.busy(number) for number in range(len(load.seconds))), default=0.0), 2)
+
+
+# What else runs at the instant that a schedule names, and how many slots that needs.
+
+_TICK = timedelta(microseconds=1)
+
+
+# A one-off that began longer ago than this is taken to have ended.
+_LOOK_BACK = timedelta(hours=1)
+
+
+class InstantLoadQuery:
+    """Looks at single instants."""
+
+    def __init__(self, store: Store, outlook: TimelineStore) -> None:
+        self._store = store
+        self._outlook = outlook
+
+    async def at(self, request: InstantLoadRequest) -> InstantLoad:
+        """What a run that starts then, in this queue, meets."""
+        lines, has_more, _ = await self._outlook.futures(None)
+        pool = await self._pool(request.queue, {line.queue for line in lines})
+        others = [line for line in lines if line.queue in pool.queues and line.job_id != request.job_id]
+        # Aside: thousands of cron expressions take a while, and others wait for this loop.
+        running = await asyncio.to_thread(_running_at, others, request.at)
+        one_offs = await self._one_offs(request, pool)
+        return InstantLoad(
+            at=request.at,
+            jobs=sorted((line for line, _ in running), key=lambda line: line.duration, reverse=True),
+            one_offs=one_offs,
+            need=1 + one_offs + sum(runs for _, runs in running),
+            slots=pool.slots,
+            left_out=has_more,
+        )
+
+    async def _pool(self, queue: str, queues: set[str]) -> SlotPool:
+        now = await self._store.history.moment()
+        nodes = alive_nodes(await self._store.nodes.list(), now)
+        workers = [node for node in nodes if node.kind is NodeKind.WORKER and not node.draining]
+        shared = slot_pools(workers, queues | {queue}, await self._outlook.queue_limits())
+        return min((pool for pool in shared if queue in pool.queues), key=lambda pool: pool.slots)
+
+    async def _one_offs(self, request: InstantLoadRequest, pool: SlotPool) -> int:
+        due = await self._outlook.one_offs(request.at - _LOOK_BACK, request.at + _TICK, None)
+        own = [run for run in due if run.queue in pool.queues and run.job_id != request.job_id]
+        durations = await self._outlook.durations_of(own)
+        usual = [durations.of(run.job_id, run.handler) for run in own]
+        ends = [
+            run.started_at + (ASSUMED_DURATION if one is None else one.median)
+            for run, one in zip(own, usual, strict=True)
+        ]
+        return sum(end > request.at for end in ends)
+
+
+def _running_at(lines: Iterable[FutureRuns], at: datetime) -> list[tuple[FutureRuns, int]]:
+    """Those that start then or are not done by then, and how many runs of each."""
+    counted = ((line, line.count(at - max(line.duration, _TICK) + _TICK, at + _TICK)) for line in lines)
+    return [(line, runs) for line, runs in counted if runs]

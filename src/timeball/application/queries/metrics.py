@@ -1,0 +1,167 @@
+"""Counts and rates from rollups: of this moment, of a window, and of a past too dense to read run by run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from typing import Any
+from uuid import UUID
+
+from timeball.application.queries.views import CurrentCounts, MetricsScope, Overview, Series, Stats
+from timeball.domain.forecast.timeline import MAX_MARKS, BucketLoad, MarkRow, TimelineMark, TimelineMarkKind
+from timeball.domain.rollup import MINUTES_KEPT, Rollup, RollupPeriod, RollupQuery, sum_rollups
+from timeball.store.diagnostics import GaugeStore
+from timeball.store.rollups import INSTALLATION_SERIES, series_of_queue
+from timeball.store.search.listing import ListingStore
+from timeball.store.store import Store
+
+# Numbers: of this moment, of a window, minute by minute, and of all time. All of them from rollups and bounded looks.
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MINUTE, _TEN_MINUTES, _HOUR = timedelta(minutes=1), timedelta(minutes=10), timedelta(hours=1)
+
+
+# How many queues the numbers tell of one by one; how many there are is told beside them.
+MAX_LISTED_QUEUES = 100
+
+
+class MetricsQuery:
+    """Reads the numbers."""
+
+    def __init__(self, store: Store, listing: ListingStore) -> None:
+        self._store = store
+        self._listing = listing
+        self._gauges = GaugeStore(store.database)
+
+    async def overview(self) -> Overview:
+        """This moment and the last hour."""
+        queues = await self._listing.queues(limit=MAX_LISTED_QUEUES, by_need=True)
+        found = await self._gauges.present()
+        moment: datetime = found.pop("moment")
+        waits = [
+            max((moment - one["oldest_at"]).total_seconds(), 0.0) for one in queues if one["oldest_at"] is not None
+        ]
+        now = CurrentCounts(at=moment, oldest_seconds=max(waits, default=0.0), **found)
+        return Overview(now, await self.series(_HOUR), queues, await self._store.nodes.list())
+
+    async def stats(self, window: timedelta, whose: MetricsScope = MetricsScope()) -> Stats:
+        """What happened in the last while; to the minute within eight days, to the hour beyond."""
+        step = _MINUTE if window <= MINUTES_KEPT else _HOUR
+        query = self._query(window, step, whose)
+        groups = sorted(await self._store.rollups.groups(query), key=lambda group: group.handler)
+        by_handler = [
+            sum_rollups(some, query.since, handler=handler)
+            for handler, some in groupby(groups, lambda group: group.handler)
+        ]
+        return Stats(query.since, query.until, sum_rollups(groups, query.since), by_handler)
+
+    async def series(self, window: timedelta, whose: MetricsScope = MetricsScope()) -> Series:
+        """What happened minute by minute within a day, in steps of ten minutes within eight, by the hour beyond."""
+        step = _MINUTE if window <= timedelta(days=1) else _TEN_MINUTES if window <= MINUTES_KEPT else _HOUR
+        query = self._query(window, step, whose)
+        found = {one.at: one for one in await self._store.rollups.series(query, step)}
+        number = (query.until - query.since) // step
+        instants = [query.since + place * step for place in range(number)]
+        return Series(query.since, query.until, step, [found.get(at) or Rollup(at=at) for at in instants])
+
+    async def ever(self) -> list[Rollup]:
+        """What happened since there are rollups, by queue and handler."""
+        query = RollupQuery(since=_EPOCH, until=_EPOCH + _MINUTE, span=RollupPeriod.EVER)
+        return await self._store.rollups.groups(query)
+
+    async def database(self) -> dict[str, Any]:
+        """How the database itself is."""
+        return await self._gauges.database()
+
+    def _query(self, window: timedelta, step: timedelta, whose: MetricsScope) -> RollupQuery:
+        # The step that has begun belongs to the window.
+        until = _EPOCH + ((self._store.env.clock.now() - _EPOCH) // step + 1) * step
+        return RollupQuery(
+            since=until - max(window // step, 1) * step,
+            until=until,
+            job_id=whose.job_id,
+            queue=whose.queue,
+            handler=whose.handler,
+            span=RollupPeriod.HOUR if step == _HOUR else RollupPeriod.MINUTE,
+        )
+
+
+# The part of the past that is too much to be read run by run: what the rollups know of it, by the minute.
+#
+# Rollups count what ended in a minute, so the two parts meet at a whole minute: what ended before it is counted, what ended
+# after it is read. Beyond eight days only hours are kept, and the parts meet at a whole hour.
+
+_ROLLUP_MINUTE, _ROLLUP_HOUR = timedelta(minutes=1), timedelta(hours=1)
+_ROLLUP_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SHOWN = ("succeeded", "dead", "cancelled")
+
+
+# Steps of rollups that a bucket of a load is made of, if it is long enough.
+_STEPS_A_BUCKET = 4
+
+
+@dataclass(frozen=True, slots=True)
+class RollupHistory:
+    """Completes what was cut off of a past that begins at *start*."""
+
+    store: Store
+    start: datetime
+    now: datetime
+
+    @property
+    def _unit(self) -> timedelta:
+        return _ROLLUP_HOUR if self.start < self.now - MINUTES_KEPT else _ROLLUP_MINUTE
+
+    def edge_after(self, cut_before: datetime) -> datetime:
+        """Where the two parts meet."""
+        return cut_before + (_ROLLUP_EPOCH - cut_before) % self._unit
+
+    async def complete(
+        self, rows: Sequence[MarkRow], apart: timedelta, series_of: Callable[[str], UUID]
+    ) -> list[MarkRow]:
+        """Rows whose older past is drawn by what was counted; nothing is cut off any more."""
+        edges = {series_of(row.key): self.edge_after(row.cut_before) for row in rows if row.cut_before is not None}
+        if not edges:
+            return list(rows)
+        # All together no more marks than a view may have: reading more of them would be in vain.
+        step = self._whole(max(apart, (max(edges.values()) - self.start) * (len(edges) / MAX_MARKS)))
+        counted = await self._tallies(edges, step)
+        return [
+            row if row.cut_before is None else self._completed(row, series_of(row.key), counted, step) for row in rows
+        ]
+
+    def _completed(
+        self, row: MarkRow, series: UUID, counted: Mapping[UUID, Sequence[Rollup]], step: timedelta
+    ) -> MarkRow:
+        assert row.cut_before is not None
+        edge = self.edge_after(row.cut_before)
+        read = [mark for mark in row.marks if mark.kind is not TimelineMarkKind.PAST or mark.end >= edge]
+        marks = [mark for one in counted.get(series, ()) if (mark := _mark(one, step, edge)) is not None]
+        return replace(row, marks=[*marks, *read], cut_before=None)
+
+    async def load(self, load: BucketLoad, until: datetime, queue: str | None) -> None:
+        """Add to a load what ended before an instant at which the parts may meet."""
+        series = INSTALLATION_SERIES if queue is None else series_of_queue(queue)
+        step = max(timedelta(seconds=load.width / _STEPS_A_BUCKET) // self._unit * self._unit, self._unit)
+        for one in (await self._tallies({series: until}, step)).get(series, ()):
+            tally = one.tally
+            ended = tally.succeeded + tally.dead + tally.cancelled
+            load.add_ended(min(one.at + step, until), one.duration_seconds, one.duration_seconds / max(ended, 1))
+            load.starts[load.bucket(one.at)] += tally.starts
+
+    async def _tallies(self, untils: Mapping[UUID, datetime], step: timedelta) -> Mapping[UUID, Sequence[Rollup]]:
+        span = RollupPeriod.HOUR if self._unit == _ROLLUP_HOUR else RollupPeriod.MINUTE
+        return await self.store.rollups.tallies(untils, self.start, span, step)
+
+    def _whole(self, step: timedelta) -> timedelta:
+        return max(step + (-step) % self._unit, self._unit)
+
+
+def _mark(one: Rollup, step: timedelta, edge: datetime) -> TimelineMark | None:
+    states = {state: number for state in _SHOWN if (number := getattr(one.tally, state))}
+    if not states:
+        return None
+    end = min(one.at + step, edge)
+    return TimelineMark(kind=TimelineMarkKind.PAST, start=one.at, end=end, count=sum(states.values()), states=states)

@@ -1,0 +1,381 @@
+"""Past, running and predicted runs on one axis, and the slots they need."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import cache
+from itertools import pairwise
+from typing import NamedTuple
+
+from timeball.application.queries.metrics import RollupHistory
+from timeball.application.queries.views import BandStep, RowsBy, Timeline, TimelineRequest
+from timeball.domain.forecast.outlook import ASSUMED_DURATION, FireTimeBudget, FireTimes, even_edges, slots_of
+from timeball.domain.forecast.timeline import (
+    PIXELS_PER_MARK,
+    BucketLoad,
+    MarkRow,
+    TimelineMark,
+    TimelineMarkKind,
+    fit_rows,
+)
+from timeball.domain.node import NodeKind, NodeStatus, alive_nodes
+from timeball.domain.values.ids import Incarnation, JobId, format_execution_id, format_id, format_job_id
+from timeball.store.rollups import series_of_queue
+from timeball.store.store import Store
+from timeball.store.timeline import NO_DURATIONS, NamedJob, PastRuns, TimelineRun, TimelineStore, TypicalDurations
+
+# The rows of a time line: what belongs to which, which of them are shown, and their marks.
+
+
+@dataclass(slots=True)
+class TimelineData:
+    """Everything that was read for one view."""
+
+    past: Sequence[TimelineRun] = ()
+    cut_before: datetime | None = None
+    running: list[TimelineRun] = field(default_factory=list)
+    one_offs: list[TimelineRun] = field(default_factory=list)
+    fires: list[FireTimes] = field(default_factory=list)
+    names: dict[JobId, NamedJob] = field(default_factory=dict)
+    durations: TypicalDurations = NO_DURATIONS
+    durations_at: datetime | None = None
+    workers: list[NodeStatus] = field(default_factory=list)
+    left_out: int = 0
+
+    def usual(self, run: TimelineRun) -> timedelta | None:
+        """How long a run should take, if that is known."""
+        known = self.durations.of(run.job_id, run.handler)
+        return None if known is None else known.median
+
+
+class RowName(NamedTuple):
+    """What a row is called; rows stand in this order."""
+
+    label: str
+    key: str
+    kind: str
+
+
+@dataclass(slots=True)
+class RowContent:
+    """What belongs to one row."""
+
+    name: RowName
+    past: list[TimelineRun] = field(default_factory=list)
+    running: list[TimelineRun] = field(default_factory=list)
+    one_offs: list[TimelineRun] = field(default_factory=list)
+    fires: list[FireTimes] = field(default_factory=list)
+    cut_before: datetime | None = None
+
+
+def group_by_row(
+    data: TimelineData, name_of: Callable[[TimelineRun], RowName], name_of_line: Callable[[FireTimes], RowName]
+) -> list[RowContent]:
+    """Everything that was read, by the row it belongs to, in the order of the rows."""
+    found: dict[RowName, RowContent] = {}
+
+    def parts(name: RowName) -> RowContent:
+        known = found.get(name)
+        if known is None:
+            known = found[name] = RowContent(name, cut_before=data.cut_before)
+        return known
+
+    for run in data.past:
+        parts(name_of(run)).past.append(run)
+    for run in data.running:
+        parts(name_of(run)).running.append(run)
+    for run in data.one_offs:
+        parts(name_of(run)).one_offs.append(run)
+    for fires in data.fires:
+        parts(name_of_line(fires)).fires.append(fires)
+    return [found[name] for name in sorted(found)]
+
+
+def draw_row(parts: RowContent, data: TimelineData, start: datetime, end: datetime, now: datetime) -> MarkRow:
+    """A row with its marks; *start* and *end* are those of the view."""
+    marks = [_past_mark(run) for run in parts.past]
+    for run in parts.running:
+        marks += _running_marks(run, data, now)
+    marks += [_one_off_mark(run, data) for run in parts.one_offs]
+    marks += _predicted_marks(parts.fires, max(start, now), end)
+    name = parts.name
+    return MarkRow(key=name.key, label=name.label, kind=name.kind, marks=marks, cut_before=parts.cut_before)
+
+
+def _past_mark(run: TimelineRun) -> TimelineMark:
+    return TimelineMark(
+        kind=TimelineMarkKind.PAST,
+        start=run.started_at,
+        end=run.finished_at or run.started_at,
+        states={run.state or "": 1},
+        execution_id=format_execution_id(run.id),
+    )
+
+
+def _running_marks(run: TimelineRun, data: TimelineData, now: datetime) -> Iterable[TimelineMark]:
+    """What it has done, and what it usually still has to do."""
+    shown = format_execution_id(run.id)
+    yield TimelineMark(
+        kind=TimelineMarkKind.RUNNING, start=run.started_at, end=now, states={"running": 1}, execution_id=shown
+    )
+    usual = data.usual(run)
+    if usual is not None and run.started_at + usual > now:
+        yield TimelineMark(kind=TimelineMarkKind.PREDICTED, start=now, end=run.started_at + usual, execution_id=shown)
+
+
+def _one_off_mark(run: TimelineRun, data: TimelineData) -> TimelineMark:
+    usual = data.usual(run)
+    return TimelineMark(
+        kind=TimelineMarkKind.PREDICTED,
+        start=run.started_at,
+        end=run.started_at + (usual or ASSUMED_DURATION),
+        execution_id=format_execution_id(run.id),
+        is_guess=usual is None,
+    )
+
+
+def _predicted_marks(group: Sequence[FireTimes], start: datetime, end: datetime) -> Iterable[TimelineMark]:
+    for fires in group:
+        line = fires.line
+        for at in fires.at:
+            shown = (
+                format_execution_id(line.execution_id)
+                if line.execution_id and at == line.pending + line.jitter
+                else None
+            )
+            yield TimelineMark(
+                kind=TimelineMarkKind.PREDICTED,
+                start=at,
+                end=at + line.duration,
+                execution_id=shown,
+                is_guess=line.is_guess,
+            )
+    yield from _counted_marks([fires for fires in group if fires.counts], start, end)
+
+
+def _counted_marks(dense: Sequence[FireTimes], start: datetime, end: datetime) -> Iterable[TimelineMark]:
+    """Lines that were only counted, all of a row together: a queue may have thousands of them."""
+    if not dense:
+        return
+    totals = [sum(counts) for counts in zip(*(fires.counts for fires in dense), strict=True)]
+    is_guess = any(fires.line.is_guess for fires in dense)
+    edges = even_edges(start, end, len(totals))
+    for (low, high), count in zip(pairwise(edges), totals, strict=True):
+        if count:
+            yield TimelineMark(kind=TimelineMarkKind.PREDICTED, start=low, end=high, count=count, is_guess=is_guess)
+
+
+# Past, running and predicted runs on one axis, and the slots they need.
+
+# Runs that are read of the past of all, and of the jobs that are shown: no view has room for more marks.
+_SAMPLE = 1_000
+_MAX_PAST = 2_000
+_MIN_PAST = 20
+_MAX_BAND_STEPS = 200
+_PIXELS_A_STEP = 10
+_MAX_DRAWN = 20_000
+_UNASSIGNED = RowName("not yet given to a worker", "", "worker")
+
+
+class TimelineQuery:
+    """Draws time lines."""
+
+    def __init__(self, store: Store, outlook: TimelineStore) -> None:
+        self._store = store
+        self._outlook = outlook
+
+    async def draw(self, request: TimelineRequest) -> Timeline:
+        """One view: what ran, what runs and what is to run between two instants."""
+        now = await self._store.history.moment()
+        data = await self._look(request, now)
+        rollups = RollupHistory(self._store, request.start, now)
+        rows, has_more = await self._rows(request, data, rollups)
+        limits = await self._outlook.queue_limits()
+        slots = slots_of(data.workers, request.queue, limits)
+        return Timeline(
+            now=now,
+            request=request,
+            rows=await asyncio.to_thread(fit_rows, rows, request.end - request.start, request.width),
+            has_more=has_more,
+            slots=slots,
+            band=await self._band(request, data, rollups, slots),
+            left_out=data.left_out,
+            without_history=sorted({fires.line.label for fires in data.fires if fires.line.is_guess}),
+            durations_at=data.durations_at,
+        )
+
+    async def _look(self, request: TimelineRequest, now: datetime) -> TimelineData:
+        data = TimelineData()
+        nodes = alive_nodes(await self._store.nodes.list(), now)
+        data.workers = [node for node in nodes if node.kind is NodeKind.WORKER]
+        if request.start < now:
+            sample = await self._outlook.past(request.start, min(request.end, now), request.queue, _SAMPLE)
+            data.past, data.cut_before = sample.runs, sample.cut_before
+        if request.start <= now <= request.end:
+            data.running = await self._outlook.running(request.queue)
+        if request.end > now:
+            await self._look_ahead(request, max(request.start, now), data)
+        data.durations = await self._outlook.durations_of([*data.running, *data.one_offs])
+        return data
+
+    async def _look_ahead(self, request: TimelineRequest, start: datetime, data: TimelineData) -> None:
+        lines, has_more, data.durations_at = await self._outlook.futures(request.queue)
+        # No more marks are made than a view could be made of: all rows together are fitted to far fewer.
+        buckets = max(min(request.width // PIXELS_PER_MARK, _MAX_DRAWN // request.limit), 1)
+        foresight = FireTimeBudget(even_edges(start, request.end, buckets))
+        # Aside: thousands of cron expressions are seconds of work, and others wait for this loop.
+        data.fires = await asyncio.to_thread(foresight.of, lines)
+        data.left_out = foresight.left_out + has_more
+        data.one_offs = await self._outlook.one_offs(start, request.end, request.queue)
+
+    # rows
+
+    async def _rows(
+        self, request: TimelineRequest, data: TimelineData, rollups: RollupHistory
+    ) -> tuple[list[MarkRow], bool]:
+        match request.rows_by:
+            case RowsBy.JOBS:
+                return await self._rows_of_jobs(request, data, rollups)
+            case RowsBy.QUEUES:
+                return await self._rows_of_queues(request, data, rollups)
+            case RowsBy.WORKERS:
+                return await asyncio.to_thread(self._rows_of_workers, request, data, rollups)
+
+    async def _rows_of_queues(
+        self, request: TimelineRequest, data: TimelineData, rollups: RollupHistory
+    ) -> tuple[list[MarkRow], bool]:
+        def name(queue: str) -> RowName:
+            return RowName(queue, queue, "queue")
+
+        parts = group_by_row(data, lambda run: name(run.queue), lambda fires: name(fires.line.queue))
+        rows = await asyncio.to_thread(_draw_rows, parts[: request.limit], data, request, rollups.now)
+        return await rollups.complete(rows, _mark_spacing(request), series_of_queue), len(parts) > request.limit
+
+    def _rows_of_workers(
+        self, request: TimelineRequest, data: TimelineData, rollups: RollupHistory
+    ) -> tuple[list[MarkRow], bool]:
+        names = {worker.incarnation: worker.name for worker in data.workers}
+
+        def name(run: TimelineRun) -> RowName:
+            if run.worker is None:
+                return _UNASSIGNED
+            shown = format_id("wrk", run.worker)
+            return RowName(names.get(Incarnation(run.worker), shown), shown, "worker")
+
+        parts = group_by_row(data, name, lambda _fires: _UNASSIGNED)
+        return _draw_rows(parts[: request.limit], data, request, rollups.now), len(parts) > request.limit
+
+    async def _rows_of_jobs(
+        self, request: TimelineRequest, data: TimelineData, rollups: RollupHistory
+    ) -> tuple[list[MarkRow], bool]:
+        names = await self._names_of_jobs(data)
+        # What was enqueued without a name shows with its like.
+        alike = cache(lambda handler: RowName(handler, handler, "enqueued"))
+        parts = group_by_row(
+            data,
+            lambda run: (None if run.is_enqueued else names.get(run.job_id)) or alike(run.handler),
+            lambda fires: names[fires.line.job_id],
+        )
+        shown = parts[: request.limit]
+        ids = {name.key: job_id for job_id, name in names.items()}
+        if data.cut_before is not None:
+            await self._read_on(request, rollups.now, {ids[one.name.key]: one for one in shown if one.name.key in ids})
+        rows = await asyncio.to_thread(_draw_rows, shown, data, request, rollups.now)
+        own = [row for row in rows if row.key in ids]
+        complete = {row.key: row for row in await rollups.complete(own, _mark_spacing(request), ids.__getitem__)}
+        return [complete.get(row.key, row) for row in rows], len(parts) > request.limit
+
+    async def _names_of_jobs(self, data: TimelineData) -> dict[JobId, RowName]:
+        runs = (run for run in (*data.past, *data.running, *data.one_offs) if not run.is_enqueued)
+        named = await self._outlook.names({run.job_id for run in runs})
+        names = {id_: RowName(job.name, format_job_id(id_), job.kind) for id_, job in named.items()}
+        for line in (fires.line for fires in data.fires):
+            names[line.job_id] = RowName(line.label, format_job_id(line.job_id), line.rule.kind.value)
+        return names
+
+    async def _read_on(self, request: TimelineRequest, now: datetime, jobs: Mapping[JobId, RowContent]) -> None:
+        """The past of the jobs that are shown, further back than that of all together."""
+        if not jobs:
+            return
+        each = max(_MAX_PAST // len(jobs), _MIN_PAST)
+        own = await self._outlook.past_of_jobs(list(jobs), request.start, min(request.end, now), each)
+        for job_id, parts in jobs.items():
+            past = own.get(job_id, PastRuns())
+            parts.past, parts.cut_before = list(past.runs), past.cut_before
+
+    # slots
+
+    async def _band(
+        self, request: TimelineRequest, data: TimelineData, rollups: RollupHistory, slots: int
+    ) -> list[BandStep]:
+        steps = min(max(request.width // _PIXELS_A_STEP, 10), _MAX_BAND_STEPS)
+        middle = min(max(rollups.now, request.start), request.end)
+        before = round(steps * ((middle - request.start) / (request.end - request.start)))
+        band: list[BandStep] = []
+        if middle > request.start:
+            measured = await self._measured(request, data, rollups, middle, max(before, 1))
+            band += _steps(measured, slots, is_predicted=False)
+        if request.end > middle:
+            expected = await asyncio.to_thread(_predicted_load, request, data, middle, max(steps - before, 1))
+            band += _steps(expected, slots, is_predicted=True)
+        return band
+
+    async def _measured(
+        self, request: TimelineRequest, data: TimelineData, rollups: RollupHistory, middle: datetime, steps: int
+    ) -> BucketLoad:
+        load = BucketLoad(even_edges(request.start, middle, steps))
+        edge = request.start if data.cut_before is None else rollups.edge_after(data.cut_before)
+        for run in (*data.past, *data.running):
+            end = run.finished_at or middle
+            if end >= edge:
+                load.add_span(run.started_at, end)
+        if data.cut_before is not None:
+            await rollups.load(load, edge, request.queue)
+        return load
+
+
+def _draw_rows(
+    parts: Sequence[RowContent], data: TimelineData, request: TimelineRequest, now: datetime
+) -> list[MarkRow]:
+    """Rows with their marks; tens of thousands of them are some hundred milliseconds of work."""
+    return [draw_row(one, data, request.start, request.end, now) for one in parts]
+
+
+def _mark_spacing(request: TimelineRequest) -> timedelta:
+    return (request.end - request.start) * (PIXELS_PER_MARK / request.width)
+
+
+def _predicted_load(request: TimelineRequest, data: TimelineData, middle: datetime, steps: int) -> BucketLoad:
+    load = BucketLoad(even_edges(middle, request.end, steps))
+    for run in (*data.running, *data.one_offs):
+        load.add_span(run.started_at, max(run.started_at + (data.usual(run) or ASSUMED_DURATION), middle))
+    for fires in data.fires:
+        if fires.at:
+            load.add(fires)
+        else:
+            _add_counts(load, fires, even_edges(middle, request.end, len(fires.counts)))
+    return load
+
+
+def _add_counts(load: BucketLoad, fires: FireTimes, edges: Sequence[datetime]) -> None:
+    """Counts of other buckets than the band's: each is put where it begins."""
+    counts = [0] * len(load.seconds)
+    for low, count in zip(edges, fires.counts, strict=False):
+        counts[load.bucket(low)] += count
+    load.add(FireTimes(fires.line, counts=counts))
+
+
+def _steps(load: BucketLoad, slots: int, *, is_predicted: bool) -> list[BandStep]:
+    steps: list[BandStep] = []
+    peaks = load.peaks()
+    for number, (low, high) in enumerate(pairwise(load.edges)):
+        busy = load.busy(number)
+        peak = max(peaks[number], round(busy))
+        note = f"needs {peak} of {slots}" if is_predicted and peak > slots else None
+        steps.append(
+            BandStep(start=low, end=high, busy=round(busy, 3), peak=peak, is_predicted=is_predicted, note=note)
+        )
+    return steps

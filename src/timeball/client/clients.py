@@ -1,0 +1,278 @@
+"""`Client` and `AsyncClient`: the HTTP API from Python."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+import httpx
+
+from timeball.client.events import TRANSIENT_ERRORS, Event, EventStream
+from timeball.client.executions import DeadLettersApi, ExecutionsApi, OperationsApi
+from timeball.client.jobs import JobsApi, TemplatesApi
+from timeball.client.requests import ApiRequest, ClientType, Page, Poll, parse_json
+from timeball.client.system import HandlersApi, QueuesApi, SchedulesApi, SystemApi, TimeApi, WorkersApi
+from timeball.client.transport import ApiTransport, HttpRetryPolicy, Reply, SendRequest, Step
+from timeball.config.local_key import find_local_key
+from timeball.config.server_urls import server_url_problem
+from timeball.errors import InvalidInput
+
+# All that a client can do, by what it is about.
+
+
+class Resources(Generic[ClientType]):
+    """The nouns of the API."""
+
+    def __init__(self, client: ClientType) -> None:
+        self.jobs: JobsApi[ClientType] = JobsApi(client)
+        self.executions: ExecutionsApi[ClientType] = ExecutionsApi(client)
+        self.dead_letters: DeadLettersApi[ClientType] = DeadLettersApi(client)
+        self.operations: OperationsApi[ClientType] = OperationsApi(client)
+        self.queues: QueuesApi[ClientType] = QueuesApi(client)
+        self.workers: WorkersApi[ClientType] = WorkersApi(client)
+        self.handlers: HandlersApi[ClientType] = HandlersApi(client)
+        self.templates: TemplatesApi[ClientType] = TemplatesApi(client)
+        self.schedules: SchedulesApi[ClientType] = SchedulesApi(client)
+        self.time: TimeApi[ClientType] = TimeApi(client)
+        self.system: SystemApi[ClientType] = SystemApi(client)
+
+
+# `Client` and `AsyncClient`: the HTTP API from Python.
+#
+# with Client("http://localhost:8080") as timeball:
+# job = timeball.jobs.create(handler="test.echo", payload={"hello": "world"})
+# print(job.id, job.status)
+#
+# The faces only send and wait; what is said, and when it is said again, is in `conversation`.
+
+T = TypeVar("T")
+
+DEFAULT_URL = "http://127.0.0.1:8080"
+
+
+def check_server_url(url: str, name: str) -> None:
+    """Refuse what can be no address of a server; *name* is what it is called where it was written."""
+    if problem := server_url_problem(url, ("http", "https"), DEFAULT_URL):
+        raise InvalidInput(f"{name} {problem}", field="base_url", hint=f"such as {name}={DEFAULT_URL}")
+
+
+def _make_transport(base_url: str | None, api_key: str | None, retries: int, timeout: float) -> ApiTransport:
+    if base_url:
+        check_server_url(base_url, "base_url")
+    elif named := os.environ.get("TIMEBALL_URL"):
+        check_server_url(named, "TIMEBALL_URL")
+    url = base_url or os.environ.get("TIMEBALL_URL") or DEFAULT_URL
+    key = api_key or os.environ.get("TIMEBALL_API_KEY") or find_local_key(url)
+    return ApiTransport(url, key, HttpRetryPolicy(retries), timeout)
+
+
+class Client(Resources["Client"]):
+    """The API for programs that wait: scripts, threads, notebooks. Several threads may use one client.
+
+    *base_url* is TIMEBALL_URL, or http://127.0.0.1:8080, unless given; *api_key* is TIMEBALL_API_KEY.
+    """
+
+    def __init__(
+        self,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        *,
+        retries: int = 4,
+        timeout: float = 60.0,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        super().__init__(self)
+        self._transport = _make_transport(base_url, api_key, retries, timeout)
+        self._http = httpx.Client(transport=transport)
+        self._rest = time.sleep
+
+    def perform(self, call: ApiRequest[T]) -> T:
+        """Carry a call out."""
+        return self._drive(self._transport.exchange(call))
+
+    def request(self, method: str, path: str, body: Any = None, **params: Any) -> Any:
+        """Any route by its path below /api/v1: `client.request("GET", "/stats", hours=1)`; gives back its JSON."""
+        return self.perform(ApiRequest(method, path, parse_json, params, body))
+
+    def iterate(self, call: ApiRequest[Page[T]]) -> Iterator[T]:
+        """The items of a list, page after page."""
+        page = self.perform(call)
+        yield from page.data
+        while page.has_more:
+            page = self.perform(call.with_params(cursor=page.next_cursor))
+            yield from page.data
+
+    def poll(self, poll_request: Poll[T]) -> T:
+        """Ask until the answer says that it is over; ResultTimeout if that takes too long."""
+        pauses = poll_request.pauses()
+        while not poll_request.is_over(found := self.perform(poll_request.request)):
+            self._rest(next(pauses))
+        return found
+
+    def download(self, call: ApiRequest[bytes]) -> Iterator[bytes]:
+        """The content of an answer as it comes; not begun anew if it breaks off."""
+        with self._opened(self._transport.request(call)) as response:
+            yield from response.iter_bytes()
+
+    def events(self, *, since: str | None = None, **filters: Any) -> Iterator[Event]:
+        """What happens from now on, or since the event of an id; goes on where it was when the connection breaks off."""
+        stream = EventStream(self._transport, since, filters)
+        while True:
+            try:
+                with self._opened(stream.request()) as response:
+                    for line in response.iter_lines():
+                        yield from stream.feed(line)
+            except TRANSIENT_ERRORS as error:
+                stream.disconnected(error)
+            self._rest(stream.pause())
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _drive(self, steps: Generator[Step, Reply, T]) -> T:
+        reply: Reply = None
+        while True:
+            try:
+                step = steps.send(reply)
+            except StopIteration as end:
+                answer: T = end.value
+                return answer
+            reply = self._answer(step.request) if isinstance(step, SendRequest) else self._rest(step.seconds)
+
+    def _answer(self, request: httpx.Request) -> Reply:
+        try:
+            return self._http.send(request)
+        except httpx.TransportError as error:
+            return error
+
+    @contextmanager
+    def _opened(self, request: httpx.Request) -> Iterator[httpx.Response]:
+        try:
+            response = self._http.send(request, stream=True)
+            try:
+                if not response.is_success:
+                    response.read()
+                    raise self._transport.error_of(response)
+                yield response
+            finally:
+                response.close()
+        except httpx.TransportError as error:
+            raise self._transport.error_of(error) from error
+
+
+class AsyncClient(Resources["AsyncClient"]):
+    """The API for coroutines. The same verbs as `Client`, each to be awaited; lists and events by `async for`."""
+
+    def __init__(
+        self,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        *,
+        retries: int = 4,
+        timeout: float = 60.0,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        super().__init__(self)
+        self._transport = _make_transport(base_url, api_key, retries, timeout)
+        self._http = httpx.AsyncClient(transport=transport)
+        self._rest = asyncio.sleep
+
+    async def perform(self, call: ApiRequest[T]) -> T:
+        """Carry a call out."""
+        return await self._drive(self._transport.exchange(call))
+
+    async def request(self, method: str, path: str, body: Any = None, **params: Any) -> Any:
+        """Any route by its path below /api/v1: `await client.request("GET", "/stats", hours=1)`; gives back its JSON."""
+        return await self.perform(ApiRequest(method, path, parse_json, params, body))
+
+    async def iterate(self, call: ApiRequest[Page[T]]) -> AsyncIterator[T]:
+        """The items of a list, page after page."""
+        page = await self.perform(call)
+        for item in page.data:
+            yield item
+        while page.has_more:
+            page = await self.perform(call.with_params(cursor=page.next_cursor))
+            for item in page.data:
+                yield item
+
+    async def poll(self, poll_request: Poll[T]) -> T:
+        """Ask until the answer says that it is over; ResultTimeout if that takes too long."""
+        pauses = poll_request.pauses()
+        while not poll_request.is_over(found := await self.perform(poll_request.request)):
+            await self._rest(next(pauses))
+        return found
+
+    async def download(self, call: ApiRequest[bytes]) -> AsyncIterator[bytes]:
+        """The content of an answer as it comes; not begun anew if it breaks off."""
+        async with self._opened(self._transport.request(call)) as response:
+            async for chunk in response.aiter_bytes():
+                yield chunk
+
+    async def events(self, *, since: str | None = None, **filters: Any) -> AsyncGenerator[Event, None]:
+        """What happens from now on, or since the event of an id; goes on where it was when the connection breaks off."""
+        stream = EventStream(self._transport, since, filters)
+        while True:
+            try:
+                async with self._opened(stream.request()) as response:
+                    async for line in response.aiter_lines():
+                        for event in stream.feed(line):
+                            yield event
+            except TRANSIENT_ERRORS as error:
+                stream.disconnected(error)
+            await self._rest(stream.pause())
+
+    async def aclose(self) -> None:
+        """Give the connections back."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def _drive(self, steps: Generator[Step, Reply, T]) -> T:
+        reply: Reply = None
+        while True:
+            try:
+                step = steps.send(reply)
+            except StopIteration as end:
+                answer: T = end.value
+                return answer
+            reply = await (self._answer(step.request) if isinstance(step, SendRequest) else self._rest(step.seconds))
+
+    async def _answer(self, request: httpx.Request) -> Reply:
+        try:
+            return await self._http.send(request)
+        except httpx.TransportError as error:
+            return error
+
+    @asynccontextmanager
+    async def _opened(self, request: httpx.Request) -> AsyncIterator[httpx.Response]:
+        try:
+            response = await self._http.send(request, stream=True)
+            try:
+                if not response.is_success:
+                    await response.aread()
+                    raise self._transport.error_of(response)
+                yield response
+            finally:
+                await response.aclose()
+        except httpx.TransportError as error:
+            raise self._transport.error_of(error) from error

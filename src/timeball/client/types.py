@@ -1,0 +1,171 @@
+"""What methods take and return: typed dictionaries of fields and filters, and the models of the API under the names users see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, TypedDict
+
+from timeball.api.models.executions import AnyAttemptOut as Try
+from timeball.api.models.executions import AttemptOut as Attempt
+from timeball.api.models.executions import BulkCreated, DeadGroupOut, ExecutionIds
+from timeball.api.models.executions import BulkOut as BulkResult
+from timeball.api.models.executions import ExecutionFull as ExecutionDetails
+from timeball.api.models.executions import ExecutionOut as Execution
+from timeball.api.models.executions import LogLineOut as LogLine
+from timeball.api.models.executions import OperationItemOut as OperationItem
+from timeball.api.models.executions import OperationOut as Operation
+from timeball.api.models.jobs import JobChanged as ChangedJob
+from timeball.api.models.jobs import JobCreated as CreatedJob
+from timeball.api.models.jobs import JobOut as Job
+from timeball.api.models.jobs import RevisionOut as Revision
+from timeball.api.models.jobs import SyncOut as SyncResult
+from timeball.api.models.jobs import SyncStepOut
+from timeball.api.models.jobs import TemplateOut as Template
+from timeball.api.models.jobs import TemplateWritten as WrittenTemplate
+from timeball.api.models.metrics import CollisionOut as Collision
+from timeball.api.models.metrics import ForecastOut as Forecast
+from timeball.api.models.metrics import HandlerStatsOut
+from timeball.api.models.metrics import MetricsOut as Metrics
+from timeball.api.models.metrics import SeriesOut as Series
+from timeball.api.models.metrics import StatsOut as Stats
+from timeball.api.models.metrics import SuggestionOut as Suggestion
+from timeball.api.models.metrics import SuggestionsOut as Suggestions
+from timeball.api.models.metrics import TimelineOut as Timeline
+from timeball.api.models.system import AttentionItemOut as Concern
+from timeball.api.models.system import AuditOut as AuditRecord
+from timeball.api.models.system import CheckOut as Check
+from timeball.api.models.system import DiagnosisOut as DiagnosisLine
+from timeball.api.models.system import DoctorOut as Diagnosis
+from timeball.api.models.system import ExplanationOut as Explanation
+from timeball.api.models.system import FireTimeOut as FireTime
+from timeball.api.models.system import GateOut as Gate
+from timeball.api.models.system import HandlerCheckOut as HandlerCheck
+from timeball.api.models.system import HandlerOut as Handler
+from timeball.api.models.system import HealthOut as Health
+from timeball.api.models.system import NextOut as FireTimes
+from timeball.api.models.system import NodeOut as Node
+from timeball.api.models.system import PurgeOut as Purged
+from timeball.api.models.system import QueueOut as Queue
+
+__all__ = [
+    "Attempt",
+    "AuditRecord",
+    "BulkCreated",
+    "BulkResult",
+    "ChangedJob",
+    "Check",
+    "Collision",
+    "Concern",
+    "CreatedJob",
+    "DeadGroupOut",
+    "Diagnosis",
+    "DiagnosisLine",
+    "Execution",
+    "ExecutionDetails",
+    "ExecutionIds",
+    "Explanation",
+    "FireTime",
+    "FireTimes",
+    "Forecast",
+    "Gate",
+    "Handler",
+    "HandlerCheck",
+    "HandlerStatsOut",
+    "Health",
+    "Job",
+    "LogLine",
+    "Metrics",
+    "Node",
+    "Operation",
+    "OperationItem",
+    "Purged",
+    "Queue",
+    "Revision",
+    "Series",
+    "Stats",
+    "Suggestion",
+    "Suggestions",
+    "SyncResult",
+    "SyncStepOut",
+    "Template",
+    "Timeline",
+    "Try",
+    "WrittenTemplate",
+]
+
+
+# The fields that may be given by name, as type checkers see them.
+
+Moment = datetime | str
+
+
+class JobOptionParams(TypedDict, total=False):
+    """The fields of a job but its name and handler."""
+
+    payload: Any
+    description: str | None
+    schedule: str | None
+    interval_seconds: float | None
+    scheduled_at: Moment | None
+    timezone: str
+    on_gap: str
+    on_repeat: str
+    starts_at: Moment | None
+    ends_at: Moment | None
+    max_executions: int | None
+    jitter_seconds: int
+    misfire: str
+    misfire_grace_seconds: int
+    misfire_cap: int
+    misfire_max_age_seconds: int | None
+    overlap: str
+    queue: str
+    priority: int
+    max_retries: int
+    max_lost: int
+    initial_backoff_ms: int
+    max_backoff_ms: int
+    timeout_ms: int | None
+    delivery: str
+    max_running: int | None
+    limit_key: str | None
+    unique_key: str | None
+    tags: Sequence[str]
+    unchecked: bool
+
+
+class JobParams(JobOptionParams, total=False):
+    """All fields of a job."""
+
+    name: str
+    handler: str
+
+
+class JobFilterParams(TypedDict, total=False):
+    """Which jobs are wanted."""
+
+    status: str | Sequence[str]
+    kind: str
+    handler: str
+    queue: str
+    tag: str
+    search: str
+    q: str
+    payload: str
+    start_date: Moment
+    end_date: Moment
+    due_from: Moment
+    due_until: Moment
+
+
+class ExecutionFilterParams(TypedDict, total=False):
+    """Which executions are wanted."""
+
+    status: str | Sequence[str]
+    handler: str
+    queue: str
+    origin: str
+    q: str
+    start_date: Moment
+    end_date: Moment

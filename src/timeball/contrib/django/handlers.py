@@ -1,0 +1,213 @@
+"""A Django task as a handler: its context, Django's signals, and database connections cleaned up around it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from traceback import format_exception
+from typing import Any
+
+from asgiref.sync import ThreadSensitiveContext, sync_to_async
+from django.db import close_old_connections, connections, reset_queries
+from django.utils import timezone
+
+from timeball.contrib.django.compat import (
+    AnyTask,
+    TaskContext,
+    TaskError,
+    TaskResult,
+    TaskResultStatus,
+    normalize_json,
+    task_finished,
+    task_started,
+)
+from timeball.contrib.django.results import (
+    StoreAccess,
+    TaskArguments,
+    TaskRecord,
+    is_last_try,
+    read_record,
+    result_of,
+    set_fields,
+)
+from timeball.current import RUNNING, ControlSignal
+from timeball.domain.execution import ClaimedExecution
+from timeball.domain.handler import Binder, Handler, HandlerOptions
+from timeball.domain.values.text import encode_object
+from timeball.errors import TimeballError
+from timeball.handlers.binding import style_of
+
+
+class ResultNotKept(TypeError):
+    """A task returned what is no JSON. By Django's contract it has failed; trying again would return the same."""
+
+
+def task_handler(task: AnyTask, store: StoreAccess) -> Handler:
+    """A task under its path, as workers run it."""
+    return Handler(
+        name=task.module_path,
+        function=task.func,
+        style=style_of(task.func, isolate=False),
+        binder=TaskBinder(task, store),
+        options=HandlerOptions(no_retry=(ResultNotKept,)),
+    )
+
+
+class TaskBinder:
+    """Calls one task with a stored payload."""
+
+    def __init__(self, task: AnyTask, store: StoreAccess) -> None:
+        self._task = task
+        self._store = store
+
+    @property
+    def invoke(self) -> Callable[[str], Any]:
+        """Call the task; for a coroutine function this makes the coroutine."""
+        return self._arun if inspect.iscoroutinefunction(self._task.func) else self._run
+
+    def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        """The payload for these arguments."""
+        call = TaskArguments(args, kwargs)
+        call.check(self._task)
+        return encode_object(call.payload())
+
+    def prepare(self) -> None:
+        """There is nothing to build."""
+
+    def check(self, payload: str) -> None:
+        """Raises what `invoke` would raise for arguments that do not fit."""
+        self._call(payload)
+
+    def schema(self) -> dict[str, Any]:
+        """What a call of a task looks like; whether its arguments fit is found out by calling."""
+        return {"type": "object"}
+
+    def _run(self, payload: str) -> Any:
+        call, claimed = self._call(payload), _claimed()
+        result = self._begin(call, self._store.ask(partial(read_record, claimed.id)))
+        try:
+            value = _as_json(self._task.func(*self._arguments(call, result), **call.kwargs))
+        except ControlSignal:
+            raise
+        except Exception as error:
+            # Should nobody know whether it was the last try, the error still is what has happened.
+            with suppress(TimeballError):
+                if _is_final(error) or self._store.ask(partial(is_last_try, claimed)):
+                    self._fail(result, error)
+            raise
+        return self._succeed(result, value)
+
+    async def _arun(self, payload: str) -> Any:
+        call, claimed = self._call(payload), _claimed()
+        result = self._begin(call, await self._store.acall_store(partial(read_record, claimed.id)))
+        try:
+            value = _as_json(await self._task.func(*self._arguments(call, result), **call.kwargs))
+        except ControlSignal:
+            raise
+        except Exception as error:
+            with suppress(TimeballError):
+                if _is_final(error) or await self._store.acall_store(partial(is_last_try, claimed)):
+                    self._fail(result, error)
+            raise
+        return self._succeed(result, value)
+
+    def _call(self, payload: str) -> TaskArguments:
+        call = TaskArguments.of(payload)
+        call.check(self._task)
+        return call
+
+    def _arguments(self, call: TaskArguments, result: TaskResult[Any]) -> list[Any]:
+        return [*([TaskContext(task_result=result)] if self._task.takes_context else []), *call.args]
+
+    def _begin(self, call: TaskArguments, record: TaskRecord) -> TaskResult[Any]:
+        result = result_of(record, self._task, call)
+        set_fields(result, status=TaskResultStatus.RUNNING)
+        task_started.send(self._sender, task_result=result)
+        return result
+
+    def _succeed(self, result: TaskResult[Any], value: Any) -> Any:
+        # A word such as Snooze is no result: the task goes on later.
+        if not isinstance(value, ControlSignal):
+            set_fields(result, status=TaskResultStatus.SUCCESSFUL, finished_at=timezone.now(), _return_value=value)
+            task_finished.send(self._sender, task_result=result)
+        return value
+
+    def _fail(self, result: TaskResult[Any], error: Exception) -> None:
+        kind = type(error)
+        told = TaskError(
+            exception_class_path=f"{kind.__module__}.{kind.__qualname__}", traceback="".join(format_exception(error))
+        )
+        set_fields(result, status=TaskResultStatus.FAILED, finished_at=timezone.now(), errors=[*result.errors, told])
+        task_finished.send(self._sender, task_result=result)
+
+    @property
+    def _sender(self) -> type:
+        return type(self._task.get_backend())
+
+
+def _claimed() -> ClaimedExecution:
+    return RUNNING.get().claimed
+
+
+def _is_final(error: Exception) -> bool:
+    return isinstance(error, ResultNotKept)
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, ControlSignal):
+        return value
+    try:
+        return normalize_json(value)
+    except (TypeError, ValueError) as error:
+        raise ResultNotKept(f"the result cannot be kept, expected JSON: {error}") from error
+
+
+# connections
+
+
+def with_connection_cleanup(handler: Handler) -> Handler:
+    """A handler that finds no stale connection of Django's and leaves none open for longer than Django would."""
+    return replace(handler, binder=_CleanupBinder(handler))
+
+
+class _CleanupBinder:
+    """Calls what another binder calls, as Django calls a view: connections are looked at before and after."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._inner: Binder = handler.binder
+        self._is_coroutine = inspect.iscoroutinefunction(handler.function)
+        self.encode = handler.binder.encode
+        self.prepare = handler.binder.prepare
+        self.schema = handler.binder.schema
+        self.check = handler.binder.check
+
+    @property
+    def invoke(self) -> Callable[[str], Any]:
+        """Call the function with a stored payload."""
+        return self._arun if self._is_coroutine else self._run
+
+    def _run(self, payload: str) -> Any:
+        with _clean_connections():
+            return self._inner.invoke(payload)
+
+    async def _arun(self, payload: str) -> Any:
+        # Coroutines share the worker's thread. Each gets one of its own for what Django does in threads, with connections
+        # of its own: a transaction of one is never that of another.
+        async with ThreadSensitiveContext():
+            try:
+                return await self._inner.invoke(payload)
+            finally:
+                await sync_to_async(connections.close_all)()
+
+
+@contextmanager
+def _clean_connections() -> Iterator[None]:
+    reset_queries()
+    close_old_connections()
+    try:
+        yield
+    finally:
+        close_old_connections()

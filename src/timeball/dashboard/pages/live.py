@@ -1,0 +1,290 @@
+"""Live: the numbers of now, what needs attention, recent starts and lateness; and the event stream that refreshes all pages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from math import log10
+from typing import Any
+
+import orjson
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from timeball.api.auth import Role
+from timeball.api.errors import HttpProblem
+from timeball.api.resources.events import KEEP_ALIVE_SECONDS, SEND_SECONDS, event_document, until_access_ends
+from timeball.api.resources.metrics import metrics_document, series_document
+from timeball.api.responses import json_bytes
+from timeball.application.events import EventSubscription, TopicSubscription
+from timeball.dashboard import charts
+from timeball.dashboard.context import PageContext, PageRouter, target_url
+from timeball.dashboard.execution_rows import named_execution_rows
+from timeball.dashboard.formatting import format_seconds, parse_instant, pluralize
+from timeball.dashboard.internal_api import ApiProblem
+from timeball.domain.change_event import EXECUTION_STARTED, ChangeEvent, EventFilter
+from timeball.domain.execution import ExecutionState
+from timeball.domain.search import ExecutionFilter, PageRequest, where
+from timeball.domain.values.ids import format_execution_id
+
+router = PageRouter()
+
+
+# Live: the numbers of now, what needs a human, what is being dropped, how punctual it was; before all that, how to begin.
+
+
+_MAX_STARTS = 18
+_MAX_NEXT = 6
+
+
+# From here on a start was late enough to look at.
+_LATE_SECONDS = 1.0
+
+
+# The minutes of a row, where the charts are shown as a table.
+_TABLE_STEP = 5
+DEMO_JOB: dict[str, Any] = {
+    "name": "demo",
+    "description": "Says hello every ten seconds. Pause or delete it whenever you like.",
+    "handler": "test.log",
+    "payload": {"message": "hello from Timeball"},
+    "interval_seconds": 10,
+    "tags": ["demo"],
+}
+
+
+@router.get("/")
+async def live(context: PageContext) -> Response:
+    """The numbers of now; the first steps, as long as there is no job."""
+    part = context.query("part")
+    if context.is_partial and part in _PARTS:
+        return context.page(f"partials/live_{part}.html", **await _PARTS[part](context))
+    if not await context.site.queries.has_jobs():
+        return await _welcome(context)
+    if context.is_partial:
+        # The first job has come: the checklist becomes this page.
+        return Response(status_code=204, headers={"HX-Refresh": "true"})
+    return context.page("home.html", drops=await _recent_starts(context), **await _all_parts(context))
+
+
+@router.post("/welcome/demo", Role.EDITOR)
+async def demo(context: PageContext) -> Response:
+    """Make a job that runs at once, and then every ten seconds."""
+    try:
+        job = await context.api.post("jobs", body=DEMO_JOB)
+    except ApiProblem as problem:
+        if problem.status != 409:
+            raise
+        job = await context.api.get("jobs", DEMO_JOB["name"])
+    await context.api.post("jobs", job["id"], "trigger", body={})
+    return context.go(context.site_url("/"), "The demo job runs, now and every ten seconds.")
+
+
+async def _welcome(context: PageContext) -> Response:
+    workers = (await context.api.get("workers"))["data"]
+    schedulers = (await context.api.get("schedulers"))["data"]
+    address = str(context.request.base_url).rstrip("/")
+    return context.page(
+        "welcome.html", part="partials/welcome.html", workers=workers, schedulers=schedulers, address=address
+    )
+
+
+async def _all_parts(context: PageContext) -> dict[str, Any]:
+    """All parts at once: this moment and the last hour are read once for all of them."""
+    overview = await context.site.queries.meters.overview()
+    metrics = metrics_document(overview)
+    late = metrics["last_hour"]["lateness_seconds"]
+    charted = _chart_data(series_document(overview.hour))
+    return {"late": late, **charted, **await _concerns(context), "metrics": metrics, **await _next(context)}
+
+
+async def _now(context: PageContext) -> dict[str, Any]:
+    return {"metrics": await context.api.get("metrics"), **await _concerns(context)}
+
+
+async def _concerns(context: PageContext) -> dict[str, Any]:
+    return {"concerns": (await context.api.get("attention"))["data"], "page_of": target_url}
+
+
+async def _charts(context: PageContext) -> dict[str, Any]:
+    late = (await context.api.get("metrics"))["last_hour"]["lateness_seconds"]
+    return {"late": late, **_chart_data(await context.api.get("metrics", "executions", hours=1))}
+
+
+async def _next(context: PageContext) -> dict[str, Any]:
+    return {"coming": await _coming(context)}
+
+
+_PARTS = {"now": _now, "charts": _charts, "next": _next}
+
+
+async def _coming(context: PageContext) -> list[dict[str, Any]]:
+    """What is due next."""
+    found = await context.site.queries.next_due(_MAX_NEXT)
+    return [
+        {"id": format_execution_id(row["id"]), "label": row["name"] or row["handler"], "at": row["run_at"]}
+        for row in found
+    ]
+
+
+async def _recent_starts(context: PageContext) -> list[dict[str, Any]]:
+    """The latest starts, as the ticker shows them before it hears of more."""
+    states = (ExecutionState.RUNNING, ExecutionState.SUCCEEDED, ExecutionState.DEAD)
+    page = await context.site.queries.executions(
+        ExecutionFilter(where(status=states)), PageRequest(limit=_MAX_STARTS * 2)
+    )
+    runs = [run for run in await named_execution_rows(context, page.items) if run["started_at"]]
+    return [_start_row(run) for run in sorted(runs, key=lambda run: run["started_at"], reverse=True)[:_MAX_STARTS]]
+
+
+def _start_row(run: Mapping[str, Any]) -> dict[str, Any]:
+    started, due = parse_instant(run["started_at"]), parse_instant(run["scheduled_for"])
+    assert started is not None
+    assert due is not None
+    late = (started - due).total_seconds() * 1_000 if run["attempts"] <= 1 else None
+    label = run["job_name"] or run["handler"]
+    return {"id": run["id"], "at": started, "label": label, "lateness_ms": late}
+
+
+def _chart_data(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Lateness and throughput of the last hour, minute by minute."""
+    points = found["points"]
+    late = [point["lateness_seconds"]["p99"] or 0.0 for point in points]
+    done = [point["succeeded"] for point in points]
+    failed = [point["failed"] + point["timed_out"] + point["lost"] for point in points]
+    clocks = [f"{parse_instant(point['at']):%H:%M} UTC" for point in points]
+    return {
+        "table": [_row(points, late, done, failed, first) for first in range(0, len(points), _TABLE_STEP)],
+        "late_chart": charts.bars(
+            [_height(value) for value in late],
+            f"Started late by, minute by minute: at most {format_seconds(max(late, default=0))} in the last hour",
+            tones=["tone-warn" if value > _LATE_SECONDS else "tone-live" for value in late],
+            titles=[f"{at}: {format_seconds(value)}" for at, value in zip(clocks, late, strict=True)],
+            height=40,
+        ),
+        "flow_chart": charts.stacked_bars(
+            [("tone-good", done), ("tone-bad", failed)],
+            f"{pluralize(sum(done), 'execution')} done and {pluralize(sum(failed), 'try', 'tries')} failed in the last hour",
+        ),
+    }
+
+
+def _row(points: Sequence[Any], late: Sequence[float], done: Sequence[int], failed: Sequence[int], first: int) -> Any:
+    """Some minutes as one row of the table."""
+    some = slice(first, first + _TABLE_STEP)
+    return points[first]["at"], max(late[some]), sum(done[some]), sum(failed[some])
+
+
+def _height(late: float) -> float:
+    """Milliseconds and minutes in one chart: each step of ten is as high as any other."""
+    return log10(1 + late * 1_000)
+
+
+# The stream of the dashboard: one per browser. It says which topics have changed, and which executions were dropped.
+#
+# Pages fetch anew what shows these topics; only drops carry data, because a ticker must not miss any.
+
+MAX_STREAMS = 500
+_STREAM_HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-store",
+    "X-Accel-Buffering": "no",
+}
+
+
+# How long a drop may wait to be told together with others.
+_STARTS_SECONDS = 0.25
+
+
+@router.get("/parts/stream")
+async def event_stream(context: PageContext) -> Response:
+    """Say what changes, for as long as the browser listens."""
+    streams, most = context.site.streams, context.site.settings.api.concurrent_requests
+    if streams.total() >= MAX_STREAMS:
+        raise HttpProblem(
+            503, "too_many_streams", f"{MAX_STREAMS} browsers are listening", headers={"Retry-After": "30"}
+        )
+    if streams[context.caller.name] >= most:
+        raise HttpProblem(429, "too_many_streams", f"{most} browsers of this key listen", headers={"Retry-After": "30"})
+    return _DashboardStream(context)
+
+
+class _DashboardStream(Response):
+    """What changes, to one browser, until it goes, is too slow to be waited for, may not look any more, or the server ends."""
+
+    def __init__(self, context: PageContext) -> None:
+        super().__init__(headers=_STREAM_HEADERS)
+        # The length of what never ends is not known.
+        del self.headers["content-length"]
+        self._context = context
+        site = context.site
+        self._live = site.live
+        self._streams = site.streams
+        self._names = site.queries.job_names
+        self._read_cache = site.read_cache
+        self._sending = asyncio.Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        self._streams[self._context.caller.name] += 1
+        right = until_access_ends(self._is_still_allowed, self._context.site.settings.api.longest_stream)
+        works = (_until_disconnect(receive), self._topics(send), self._drops(send), right)
+        tasks = [asyncio.ensure_future(work) for work in works]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._streams -= Counter([self._context.caller.name])
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks[0].cancelled():
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _is_still_allowed(self) -> bool:
+        return await self._context.site.authenticator.is_still_allowed(self._context.request, self._context.caller)
+
+    async def _topics(self, send: Send) -> None:
+        async with self._live.watch() as listener:
+            await self._tell(send, b"retry: 3000\n\n")
+            async for text in _changes(listener):
+                await self._tell(send, text)
+
+    async def _drops(self, send: Send) -> None:
+        async with self._live.listen(EventFilter(types=(EXECUTION_STARTED,))) as listener:
+            async for text in self._dropped(listener):
+                await self._tell(send, text)
+
+    async def _dropped(self, listener: EventSubscription) -> AsyncIterator[bytes]:
+        while not listener.is_over:
+            news = await listener.next(KEEP_ALIVE_SECONDS)
+            if news.is_gap:
+                yield b"event: gap\ndata: {}\n\n"
+            if news.happenings:
+                yield b"event: drop\ndata: %s\n\n" % await self._named(news.happenings)
+                await asyncio.sleep(_STARTS_SECONDS)
+
+    async def _named(self, drops: Sequence[ChangeEvent]) -> bytes:
+        """Drops with the names of their jobs; browsers that listen together are told of the same ones, so they are asked for once."""
+
+        async def ask() -> bytes:
+            names = await self._names([one.job_id for one in drops if one.job_id is not None])
+            return json_bytes([event_document(one) | {"name": names.get(one.job_id)} for one in drops if one.job_id])
+
+        return await self._read_cache.get(("drops", *(one.id for one in drops)), ask)
+
+    async def _tell(self, send: Send, text: bytes) -> None:
+        async with self._sending, asyncio.timeout(SEND_SECONDS):
+            await send({"type": "http.response.body", "body": text, "more_body": True})
+
+
+async def _changes(listener: TopicSubscription) -> AsyncIterator[bytes]:
+    while not listener.is_over:
+        topics = await listener.next(KEEP_ALIVE_SECONDS)
+        # An event and not a comment: the page measures by it whether the stream still lives.
+        yield b"event: topics\ndata: %s\n\n" % orjson.dumps(sorted(topics)) if topics else b"event: beat\ndata: {}\n\n"
+
+
+async def _until_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,323 @@
+"""The timeline as SVG: the time window with its axis, and the rows and the slot band drawn on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from markupsafe import Markup, escape
+
+from timeball.dashboard.formatting import format_milliseconds, parse_instant, pluralize
+
+# The part of time a visitor looks at: where it begins, how much it shows, and the ways on from there.
+
+SPANS = {
+    "1h": timedelta(hours=1),
+    "4h": timedelta(hours=4),
+    "6h": timedelta(hours=6),
+    "1d": timedelta(days=1),
+    "7d": timedelta(days=7),
+}
+DEFAULT_SPAN = "4h"
+
+
+# How much of the view lies behind now, if nobody says where it begins.
+_PAST_SHARE = 0.45
+_STEPS = tuple(
+    timedelta(minutes=minutes) for minutes in (5, 10, 15, 30, 60, 120, 180, 240, 360, 720, 1_440, 2_880, 10_080)
+)
+_MAX_TICKS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class AxisTick:
+    """A mark on the axis; the first of a day bears its date."""
+
+    at: datetime
+    text: str
+    is_day: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TimeWindow:
+    """A stretch of time, as wide as the page; *follows* says that it moves on with now."""
+
+    now: datetime
+    start: datetime
+    word: str
+    follows: bool
+    zone: ZoneInfo
+
+    @property
+    def span(self) -> timedelta:
+        return SPANS[self.word]
+
+    @property
+    def end(self) -> datetime:
+        return self.start + self.span
+
+    @property
+    def has_now(self) -> bool:
+        return self.start <= self.now <= self.end
+
+    def percent_of(self, at: datetime) -> float:
+        """Where an instant stands, in percent of the width."""
+        return min(max((at - self.start) / self.span, 0.0), 1.0) * 100
+
+    def shifted(self, share: float) -> str:
+        """The beginning of the view after a step to the side, as an address has it."""
+        return _format_start(self.start + self.span * share)
+
+    def zoomed(self, word: str) -> str | None:
+        """The beginning of a closer or wider view with the same middle; None if it goes on following now."""
+        middle = self.start + self.span / 2
+        return None if self.follows else _format_start(middle - SPANS[word] / 2)
+
+    @property
+    def closer(self) -> str | None:
+        """The next smaller span."""
+        return _neighbour(self.word, -1)
+
+    @property
+    def wider(self) -> str | None:
+        """The next larger span."""
+        return _neighbour(self.word, 1)
+
+    @property
+    def title(self) -> str:
+        """`Tue 10:00 – 14:00`, on the visitor's clock."""
+        start, end = self.start.astimezone(self.zone), self.end.astimezone(self.zone)
+        last = f"{end:%H:%M}" if start.date() == end.date() else f"{end:%a %-d %b %H:%M}"
+        return f"{start:%a %-d %b %H:%M} – {last}"
+
+    def ticks(self) -> list[AxisTick]:
+        """Even steps on the visitor's clock, about ten of them."""
+        step = next((step for step in _STEPS if self.span / step <= _MAX_TICKS), _STEPS[-1])
+        found: list[AxisTick] = []
+        at = _floor(self.start, step, self.zone)
+        while at < self.end:
+            if at >= self.start:
+                found.append(_tick(at.astimezone(self.zone), step))
+            at += step
+        return found
+
+
+def parse_time_window(now: datetime, start: str, word: str, zone: ZoneInfo) -> TimeWindow:
+    """What an address asks for; whatever does not make sense becomes the usual view."""
+    word = word if word in SPANS else DEFAULT_SPAN
+    usual = now - SPANS[word] * _PAST_SHARE
+    wanted = _parse_start(start)
+    return TimeWindow(now, wanted or usual, word, wanted is None, zone)
+
+
+def _parse_start(text: str) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    found = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    # Far from here a week more or less does not fit into a date.
+    return found.astimezone(UTC) if 1_971 <= found.year <= 9_000 else None
+
+
+def _format_start(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _neighbour(word: str, step: int) -> str | None:
+    words = list(SPANS)
+    place = words.index(word) + step
+    return words[place] if 0 <= place < len(words) else None
+
+
+def _floor(at: datetime, step: timedelta, zone: ZoneInfo) -> datetime:
+    """The last even step at or before an instant, counted from midnight on the clock of the zone."""
+    local = at.astimezone(zone)
+    midnight = local.replace(hour=0, minute=0, second=0, microsecond=0)
+    passed = local.replace(tzinfo=None) - midnight.replace(tzinfo=None)
+    even = midnight.replace(tzinfo=None) + passed // step * step
+    return even.replace(tzinfo=zone, fold=local.fold).astimezone(UTC)
+
+
+def _tick(local: datetime, step: timedelta) -> AxisTick:
+    is_day = local.hour == 0 and local.minute == 0
+    return AxisTick(local, f"{local:%a %-d %b}" if is_day or step >= timedelta(days=1) else f"{local:%H:%M}", is_day)
+
+
+# The time line as SVG: past solid, running striped, predicted outlined; places in percent, so that it fits every width.
+
+Document = Mapping[str, Any]
+
+ROW_HEIGHT = 28
+BAND_HEIGHT = 52
+_STRIPES = (
+    '<defs><pattern id="stripes" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+    '<rect class="stripe-ground" width="6" height="6"/><rect class="stripe" width="3" height="6"/></pattern></defs>'
+)
+
+
+# From here on a mark stands for so many runs that their number is worth a word.
+_MANY = 12
+
+
+def axis(view: TimeWindow) -> Markup:
+    """The hours above."""
+    return _svg(
+        "axis", 22, f"Hours from {view.title}", [_label(view.percent_of(tick.at), tick) for tick in view.ticks()]
+    )
+
+
+def _label(x: float, tick: AxisTick) -> str:
+    # Near the right edge a label would be cut.
+    anchor = ' text-anchor="end"' if x > 95 else ""
+    return f'<text class="tick{_day(tick)}" x="{x:.2f}%" y="15"{anchor}>{escape(tick.text)}</text>'
+
+
+def rows(view: TimeWindow, drawn: Sequence[Document]) -> Markup:
+    """One line for each row."""
+    height = ROW_HEIGHT * len(drawn)
+    parts = [_STRIPES, *_grid(view, height)]
+    for number in range(1, len(drawn) + 1):
+        parts.append(f'<line class="rule" x1="0" x2="100%" y1="{ROW_HEIGHT * number}" y2="{ROW_HEIGHT * number}"/>')
+    for number, row in enumerate(drawn):
+        parts += [_mark(view, mark, ROW_HEIGHT * number) for mark in row["marks"]]
+    return _svg("lines", height, summary(view, drawn), [*parts, *_now(view, height)])
+
+
+def band(view: TimeWindow, steps: Sequence[Document], slots: int) -> Markup:
+    """How many slots are busy, and need to be, against those there are."""
+    top = max([slots, *(step["peak"] for step in steps), *(step["busy"] for step in steps), 1])
+    parts = _grid(view, BAND_HEIGHT)
+    for step in steps:
+        parts += _step(view, step, top, slots)
+    if slots:
+        y = BAND_HEIGHT - slots / top * (BAND_HEIGHT - 4)
+        parts.append(f'<line class="limit" x1="0" x2="100%" y1="{y:.1f}" y2="{y:.1f}"/>')
+    return _svg("band", BAND_HEIGHT, band_summary(steps, slots), [*parts, *_now(view, BAND_HEIGHT)])
+
+
+def summary(view: TimeWindow, drawn: Sequence[Document]) -> str:
+    """The drawing in one sentence."""
+    marks = [mark for row in drawn for mark in row["marks"]]
+    numbers = {kind: sum(mark["count"] for mark in marks if mark["kind"] == kind) for kind in ("past", "predicted")}
+    runs = sum(mark["count"] for mark in marks if mark["kind"] == "running")
+    return (
+        f"{view.title}: {pluralize(len(drawn), 'row')}, {pluralize(numbers['past'], 'run')} past, "
+        f"{runs} running, {numbers['predicted']} predicted"
+    )
+
+
+def band_summary(steps: Sequence[Document], slots: int) -> str:
+    """The slots in one sentence."""
+    peak = max((step["peak"] for step in steps), default=0)
+    over = [step for step in steps if step["note"]]
+    short = f"; not enough at {pluralize(len(over), 'place')}, first: {over[0]['note']}" if over else ""
+    return f"{pluralize(slots, 'slot')}, at most {peak} needed at once{short}"
+
+
+def mark_tone(mark: Document) -> str:
+    """The colour of a mark: that of the worst that happened in it."""
+    states = mark["states"]
+    if states.get("dead"):
+        return "tone-bad"
+    if mark["kind"] == "past" and not states.get("succeeded"):
+        return "tone-calm"
+    return {"past": "tone-good", "running": "tone-live", "predicted": "tone-calm"}[mark["kind"]]
+
+
+def mark_title(mark: Document, view: TimeWindow) -> str:
+    """What a mark stands for, in words."""
+    return _mark_title(mark, *_ends(mark), view)
+
+
+def _mark_title(mark: Document, start: datetime, end: datetime, view: TimeWindow) -> str:
+    at = f"{start.astimezone(view.zone):%a %H:%M:%S}"
+    if mark["count"] > 1:
+        until = f"{end.astimezone(view.zone):%H:%M:%S}"
+        how = ", ".join(f"{count} {state}" for state, count in mark["states"].items()) or mark["kind"]
+        return f"{mark['count']} runs {at} – {until}: {how}"
+    lasts = format_milliseconds((end - start).total_seconds() * 1_000)
+    if mark["kind"] == "predicted":
+        return f"{at} expected, " + ("no history yet" if mark["is_guess"] else f"usually takes {lasts}")
+    if mark["kind"] == "running":
+        return f"running since {at}, usually ends {end.astimezone(view.zone):%H:%M:%S}"
+    return f"{at} {next(iter(mark['states']), 'ended')} after {lasts}"
+
+
+def _mark(view: TimeWindow, mark: Document, top: int) -> str:
+    start, end = _ends(mark)
+    x = view.percent_of(start)
+    width = max(view.percent_of(end) - x, 0.0)
+    # A place of its own for what was expected without any history: lower than what is known.
+    lower = 6 if mark["is_guess"] else 0
+    drawn = _rect(
+        f"{mark['kind']} {mark_tone(mark)}",
+        (x, top + 6 + lower, width, ROW_HEIGHT - 12 - lower),
+        _mark_title(mark, start, end, view),
+        mark["execution_id"],
+    )
+    if mark["count"] < _MANY or width < 3:
+        return drawn
+    y = top + ROW_HEIGHT / 2 + 4
+    return f'{drawn}<text class="times" x="{x + width / 2:.2f}%" y="{y}">×{mark["count"]}</text>'
+
+
+def _step(view: TimeWindow, step: Document, top: float, slots: int) -> list[str]:
+    start, end = _ends(step)
+    need = max(step["busy"], step["peak"])
+    if not need:
+        return []
+    kind = "predicted" if step["is_predicted"] else "past"
+    title = (
+        f"{start.astimezone(view.zone):%a %H:%M}: {step['busy']:g} busy on average, {step['peak']} at once, of {slots}"
+    )
+    tall = max(need / top * (BAND_HEIGHT - 4), 1.5)
+    x = view.percent_of(start)
+    return [
+        _rect(
+            f"{kind} {'tone-bad' if step['note'] else 'tone-live'}",
+            (x, round(BAND_HEIGHT - tall, 1), max(view.percent_of(end) - x - 0.08, 0.05), round(tall, 1)),
+            f"{title}; {step['note']}" if step["note"] else title,
+        )
+    ]
+
+
+def _ends(drawn: Document) -> tuple[datetime, datetime]:
+    start, end = parse_instant(drawn["start"]), parse_instant(drawn["end"])
+    assert start is not None
+    assert end is not None
+    return start, end
+
+
+def _grid(view: TimeWindow, height: int) -> list[str]:
+    places = [(view.percent_of(tick.at), _day(tick)) for tick in view.ticks()]
+    return [f'<line class="grid{day}" x1="{x:.2f}%" x2="{x:.2f}%" y1="0" y2="{height}"/>' for x, day in places]
+
+
+def _now(view: TimeWindow, height: int) -> list[str]:
+    x = view.percent_of(view.now)
+    return [f'<line class="now" x1="{x:.2f}%" x2="{x:.2f}%" y1="0" y2="{height}"/>'] if view.has_now else []
+
+
+def _day(tick: AxisTick) -> str:
+    return " day" if tick.is_day else ""
+
+
+# A drawing may have two thousand marks: what is ours is put together as it is, and only words are escaped.
+def _rect(kind: str, box: tuple[float, float, float, float], title: str, go: str | None = None) -> str:
+    x, y, width, height = box
+    lead = f' data-go="{escape(go)}"' if go else ""
+    return (
+        f'<rect class="mark {kind}" x="{x:.2f}%" y="{y}" width="{width:.2f}%" height="{height}" rx="2"{lead}>'
+        f"<title>{escape(title)}</title></rect>"
+    )
+
+
+def _svg(kind: str, height: int, label: str, parts: Iterable[str]) -> Markup:
+    return Markup(
+        f'<svg class="{kind}" width="100%" height="{height}" role="img" aria-label="{escape(label)}">'
+        f"{''.join(parts)}</svg>"
+    )

@@ -1,0 +1,253 @@
+"""The answer to why an execution runs or does not: one sentence, every gate in order, and the likely start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from timeball.domain.execution import Execution, ExecutionState
+from timeball.domain.explain import gates
+from timeball.domain.explain.facts import Competitor, ExplainFacts, GateResult, GateVerdict, not_asked, passed, stopped
+from timeball.domain.policies import SkipReason
+from timeball.domain.values.wording import counted, duration_in_words, instant_in_words
+from timeball.errors import quote_text
+
+# Why an execution may or may not run: each gate decides and explains itself.
+#
+# The gates stand in the order in which an execution meets them. Each answers in one sentence with names and numbers, and says what to do
+# next where somebody can do something; its links are the ids of what stands in the way.
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A gate and what it found."""
+
+    name: str
+    title: str
+    finding: GateResult
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.finding.verdict is GateVerdict.STOPPED
+
+
+def check_gates(facts: ExplainFacts) -> list[Gate]:
+    """Ask every gate, in order."""
+    execution = facts.execution
+    if execution is not None and execution.state is ExecutionState.SKIPPED:
+        return _gates_of_skipped(execution.reason)
+    if execution is not None and (execution.started_at is not None or execution.state.is_final):
+        why = "it has started" if execution.started_at is not None else f"it is {execution.state}"
+        return [Gate(name, title, not_asked(why)) for name, title, _ in GATES]
+    return [Gate(name, title, ask(facts)) for name, title, ask in GATES]
+
+
+GATES: tuple[tuple[str, str, Callable[[ExplainFacts], GateResult]], ...] = (
+    ("enabled", "job enabled", gates.check_enabled),
+    ("due", "was due", gates.check_due),
+    ("late_policy", "not too late", gates.check_late_policy),
+    ("overlap", "no overlap", gates.check_overlap),
+    ("unique_key", "no duplicate key", gates.check_unique_key),
+    ("run_time", "time reached", gates.check_run_time),
+    ("queue_open", "queue open", gates.check_queue_open),
+    ("worker_for_queue", "a worker serves the queue", gates.check_worker_for_queue),
+    ("worker_for_handler", "a worker knows the handler", gates.check_worker_for_handler),
+    ("slots", "a slot is free", gates.check_slots),
+    ("rate", "rate limit", gates.check_rate),
+    ("place_in_line", "place in line", gates.check_place_in_line),
+    ("scheduler", "a scheduler is at work", gates.check_scheduler),
+)
+
+_SKIP_REASONS: dict[SkipReason, tuple[str, str, str | None]] = {
+    SkipReason.MISFIRE: ("late_policy", "it was too late, and the misfire policy does not run it", "backfill it"),
+    SkipReason.TOO_OLD: ("late_policy", "it was older than misfire_max_age_seconds", "backfill it"),
+    SkipReason.OVER_CAP: ("late_policy", "more were missed than misfire_cap allows to catch up", "backfill it"),
+    SkipReason.OVERLAP: (
+        "overlap",
+        "an earlier execution was unfinished, and overlap is `skip`",
+        "set overlap to queue",
+    ),
+    SkipReason.PAUSED: ("enabled", "the job was paused", None),
+    SkipReason.DELETED: ("enabled", "the job was deleted", None),
+    SkipReason.UNIQUE_KEY: ("unique_key", "another execution held its unique key", None),
+    SkipReason.EDITED: ("due", "the schedule was changed, and no longer names this instant", None),
+    SkipReason.CANCELLED: ("due", "this occurrence was cancelled", None),
+    SkipReason.ENDED: (
+        "due",
+        "the job had run as often as max_executions allows, or newer time-zone data moved this past its ends_at",
+        None,
+    ),
+    SkipReason.CLOCK_GAP: ("due", "the clock jumped over this time, and on_gap is `skip`", None),
+}
+
+
+def _gates_of_skipped(reason: str | None) -> list[Gate]:
+    """The gates of an occurrence that was not run: those before the one that stopped it were passed."""
+    known = _SKIP_REASONS.get(SkipReason(reason)) if reason in list(SkipReason) else None
+    stopping, sentence, advice = known or ("due", reason or "it was skipped", None)
+    gates: list[Gate] = []
+    for name, title, _ in GATES:
+        if name == stopping:
+            gates.append(Gate(name, title, stopped(sentence, advice)))
+        elif any(gate.is_stopped for gate in gates):
+            gates.append(Gate(name, title, not_asked("it was skipped before")))
+        else:
+            gates.append(Gate(name, title, passed("it was not stopped here")))
+    return gates
+
+
+# The answer to "why": one sentence first, then every gate; and the likely start, where it can be said honestly.
+
+# A guess that is no better than this is not worth saying.
+_LEAST_HISTORY = 3
+
+
+@dataclass(frozen=True, slots=True)
+class LikelyStart:
+    """When it should start, give or take."""
+
+    at: datetime
+    give_or_take: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why an execution, or a job, is where it is."""
+
+    facts: ExplainFacts
+    headline: str
+    gates: Sequence[Gate]
+    likely_start: LikelyStart | None
+
+    @property
+    def stopped_by(self) -> Gate | None:
+        """The first gate that is closed."""
+        return next((gate for gate in self.gates if gate.is_stopped), None)
+
+
+def explain(facts: ExplainFacts) -> Explanation:
+    """Ask all gates and sum up."""
+    gates = check_gates(facts)
+    likely = likely_start(facts, gates)
+    return Explanation(facts, _headline(facts, gates, likely), gates, likely)
+
+
+def likely_start(facts: ExplainFacts, gates: Sequence[Gate]) -> LikelyStart | None:
+    """When an execution should start: at its time, or when enough of those before it have usually ended.
+
+    None where nobody can tell: something closed has to be opened first, or there is too little history.
+    """
+    execution = facts.execution
+    if execution is None or execution.started_at is not None or execution.state.is_final or facts.is_parked:
+        return None
+    stopping = [gate.name for gate in gates if gate.is_stopped]
+    if stopping == ["run_time"] and execution.run_at is not None:
+        return LikelyStart(execution.run_at, timedelta(0))
+    if stopping == ["slots"]:
+        return _when_a_place_is_free(facts)
+    if stopping == ["overlap"]:
+        return _nth_end(facts.rivals, 0, facts.now)
+    return None
+
+
+def _when_a_place_is_free(facts: ExplainFacts) -> LikelyStart | None:
+    if facts.limit is not None and facts.limit.holders:
+        return _nth_end(facts.limit.holders, 0, facts.now)
+    holders = facts.queue.holders if facts.queue.max_running is not None else facts.on_workers
+    return _nth_end(holders, facts.ahead, facts.now)
+
+
+def _nth_end(rivals: Sequence[Competitor], number: int, now: datetime) -> LikelyStart | None:
+    """When the n-th of those that run should have ended; places are then free for all before us and for us."""
+    known = [rival for rival in rivals if rival.usual is not None and rival.usual.count >= _LEAST_HISTORY]
+    ends = [(end, rival) for rival in known if (end := rival.expected_end(now)) is not None]
+    if len(known) < len(rivals) or number >= len(ends):
+        return None
+    end, rival = sorted(ends, key=lambda pair: pair[0])[number]
+    assert rival.usual is not None
+    return LikelyStart(end, (rival.usual.p95 - rival.usual.median) / 2)
+
+
+def _headline(facts: ExplainFacts, gates: Sequence[Gate], likely: LikelyStart | None) -> str:
+    execution = facts.execution
+    if execution is not None and execution.state.is_final:
+        return _ended(execution, gates, facts.now)
+    if execution is not None and execution.started_at is not None:
+        return _running(execution, facts)
+    stopped = [gate for gate in gates if gate.is_stopped]
+    if not stopped:
+        return _about_to_start(facts, gates)
+    head = "NOT RUNNING" if execution is None else "NOT STARTED"
+    also = f" Also: {stopped[1].finding.sentence}." if len(stopped) > 1 else ""
+    return f"{head}: {stopped[0].finding.sentence}.{also}{_likely_words(likely, facts)}"
+
+
+def _about_to_start(facts: ExplainFacts, gates: Sequence[Gate]) -> str:
+    if facts.execution is None:
+        return "NOTHING IN THE WAY: every gate is open, and nothing waits."
+    place = next((gate for gate in gates if gate.name == "place_in_line"), None)
+    line = f" It is {_place(place)}." if place and place.finding.verdict is GateVerdict.PASSED else ""
+    return f"ABOUT TO START: every gate is open.{line}"
+
+
+def _place(gate: Gate) -> str:
+    return gate.finding.sentence.removeprefix("it is ")
+
+
+def _likely_words(likely: LikelyStart | None, facts: ExplainFacts) -> str:
+    if likely is None or likely.at == facts.run_at:
+        return ""
+    either_way = "" if likely.give_or_take < timedelta(seconds=1) else f" ± {duration_in_words(likely.give_or_take)}"
+    return f" Likely start {instant_in_words(likely.at, facts.now)}{either_way}."
+
+
+def _running(execution: Execution, facts: ExplainFacts) -> str:
+    assert execution.started_at is not None
+    started, now = execution.started_at, facts.now
+    where = f" on {facts.holder.name}" if facts.holder else ""
+    words = f"RUNNING since {instant_in_words(started, now)} ({duration_in_words(now - started)}){where}"
+    stop = f" It was asked to stop: {facts.stop}." if facts.stop else ""
+    note = "" if facts.progress is None else f" {facts.progress:.0%} done{_noted(facts.progress_note)}."
+    return f"{words}.{_usual_words(started, facts)}{note}{stop}"
+
+
+def _noted(note: str | None) -> str:
+    return f", {note}" if note else ""
+
+
+def _usual_words(started: datetime, facts: ExplainFacts) -> str:
+    usual = facts.usual
+    if usual is None or usual.count < _LEAST_HISTORY:
+        return " There is no history to tell its end by."
+    end = started + usual.median
+    if end < facts.now:
+        return f" It usually takes {duration_in_words(usual.median)}."
+    return (
+        f" It usually takes {duration_in_words(usual.median)}, so it should end at {instant_in_words(end, facts.now)}."
+    )
+
+
+def _ended(execution: Execution, gates: Sequence[Gate], now: datetime) -> str:
+    assert execution.finished_at is not None
+    when = instant_in_words(execution.finished_at, now)
+    match execution.state:
+        case ExecutionState.SKIPPED:
+            why = next((gate.finding.sentence for gate in gates if gate.is_stopped), execution.reason)
+            return f"ENDED: skipped, because {why}."
+        case ExecutionState.DEAD:
+            error = ": ".join(part for part in (execution.error_type, execution.error) if part) or execution.reason
+            attempts, reason = counted(execution.attempts, "attempt"), quote_text(error or "no reason was given", 200)
+            return f"ENDED: dead at {when} after {attempts}: {reason}."
+        case ExecutionState.CANCELLED:
+            because = f": {execution.reason}" if execution.reason else ""
+            return f"ENDED: cancelled at {when}{because}."
+        case _:
+            return f"ENDED: {execution.state} at {when}{_took(execution)}."
+
+
+def _took(execution: Execution) -> str:
+    if execution.started_at is None or execution.finished_at is None:
+        return ""
+    late = "" if execution.lateness is None else f", started {duration_in_words(execution.lateness)} after its time"
+    return f" after {duration_in_words(execution.finished_at - execution.started_at)}{late}"

@@ -1,0 +1,389 @@
+"""The gates an execution passes, of its schedule and of its queue: each checks one condition and says in one sentence what it found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from shlex import quote
+
+from timeball.domain.execution import DueKind, Origin
+from timeball.domain.explain.facts import (
+    Competitor,
+    ExecutionTable,
+    ExplainFacts,
+    GateResult,
+    LimitFacts,
+    competitor_ids,
+    not_asked,
+    passed,
+    stopped,
+    trigger_command,
+)
+from timeball.domain.handler_contract import short_fingerprint
+from timeball.domain.node import NodeStatus
+from timeball.domain.policies import Overlap
+from timeball.domain.scheduling.occurrences import does_overlap, owed_occurrences
+from timeball.domain.scheduling.schedule import Manual
+from timeball.domain.values.ids import format_execution_id, format_job_id
+from timeball.domain.values.wording import counted, duration_in_words, instant_in_words, listed, ordinal
+
+# The gates of the schedule: whether the job is enabled, owes this occurrence, may run it beside others, and whether its time has come.
+#
+# What the engine decides is asked of the engine's own functions: `owed_by` and `does_overlap` (occurrences).
+
+# A scheduler that is alive moves what is due within a moment; only past this is it late itself.
+_MOMENT = timedelta(seconds=2)
+
+
+# Nodes keep to the database's time; one that cannot tell it better than this would start things late.
+WORST_CLOCK = timedelta(milliseconds=100)
+
+
+def check_enabled(facts: ExplainFacts) -> GateResult:
+    """Whether the job runs at all."""
+    job = facts.job
+    if job is None:
+        return passed("an enqueued execution needs no job that is enabled")
+    name = job.name or format_job_id(job.id)
+    if job.deleted_at is not None and facts.execution is None:
+        return stopped(f"the job was deleted at {instant_in_words(job.deleted_at, facts.now)}", "create it again")
+    if job.paused_at is None:
+        return passed("the job is active")
+    until = "" if job.paused_until is None else f" until {instant_in_words(job.paused_until, facts.now)}"
+    because = f": {job.pause_reason}" if job.pause_reason else ""
+    words = f"the job has been paused since {instant_in_words(job.paused_at, facts.now)}{until}{because}"
+    if facts.execution is None or facts.is_parked:
+        return stopped(words, links=(format_job_id(job.id),), command=f"timeball jobs resume {quote(name)}")
+    return passed(f"{words}; this execution was let through all the same")
+
+
+def check_due(facts: ExplainFacts) -> GateResult:
+    """Whether the schedule named this, or has anything left to name."""
+    execution, job = facts.execution, facts.job
+    if execution is not None:
+        return passed(
+            f"it is an execution by {execution.origin}, for {instant_in_words(execution.scheduled_for, facts.now)}"
+        )
+    if job is None or job.paused_at is not None:
+        return not_asked("a paused job has no next occurrence")
+    name = job.name or format_job_id(job.id)
+    if isinstance(job.rule, Manual):
+        return stopped("the job has no schedule: it runs only when it is triggered", command=trigger_command(name))
+    if job.rule.ends_at is not None and job.rule.ends_at < facts.now:
+        return stopped(
+            f"its schedule ended at {instant_in_words(job.rule.ends_at, facts.now)}",
+            "take its end away",
+            command=f"timeball jobs edit {quote(name)} --set ends_at=null",
+        )
+    return stopped(
+        f"its schedule has nothing left: {job.rule.describe()}",
+        "give it another schedule, or run it once more",
+        command=trigger_command(name),
+    )
+
+
+def check_late_policy(facts: ExplainFacts) -> GateResult:
+    """Whether the misfire policy still wants it."""
+    execution, job = facts.execution, facts.job
+    if execution is None or job is None or execution.origin is not Origin.SCHEDULE:
+        return not_asked("only what a schedule named can be too late")
+    if (
+        facts.room is not ExecutionTable.DUE
+        or facts.due_kind not in (DueKind.OCCURRENCE, DueKind.LATER)
+        or execution.run_at is None
+    ):
+        return passed("it was judged to be in time")
+    owed = owed_occurrences(job, facts.due_kind, execution.run_at, execution.scheduled_for, facts.now)
+    late = facts.now - execution.run_at
+    grace = duration_in_words(job.misfire.grace)
+    if late <= job.misfire.grace:
+        return passed(f"it is not late (grace {grace})")
+    words = f"it is {duration_in_words(late)} late, past its grace of {grace}; the policy `{job.misfire.policy}`"
+    if execution.scheduled_for in owed.run:
+        return passed(f"{words} runs it all the same")
+    return stopped(
+        f"{words} will record it as skipped",
+        "to run what was missed, set misfire to latest or all, or backfill it",
+        (format_job_id(job.id),),
+    )
+
+
+def check_overlap(facts: ExplainFacts) -> GateResult:
+    """Whether it may run beside an earlier execution of its job."""
+    execution, job = facts.execution, facts.job
+    if execution is None or job is None or execution.origin is not Origin.SCHEDULE:
+        return not_asked("only what a schedule named can overlap")
+    if not does_overlap(job, is_busy=bool(facts.rivals)):
+        return passed("overlap is allowed" if facts.rivals else "no earlier execution of the job is unfinished")
+    rivals = listed([rival.words(facts.now) for rival in facts.rivals])
+    links = competitor_ids(facts.rivals)
+    if job.overlap is Overlap.SKIP:
+        return _overlap_skips(facts, rivals, links)
+    if facts.room is ExecutionTable.BLOCKED:
+        does = "which was asked to stop" if job.overlap is Overlap.CANCEL_RUNNING else "one after the other"
+        return stopped(
+            f"it waits for {rivals} ({does}: overlap is `{job.overlap}`)", None, links, _cancel_command(facts.rivals)
+        )
+    return passed(f"an earlier execution is unfinished, {rivals}; overlap is `{job.overlap}`")
+
+
+def _overlap_skips(facts: ExplainFacts, rivals: str, links: tuple[str, ...]) -> GateResult:
+    if facts.room is not ExecutionTable.DUE or facts.due_kind in (DueKind.RETRY, DueKind.SNOOZE):
+        return passed("it was let through before the others")
+    if facts.is_coming:
+        return passed(f"{rivals} is unfinished; if it still is when the time comes, this one is skipped")
+    return stopped(
+        f"{rivals} is unfinished, and overlap is `skip`: this one will be skipped",
+        "set overlap to queue or allow to run both",
+        links,
+    )
+
+
+def check_unique_key(facts: ExplainFacts) -> GateResult:
+    """Whether its unique key is free."""
+    execution = facts.execution
+    key = facts.job.unique_key if execution is None and facts.job else execution and execution.unique_key
+    if not key:
+        return passed("it has no unique key")
+    if facts.key_holder is None or (execution is not None and facts.key_holder == execution.id):
+        return passed(f"nobody else holds its key «{key}»")
+    holder = format_execution_id(facts.key_holder)
+    if facts.room not in (None, ExecutionTable.DUE):
+        return passed(f"its key «{key}» is held by {holder}, which it does not need any more")
+    return stopped(
+        f"{holder} holds the key «{key}»; unless that ends first, this one will be skipped",
+        links=(holder,),
+        command=f"timeball runs cancel {holder}",
+    )
+
+
+def check_run_time(facts: ExplainFacts) -> GateResult:
+    """Whether its time has come."""
+    execution = facts.execution
+    if execution is None or execution.run_at is None:
+        return not_asked("there is no execution that waits for its time")
+    if facts.is_parked:
+        return stopped("it waits for its job to be resumed", command=_resume_command(facts))
+    if not facts.is_coming:
+        return passed(f"its time came {duration_in_words(facts.now - execution.run_at)} ago")
+    when = f"{instant_in_words(execution.run_at, facts.now)}, in {duration_in_words(execution.run_at - facts.now)}"
+    if facts.room is ExecutionTable.RUNNING:
+        worker = facts.holder.name if facts.holder else "a worker"
+        return stopped(f"{worker} holds it for its instant: {when}")
+    match facts.due_kind:
+        case DueKind.RETRY:
+            tries = "" if facts.job is None else f" of {facts.job.retry.max_retries + 1}"
+            return stopped(
+                f"attempt {execution.attempts}{tries} failed; the next one is at {when}",
+                "see what went wrong",
+                command=f"timeball runs show {format_execution_id(execution.id)}",
+            )
+        case DueKind.SNOOZE:
+            return stopped(f"its handler asked to be run again at {when}")
+        case _:
+            return stopped(
+                f"it is due at {when}",
+                "to run it now" if _trigger_advice(facts) else None,
+                command=_trigger_advice(facts),
+            )
+
+
+def check_scheduler(facts: ExplainFacts) -> GateResult:
+    """Whether somebody moves it when its time comes."""
+    job = facts.job
+    if facts.execution is not None and facts.room is not ExecutionTable.DUE:
+        return not_asked("no scheduler is needed any more")
+    if not facts.schedulers:
+        found = "no scheduler is alive: nothing is moved when its time comes"
+        return stopped(found, "start one", command="timeball scheduler")
+    owner = None if job is None else next((one for one in facts.schedulers if job.shard in one.shards), None)
+    if job is not None and owner is None:
+        return stopped(
+            f"shard {job.shard} has no scheduler just now; {counted(len(facts.schedulers), 'scheduler is', 'schedulers are')} alive",
+            "it is taken within seconds; if not, look further",
+            command="timeball doctor",
+        )
+    late = timedelta(0) if facts.run_at is None or facts.is_parked else facts.now - facts.run_at
+    who = owner.name if owner else f"{counted(len(facts.schedulers), 'scheduler is', 'schedulers are')} alive"
+    if late > _MOMENT:
+        return stopped(f"{who} has it, but has not moved it for {duration_in_words(late)}", command="timeball doctor")
+    if facts.clock_error > WORST_CLOCK:
+        return stopped(
+            f"the database's clock is known only to {duration_in_words(facts.clock_error)}", command="timeball doctor"
+        )
+    return passed(f"{who} looks after it; the database's clock decides")
+
+
+def _cancel_command(rivals: Sequence[Competitor]) -> str | None:
+    return f"timeball runs cancel {format_execution_id(rivals[0].id)}" if rivals else None
+
+
+def _resume_command(facts: ExplainFacts) -> str | None:
+    return None if facts.job is None else f"timeball jobs resume {quote(facts.job.name or format_job_id(facts.job.id))}"
+
+
+def _trigger_advice(facts: ExplainFacts) -> str | None:
+    job = facts.job
+    return None if job is None or job.name is None else trigger_command(job.name)
+
+
+# The gates of the queue: whether it is open, who could take an execution from it, whether there is a place, and who comes first.
+#
+# What a statement decides (a paused queue, a full limit, the order of a lane) is judged by facts that are read with its conditions.
+
+
+def check_queue_open(facts: ExplainFacts) -> GateResult:
+    """Whether the queue gives anything."""
+    queue = facts.queue
+    if queue.paused_at is None:
+        return passed(f"queue «{queue.name}» is open")
+    because = f": {queue.pause_reason}" if queue.pause_reason else ""
+    return stopped(
+        f"queue «{queue.name}» has been paused since {instant_in_words(queue.paused_at, facts.now)}{because}",
+        command=f"timeball queues resume {quote(queue.name)}",
+    )
+
+
+def check_worker_for_queue(facts: ExplainFacts) -> GateResult:
+    """Whether a worker takes from the queue."""
+    serving = facts.serving
+    name = facts.queue.name
+    if serving:
+        return passed(f"{counted(len(serving), 'worker serves', 'workers serve')} «{name}»")
+    if not facts.workers:
+        found = "no worker is alive"
+    elif all(worker.draining for worker in facts.workers):
+        found = f"{counted(len(facts.workers), 'worker is', 'workers are')} alive, and leaving"
+    else:
+        found = f"{counted(len(facts.workers), 'worker is', 'workers are')} alive, none serves queue «{name}»"
+    return stopped(found, "start one", command=f"timeball worker app:tb --queue {quote(name)}")
+
+
+def check_worker_for_handler(facts: ExplainFacts) -> GateResult:
+    """Whether one of them knows the handler."""
+    if not facts.serving:
+        return not_asked("no worker serves the queue")
+    if facts.able and not facts.fitting:
+        return _other_version(facts)
+    if facts.able:
+        known = f"{counted(len(facts.able), 'worker knows', 'workers know')} {facts.handler}"
+        others = len(facts.able) - len(facts.fitting)
+        return passed(
+            known if not others else f"{known}, {others} of them in a version that does not take this payload"
+        )
+    elsewhere = [worker.name for worker in facts.workers if facts.handler in worker.handlers]
+    but = f"; {listed(elsewhere)} knows it, but serves other queues" if elsewhere else ""
+    return stopped(
+        f"none of the {counted(len(facts.serving), 'worker')} of «{facts.queue.name}» knows the handler {facts.handler}{but}",
+        f"start a worker with the program that has it, or mend the name: {facts.handler}",
+    )
+
+
+def _other_version(facts: ExplainFacts) -> GateResult:
+    """Its workers know the handler, but not in a version that takes the payload."""
+    have = listed([f"{worker.name} has {short_fingerprint(_own(facts, worker))}" for worker in facts.able])
+    wanted = next((version for version in facts.versions if version.takes_payload), None)
+    if wanted is None:
+        return stopped(
+            f"no published version of {facts.handler} takes this payload ({have}): the newest ends it dead",
+            "start a worker whose version takes it, or cancel it and enqueue it with another payload",
+        )
+    elsewhere = [worker.name for worker in facts.workers if wanted.fingerprint in worker.fingerprints]
+    who = f"{listed(elsewhere)} has it, but serves other queues" if elsewhere else "no living worker has it"
+    return stopped(
+        f"this payload wants version {short_fingerprint(wanted.fingerprint)} of {facts.handler}: {who}; {have}",
+        "start a worker with that version",
+        command=f"timeball handlers show {quote(facts.handler)}",
+    )
+
+
+def _own(facts: ExplainFacts, worker: NodeStatus) -> str:
+    own = (version.fingerprint for version in facts.versions if version.fingerprint in worker.fingerprints)
+    return next(own, "an unknown one")
+
+
+def check_slots(facts: ExplainFacts) -> GateResult:
+    """Whether its limits, its queue and its workers have a place for it."""
+    execution = facts.execution
+    if execution is None or facts.is_coming or facts.room is ExecutionTable.DUE:
+        return not_asked("it is asked when its time has come")
+    limited = _limited(facts) if facts.room is ExecutionTable.BLOCKED else None
+    if limited is not None:
+        return limited
+    queue = facts.queue
+    if queue.max_running is not None and queue.taken >= queue.max_running:
+        return stopped(
+            f"queue «{queue.name}» allows {queue.max_running} at once and "
+            f"{_all_taken(queue.max_running)}: {_holders(queue.holders, facts)}",
+            links=competitor_ids(queue.holders),
+            command=f"timeball queues limit {quote(queue.name)} {queue.max_running + 1}",
+        )
+    if not facts.able:
+        return not_asked("no worker could take it")
+    return _worker_slots(facts)
+
+
+def _limited(facts: ExplainFacts) -> GateResult | None:
+    limit = facts.limit
+    if limit is None or limit.max_running is None or limit.taken < limit.max_running:
+        return None
+    if facts.job is not None and _is_serial(facts, limit):
+        return not_asked("its overlap rule is what it waits for")
+    what = "the job" if limit.key.startswith("job:") else f"the key «{limit.key}»"
+    name = format_job_id(facts.job.id) if facts.job else ""
+    return stopped(
+        f"{what} allows {limit.max_running} at once and {_all_taken(limit.max_running)}: {_holders(limit.holders, facts)}",
+        links=competitor_ids(limit.holders),
+        command=f"timeball jobs edit {name} --set max_running={limit.max_running + 1}" if name else None,
+    )
+
+
+def _is_serial(facts: ExplainFacts, limit: LimitFacts) -> bool:
+    job = facts.job
+    assert job is not None
+    return (
+        limit.key == f"job:{job.id}" and job.overlap in (Overlap.QUEUE, Overlap.CANCEL_RUNNING) and bool(facts.rivals)
+    )
+
+
+def _worker_slots(facts: ExplainFacts) -> GateResult:
+    free = sum(max(worker.slots - worker.busy, 0) for worker in facts.able)
+    slots = sum(worker.slots for worker in facts.able)
+    if free:
+        return passed(f"{free} of {counted(slots, 'slot')} are free on {_names(facts.able)}")
+    return stopped(
+        f"{_all_slots(slots)} of {_names(facts.able)} {'is' if slots == 1 else 'are'} taken: {_holders(facts.on_workers, facts)}",
+        "start another worker",
+        competitor_ids(facts.on_workers),
+        f"timeball worker app:tb --queue {quote(facts.queue.name)}",
+    )
+
+
+def check_rate(_facts: ExplainFacts) -> GateResult:
+    """Whether it comes too fast: never, there is no such limit."""
+    return not_asked("no limit: queues have no rate limit")
+
+
+def check_place_in_line(facts: ExplainFacts) -> GateResult:
+    """How many are given away before it."""
+    if facts.execution is None or facts.room is not ExecutionTable.READY or facts.is_coming:
+        return not_asked("it does not stand in line")
+    if facts.ahead >= facts.most_ahead:
+        return passed(f"more than {facts.most_ahead} stand before it in «{facts.queue.name}»")
+    return passed(f"it is {ordinal(facts.ahead + 1)} in line of «{facts.queue.name}»")
+
+
+def _holders(rivals: Sequence[Competitor], facts: ExplainFacts) -> str:
+    return listed([rival.words(facts.now) for rival in rivals]) or "by what has just ended or begun"
+
+
+def _all_taken(number: int) -> str:
+    return {1: "its one place is taken", 2: "both places are taken"}.get(number, f"all {number} places are taken")
+
+
+def _all_slots(number: int) -> str:
+    return {1: "the one slot", 2: "both slots"}.get(number, f"all {number} slots")
+
+
+def _names(workers: Sequence[NodeStatus]) -> str:
+    return listed([worker.name for worker in workers])

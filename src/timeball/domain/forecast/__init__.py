@@ -1,0 +1,1 @@
+"""timeball.domain.forecast"""

@@ -1,0 +1,110 @@
+"""The policies a job chooses from (misfire, overlap, clock changes, delivery, retry) and their defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+
+
+class OnGap(StrEnum):
+    """What becomes of a named wall time that a gap jumps over."""
+
+    NEXT_VALID = "next_valid"
+    SKIP = "skip"
+
+
+class OnRepeat(StrEnum):
+    """What becomes of a named wall time that comes twice."""
+
+    FIRST = "first"
+    SECOND = "second"
+    BOTH = "both"
+
+
+DEFAULT_MISFIRE_GRACE = timedelta(seconds=30)
+DEFAULT_MISFIRE_CAP = 100
+
+
+class Misfire(StrEnum):
+    """What happens to occurrences that are late beyond the grace."""
+
+    LATEST = "latest"
+    SKIP = "skip"
+    ALL = "all"
+
+
+class Overlap(StrEnum):
+    """What happens when an occurrence is due while an earlier execution of its job is unfinished."""
+
+    SKIP = "skip"
+    ALLOW = "allow"
+    QUEUE = "queue"
+    CANCEL_RUNNING = "cancel_running"
+
+
+class SkipReason(StrEnum):
+    """Why an occurrence was not run."""
+
+    MISFIRE = "misfire"
+    TOO_OLD = "too_old"
+    OVER_CAP = "over_cap"
+    OVERLAP = "overlap"
+    PAUSED = "paused"
+    UNIQUE_KEY = "unique_key"
+    EDITED = "edited"
+    DELETED = "deleted"
+    CANCELLED = "cancelled"
+    ENDED = "ended"
+    CLOCK_GAP = "clock_gap"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MisfireRule:
+    """How a job treats what it missed."""
+
+    policy: Misfire = Misfire.LATEST
+    grace: timedelta = DEFAULT_MISFIRE_GRACE
+    cap: int = DEFAULT_MISFIRE_CAP
+    max_age: timedelta | None = None
+
+
+# Past this many doublings the result is above any accepted `max_backoff_ms` anyway; a larger power only costs time.
+_MOST_DOUBLINGS = 62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """Waits of `min(initial * 2^n, max)` with full jitter, and the budgets of tries."""
+
+    max_retries: int = 3
+    max_lost: int = 3
+    initial_backoff_ms: int = 1_000
+    max_backoff_ms: int = 3_600_000
+
+    def ceiling(self, failures: int) -> timedelta:
+        """The longest wait after so many failed attempts (1 for the first)."""
+        doublings = min(max(failures - 1, 0), _MOST_DOUBLINGS)
+        return timedelta(milliseconds=min(self.initial_backoff_ms * 2**doublings, self.max_backoff_ms))
+
+    def delay(self, failures: int, chance: float) -> timedelta:
+        """The wait after so many failed attempts, between half of the initial back-off and the ceiling.
+
+        *chance* is a random number in [0, 1). Jitter spreads a thousand jobs that failed together; the floor keeps the
+        target from being called again at once.
+        """
+        ceiling = self.ceiling(failures)
+        floor = min(timedelta(milliseconds=self.initial_backoff_ms), ceiling) / 2
+        return floor + (ceiling - floor) * chance
+
+
+DEFAULT_QUEUE = "default"
+DEFAULT_PRIORITY = 50
+DEFAULT_TIMEOUT_MS = 3_600_000
+
+
+class Delivery(StrEnum):
+    """Whether an attempt whose end is unknown may be repeated."""
+
+    AT_LEAST_ONCE = "at_least_once"
+    AT_MOST_ONCE = "at_most_once"

@@ -1,0 +1,324 @@
+"""Instants as Timeball accepts them, and the wall clocks of time zones with their gaps and repeats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from functools import lru_cache
+from importlib import import_module, resources
+from itertools import pairwise
+from zoneinfo import ZoneInfo
+
+from timeball.errors import ScheduleError, UnknownTimezone, quote_text
+
+# Instants and intervals as Timeball accepts them: aware, in UTC, from 1970 to 2199; whole seconds.
+
+MIN_INSTANT = datetime(1970, 1, 1, tzinfo=UTC)
+MAX_INSTANT = datetime(2199, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
+
+MICROSECOND = timedelta(microseconds=1)
+SECOND = timedelta(seconds=1)
+DAY = timedelta(days=1)
+
+MIN_INTERVAL_SECONDS = 1
+MAX_INTERVAL_SECONDS = int((MAX_INSTANT - MIN_INSTANT).total_seconds())
+
+_YEAR = timedelta(days=366)
+
+
+def accept_instant(instant: datetime, field: str) -> datetime:
+    """*instant* in UTC, or a ScheduleError if it has no offset or lies outside of 1970 to 2199."""
+    if instant.utcoffset() is None:
+        raise ScheduleError(
+            f"{field} is {instant.isoformat()}, expected an instant with an offset; add Z for UTC", field=field
+        )
+    utc = to_utc(instant)
+    if not MIN_INSTANT <= utc <= MAX_INSTANT:
+        raise ScheduleError(
+            f"{field} is {instant.isoformat()}, expected an instant from {format_instant(MIN_INSTANT)} to {format_instant(MAX_INSTANT)}",
+            field=field,
+        )
+    return utc
+
+
+def accept_interval(seconds: int | float) -> int:
+    """A number of whole seconds, at least one; also as a float such as 60.0."""
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    # Within the range means finite, so that it has a whole part.
+    if is_number and MIN_INTERVAL_SECONDS <= seconds <= MAX_INTERVAL_SECONDS and seconds == int(seconds):
+        return int(seconds)
+    raise ScheduleError(
+        f"interval_seconds is {quote_text(repr(seconds), 30)}, "
+        f"expected whole seconds from {MIN_INTERVAL_SECONDS} to {MAX_INTERVAL_SECONDS}",
+        field="interval_seconds",
+    )
+
+
+def to_utc(instant: datetime) -> datetime:
+    """*instant* in UTC; one far outside of the accepted years stays outside, but within reach of arithmetic."""
+    if instant.year < MIN_INSTANT.year - 1:
+        return MIN_INSTANT - _YEAR
+    if instant.year > MAX_INSTANT.year + 1:
+        return MAX_INSTANT + _YEAR
+    if instant.tzinfo is None:
+        raise ValueError(f"{instant.isoformat()} has no offset; instants are aware")
+    return instant.astimezone(UTC)
+
+
+def format_instant(instant: datetime) -> str:
+    """An instant as it stands in messages: ISO 8601, in UTC, ending in Z."""
+    return instant.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
+
+
+def interval_in_words(seconds: int) -> str:
+    """A number of seconds in words: `1 hour 30 minutes`; a single unit stands alone: `hour`."""
+    parts = []
+    for name, size in (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1)):
+        number, seconds = divmod(seconds, size)
+        if number:
+            parts.append(f"{number} {name}" + ("s" if number > 1 else ""))
+    return " ".join(parts) if len(parts) > 1 else parts[0].removeprefix("1 ")
+
+
+# Gaps and repeats of the wall clock, and the rules for them.
+#
+# A wall clock is a reading of real time through a zone: `reading = instant + offset`. Where the offset grows, readings
+# are jumped over (a *gap*: 02:30 does not exist in Berlin on the last Sunday of March); where it shrinks, readings come
+# twice (a *repeat*: 02:30 comes first in summer time, then, an hour later, again in winter time).
+#
+# Everything here goes from instants to readings and never the other way, since only that direction is a function.
+# The time line is cut into *stretches*: pieces of real time with one offset in which every reading is of one kind: it
+# comes once, or it is the first or the second of a repeat. A stretch that follows a gap knows how much was jumped over.
+# Stretches do not overlap, so whatever walks them in order yields strictly increasing instants, in every zone.
+#
+# The rules, chosen per schedule, for a reading that somebody asked for by name ("at 02:30"):
+#
+# on_gap     next_valid   it happens at the first instant after the gap (several of them: once)
+# skip         it does not happen
+# on_repeat  first        it happens the first time the clock shows it
+# second       it happens the second time
+# both         it happens twice
+#
+# Zones come from the `tzdata` package alone, not from the machine's own files, so that nodes of one cluster agree and
+# `tzdata_version` tells the truth. Changes of offset are found by looking at every third day; the shortest known stay of
+# an offset since 1970 is a week, and a test compares with every change of every zone.
+
+ZERO = timedelta(0)
+
+_CLOCK_CHANGE_MARGIN = 3 * DAY
+
+
+class WallTimeRepeat(StrEnum):
+    """How often the clock shows the readings of a stretch, and which time this is."""
+
+    ONCE = "once"
+    FIRST = "first"
+    SECOND = "second"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockChange:
+    """The instant from which a zone has another offset."""
+
+    at: datetime
+    before: timedelta
+    after: timedelta
+
+    @property
+    def gap(self) -> timedelta:
+        return max(self.after - self.before, ZERO)
+
+    @property
+    def repeat(self) -> timedelta:
+        return max(self.before - self.after, ZERO)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetPeriod:
+    """Real time from *start* up to, not including, *end*, with one offset and one kind of reading.
+
+    *gap* is how much wall time was jumped over at *start*; mostly nothing.
+    """
+
+    start: datetime
+    end: datetime
+    offset: timedelta
+    reading: WallTimeRepeat
+    gap: timedelta
+
+    @property
+    def wall_start(self) -> datetime:
+        return self.wall(self.start)
+
+    @property
+    def wall_end(self) -> datetime:
+        return self.wall(self.end)
+
+    def wall(self, instant: datetime) -> datetime:
+        """What the clock shows at *instant*, without a zone."""
+        return (instant + self.offset).replace(tzinfo=None)
+
+    def instant(self, wall: datetime) -> datetime:
+        """The instant at which this stretch shows *wall*."""
+        return wall.replace(tzinfo=UTC) - self.offset
+
+
+def tzdata_version() -> str:
+    """The edition of the time zone database in use, such as `2026a`."""
+    return str(import_module("tzdata").IANA_VERSION)
+
+
+@lru_cache(maxsize=1)
+def zone_names() -> frozenset[str]:
+    """Every zone name that can be used."""
+    return frozenset(resources.files("tzdata").joinpath("zones").read_text().split())
+
+
+@lru_cache(maxsize=1024)
+def load_zone(name: str) -> ZoneInfo:
+    """The rules of the zone *name*; UnknownTimezone if there is no such name in the IANA list."""
+    # The list is the guard: a name outside it never becomes a path.
+    if name not in zone_names():
+        raise _unknown_timezone(name)
+    with resources.files("tzdata").joinpath("zoneinfo", *name.split("/")).open("rb") as file:
+        return ZoneInfo.from_file(file, key=name)
+
+
+def offset_at(zone: ZoneInfo, instant: datetime) -> timedelta:
+    """How far the wall clock of *zone* is ahead of UTC at *instant*."""
+    offset = instant.astimezone(zone).utcoffset()
+    assert offset is not None
+    return offset
+
+
+def changes_between(zone: ZoneInfo, start: datetime, end: datetime) -> Iterator[ClockChange]:
+    """Every change of offset in (start, end], in order; both ends are whole seconds."""
+    here, before = start, offset_at(zone, start)
+    while here < end:
+        there = min(here + _CLOCK_CHANGE_MARGIN, end)
+        if offset_at(zone, there) == before:
+            here = there
+            continue
+        here = _first_second_with_another_offset(zone, here, there)
+        after = offset_at(zone, here)
+        yield ClockChange(at=here, before=before, after=after)
+        before = after
+
+
+def offset_periods_from(name: str, instant: datetime) -> Iterator[OffsetPeriod]:
+    """The stretch of zone *name* that holds *instant*, then all that follow, to the end of 2199."""
+    for year in range(max(instant.year, MIN_INSTANT.year), MAX_INSTANT.year + 1):
+        for stretch in offset_periods_of_year(name, year):
+            if stretch.end > instant:
+                yield stretch
+
+
+def offset_periods_back_from(name: str, instant: datetime) -> Iterator[OffsetPeriod]:
+    """The stretch of zone *name* that holds *instant*, then all before it, back to 1970."""
+    for year in range(min(instant.year, MAX_INSTANT.year), MIN_INSTANT.year - 1, -1):
+        for stretch in reversed(offset_periods_of_year(name, year)):
+            if stretch.start <= instant:
+                yield stretch
+
+
+@lru_cache(maxsize=8192)
+def offset_periods_of_year(name: str, year: int) -> tuple[OffsetPeriod, ...]:
+    """The stretches of zone *name* that make up one UTC year, without holes."""
+    zone = load_zone(name)
+    start, end = datetime(year, 1, 1, tzinfo=UTC), datetime(year + 1, 1, 1, tzinfo=UTC)
+    # Two days more on both sides: a repeat may begin in one year and be over in the next.
+    changes = list(changes_between(zone, start - 2 * DAY, end + 2 * DAY))
+    cuts = {edge for change in changes for edge in _edges(change) if start < edge < end}
+    bounds = sorted({start, end, *cuts})
+    return tuple(
+        OffsetPeriod(
+            start=here,
+            end=there,
+            offset=offset_at(zone, here),
+            reading=_reading_at(here, changes),
+            gap=sum((change.gap for change in changes if change.at == here), ZERO),
+        )
+        for here, there in pairwise(bounds)
+    )
+
+
+def parse_instant(moment: datetime | str, name: str, field: str) -> datetime:
+    """An instant from what people write: ISO 8601, and without an offset on the clock of zone *name*."""
+    parsed = moment if isinstance(moment, datetime) else _parse_iso(moment, field)
+    if parsed.utcoffset() is not None:
+        return accept_instant(parsed, field)
+    # The year is checked before the clock is asked, which knows no other years.
+    accept_instant(parsed.replace(tzinfo=UTC), field)
+    return accept_instant(first_instant(name, parsed), field)
+
+
+def first_instant(name: str, wall: datetime) -> datetime:
+    """The first instant at which a clock in zone *name* shows *wall*, or the end of the gap that *wall* falls into."""
+    load_zone(name)
+    for stretch in offset_periods_from(name, wall.replace(tzinfo=UTC) - DAY):
+        # The gap in front of a stretch counts as part of it: its readings would have come at its start.
+        if stretch.wall_start - stretch.gap <= wall < stretch.wall_end:
+            return max(stretch.instant(wall), stretch.start)
+        if stretch.wall_start > wall:
+            break
+    # A reading at the edge of the accepted years, shown there before they begin or after they end.
+    return wall.replace(tzinfo=UTC) - offset_at(load_zone(name), wall.replace(tzinfo=UTC))
+
+
+def _parse_iso(text: object, field: str) -> datetime:
+    if not isinstance(text, str):
+        found = type(text).__name__
+        raise ScheduleError(f"{field} is {found}, expected a datetime or ISO 8601 text", field=field)
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise ScheduleError(
+            f'{field} is "{quote_text(text)}", expected ISO 8601 such as 2030-01-31T09:00:00+01:00', field=field
+        ) from None
+
+
+def _first_second_with_another_offset(zone: ZoneInfo, here: datetime, there: datetime) -> datetime:
+    offset = offset_at(zone, here)
+    low, high = 0, int((there - here).total_seconds())
+    while high - low > 1:
+        middle = (low + high) // 2
+        if offset_at(zone, here + middle * SECOND) == offset:
+            low = middle
+        else:
+            high = middle
+    return here + high * SECOND
+
+
+def _edges(change: ClockChange) -> tuple[datetime, datetime, datetime]:
+    return change.at - change.repeat, change.at, change.at + change.repeat
+
+
+def _reading_at(instant: datetime, changes: list[ClockChange]) -> WallTimeRepeat:
+    for change in changes:
+        if change.at - change.repeat <= instant < change.at:
+            return WallTimeRepeat.FIRST
+        if change.at <= instant < change.at + change.repeat:
+            return WallTimeRepeat.SECOND
+    return WallTimeRepeat.ONCE
+
+
+def _unknown_timezone(name: str) -> UnknownTimezone:
+    near = _similar_names(name)
+    hint = f"did you mean {' or '.join(near)}?" if near else "use a name such as Europe/Berlin or UTC"
+    return UnknownTimezone(
+        f'timezone is "{quote_text(name)}", expected an IANA name such as Europe/Berlin; {hint}',
+        field="timezone",
+        hint=hint,
+    )
+
+
+def _similar_names(name: str) -> list[str]:
+    import difflib  # for who has mistyped something
+
+    if len(name) > 40:
+        return []
+    wanted = name.casefold().replace(" ", "_")
+    alike = [known for known in zone_names() if wanted in (known.casefold(), known.casefold().rsplit("/", 1)[-1])]
+    return sorted(alike)[:3] or difflib.get_close_matches(name, sorted(zone_names()), n=2, cutoff=0.8)

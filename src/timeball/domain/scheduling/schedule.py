@@ -1,0 +1,418 @@
+"""Once, Every, Cron, Manual: the fire-time iterator everybody shares.
+
+A schedule is a value; given instants it names instants, and reads no clock. Scheduler, previews, forecasts and
+`verify` all ask the same questions of it:
+
+    occurrences(after, until)         what is due in (after, until], lazily, in order, with notes on clock changes
+    occurrences_back(until, after)    the same instants, latest first
+    next_after(instant)               the first one strictly after
+    last_at_or_before(instant, after) the last one in (after, instant]
+    count_between(after, until)       how many there are in (after, until]
+
+The rules:
+
+* Instants are UTC, from 1970 to 2199; nothing is due outside, and no schedule can be made that points outside.
+* `starts_at` and `ends_at` bound every schedule, both inclusive: the schedule may fire at either of them.
+* `every` is algebra on elapsed time: occurrence n is anchor + n * interval, the anchor being the first. It does not
+  drift, and knows no clock changes.
+* `cron` reads the wall clock of a zone; fire_times and civil_time say what happens when that clock is changed.
+* `once` is one instant, `manual` none at all.
+
+No question walks through the past: ten years of an every-second schedule cost no more than a minute of it, but for
+`count_between`, which looks at each day of a cron schedule and gives up (None) past its budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from functools import lru_cache
+from itertools import count
+from typing import ClassVar, TypeAlias, TypeVar
+
+from timeball.domain.policies import OnGap, OnRepeat
+from timeball.domain.scheduling.civil_time import (
+    MAX_INSTANT,
+    MICROSECOND,
+    MIN_INSTANT,
+    accept_instant,
+    accept_interval,
+    format_instant,
+    interval_in_words,
+    load_zone,
+    parse_instant,
+    to_utc,
+)
+from timeball.domain.scheduling.cron import (
+    CronIterator,
+    NoteKind,
+    Occurrence,
+    OccurrenceNote,
+    cron_iterator,
+    parse_cron,
+)
+from timeball.errors import NeverFires, ScheduleError, quote_text
+
+__all__ = [
+    "Cron",
+    "Every",
+    "Manual",
+    "NoteKind",
+    "Occurrence",
+    "OccurrenceNote",
+    "OnGap",
+    "OnRepeat",
+    "Once",
+    "Schedule",
+    "ScheduleKind",
+    "parse_schedule",
+]
+
+# Days that count_between looks at before it gives up: fifty years, some tens of milliseconds.
+COUNT_BUDGET = 20_000
+
+
+class ScheduleKind(StrEnum):
+    """The four ways to say when."""
+
+    ONCE = "once"
+    EVERY = "every"
+    CRON = "cron"
+    MANUAL = "manual"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _BoundedSchedule:
+    """What all schedules have in common: their bounds, and the questions."""
+
+    kind: ClassVar[ScheduleKind]
+    is_recurring: ClassVar[bool] = False
+
+    starts_at: datetime | None = None
+    ends_at: datetime | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("starts_at", "ends_at"):
+            _store_instant(self, field)
+        if self.starts_at and self.ends_at and self.ends_at < self.starts_at:
+            why = f"ends_at {format_instant(self.ends_at)} is before starts_at {format_instant(self.starts_at)}"
+            raise _never_fires(why, "ends_at")
+
+    def occurrences(
+        self, after: datetime, until: datetime | None = None, *, with_skipped: bool = False
+    ) -> Iterator[Occurrence]:
+        """What is due in (after, until], one by one, strictly increasing.
+
+        *with_skipped* also tells, once per gap, what `on_gap = skip` leaves out (`is_due` is then false).
+        """
+        low, high = self._window(after, until)
+        for occurrence in self._forward(low):
+            if occurrence.at > high:
+                return
+            if with_skipped or occurrence.is_due:
+                yield occurrence
+
+    def occurrences_back(self, until: datetime, after: datetime | None = None) -> Iterator[datetime]:
+        """The due instants of (after, until], latest first; without *after*, back to the very first."""
+        low, high = self._window(after or MIN_INSTANT - MICROSECOND, until)
+        for instant in self._backward(high):
+            if instant <= low:
+                return
+            yield instant
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        """The first occurrence strictly after *instant*."""
+        return next((occurrence.at for occurrence in self.occurrences(instant)), None)
+
+    def last_at_or_before(self, instant: datetime, after: datetime | None = None) -> datetime | None:
+        """The last occurrence in (after, instant]."""
+        return next(self.occurrences_back(instant, after), None)
+
+    def count_between(self, after: datetime, until: datetime, budget: int = COUNT_BUDGET) -> int | None:
+        """How many occurrences there are in (after, until]; None when telling would take too long.
+
+        *budget* is the number of calendar days that may be looked at; only `cron` needs it.
+        """
+        low, high = self._window(after, until)
+        return self._count(low, high, budget) if low < high else 0
+
+    def describe(self) -> str:
+        """The schedule in plain words."""
+        start = f", from {format_instant(self.starts_at)}" if self.starts_at else ""
+        end = f", until {format_instant(self.ends_at)}" if self.ends_at else ""
+        return f"{self._words()}{start}{end}"
+
+    def _window(self, after: datetime, until: datetime | None) -> tuple[datetime, datetime]:
+        """(after, until] narrowed to what the bounds allow, in UTC."""
+        low = max(to_utc(after), (self.starts_at or MIN_INSTANT) - MICROSECOND)
+        high = min(to_utc(until or MAX_INSTANT), self.ends_at or MAX_INSTANT)
+        return low, high
+
+    def _forward(self, after: datetime) -> Iterator[Occurrence]:
+        raise NotImplementedError
+
+    def _backward(self, until: datetime) -> Iterator[datetime]:
+        raise NotImplementedError
+
+    def _count(self, after: datetime, until: datetime, budget: int) -> int | None:
+        raise NotImplementedError
+
+    def _words(self) -> str:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Once(_BoundedSchedule):
+    """One instant; it may lie in the past."""
+
+    kind: ClassVar[ScheduleKind] = ScheduleKind.ONCE
+
+    scheduled_at: datetime
+
+    def __post_init__(self) -> None:
+        _store_instant(self, "scheduled_at")
+        _BoundedSchedule.__post_init__(self)
+
+    def _forward(self, after: datetime) -> Iterator[Occurrence]:
+        if self.scheduled_at > after:
+            yield Occurrence(at=self.scheduled_at)
+
+    def _backward(self, until: datetime) -> Iterator[datetime]:
+        if self.scheduled_at <= until:
+            yield self.scheduled_at
+
+    def _count(self, after: datetime, until: datetime, budget: int) -> int:
+        return int(after < self.scheduled_at <= until)
+
+    def _words(self) -> str:
+        return f"Once, at {format_instant(self.scheduled_at)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Every(_BoundedSchedule):
+    """A fixed period of real time, counted from *anchor*, which is the first occurrence."""
+
+    kind: ClassVar[ScheduleKind] = ScheduleKind.EVERY
+    is_recurring: ClassVar[bool] = True
+
+    interval_seconds: int
+    anchor: datetime
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "interval_seconds", accept_interval(self.interval_seconds))
+        _store_instant(self, "anchor")
+        _BoundedSchedule.__post_init__(self)
+
+    @property
+    def interval(self) -> timedelta:
+        return timedelta(seconds=self.interval_seconds)
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        """The first occurrence strictly after *instant*: without walking, because every hoist asks for it."""
+        low, high = self._window(instant, None)
+        span = max(self._number_at(low) + 1, 0) * self.interval
+        return self.anchor + span if span <= high - self.anchor else None
+
+    def _forward(self, after: datetime) -> Iterator[Occurrence]:
+        for number in count(max(self._number_at(after) + 1, 0)):
+            # The last period before the year 2200 may end after the year 9999.
+            if number * self.interval > MAX_INSTANT - self.anchor:
+                return
+            yield Occurrence(at=self.anchor + number * self.interval)
+
+    def _backward(self, until: datetime) -> Iterator[datetime]:
+        for number in range(self._number_at(until), -1, -1):
+            yield self.anchor + number * self.interval
+
+    def _count(self, after: datetime, until: datetime, budget: int) -> int:
+        return max(self._number_at(until), -1) - max(self._number_at(after), -1)
+
+    def _number_at(self, instant: datetime) -> int:
+        """The number of the last occurrence at or before *instant*; negative before the anchor."""
+        return (instant - self.anchor) // self.interval
+
+    def _words(self) -> str:
+        return f"Every {interval_in_words(self.interval_seconds)}, counted from {format_instant(self.anchor)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cron(_BoundedSchedule):
+    """The wall times that a cron expression names, on the clock of a zone."""
+
+    kind: ClassVar[ScheduleKind] = ScheduleKind.CRON
+    is_recurring: ClassVar[bool] = True
+
+    expression: str
+    timezone: str = "UTC"
+    on_gap: OnGap = OnGap.NEXT_VALID
+    on_repeat: OnRepeat = OnRepeat.FIRST
+
+    def __post_init__(self) -> None:
+        parse_cron(self.expression)
+        load_zone(self.timezone)
+        object.__setattr__(self, "on_gap", _choice(OnGap, self.on_gap, "on_gap"))
+        object.__setattr__(self, "on_repeat", _choice(OnRepeat, self.on_repeat, "on_repeat"))
+        _BoundedSchedule.__post_init__(self)
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        """The first occurrence strictly after *instant*."""
+        return _next_of_cron(self, instant)
+
+    @property
+    def _line(self) -> CronIterator:
+        return cron_iterator(self.expression, self.timezone, self.on_gap, self.on_repeat)
+
+    def _forward(self, after: datetime) -> Iterator[Occurrence]:
+        return self._line.forward(after)
+
+    def _backward(self, until: datetime) -> Iterator[datetime]:
+        return self._line.backward(until)
+
+    def _count(self, after: datetime, until: datetime, budget: int) -> int | None:
+        return self._line.count(after, until) if (until - after).days <= budget else None
+
+    def _words(self) -> str:
+        return f"{parse_cron(self.expression).explain()} ({self.timezone})"
+
+
+@lru_cache(maxsize=4096)
+def _next_of_cron(rule: Cron, instant: datetime) -> datetime | None:
+    """Kept, because thousands of jobs may be due at the same minute by the same expression."""
+    return _BoundedSchedule.next_after(rule, instant)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manual(_BoundedSchedule):
+    """Never by itself, only when triggered."""
+
+    kind: ClassVar[ScheduleKind] = ScheduleKind.MANUAL
+
+    def _forward(self, after: datetime) -> Iterator[Occurrence]:
+        return iter(())
+
+    def _backward(self, until: datetime) -> Iterator[datetime]:
+        return iter(())
+
+    def _count(self, after: datetime, until: datetime, budget: int) -> int:
+        return 0
+
+    def _words(self) -> str:
+        return "Only when triggered"
+
+
+Schedule: TypeAlias = Once | Every | Cron | Manual
+
+
+def parse_schedule(
+    *,
+    schedule: str | None = None,
+    interval_seconds: int | float | None = None,
+    scheduled_at: datetime | str | None = None,
+    timezone: str = "UTC",
+    on_gap: OnGap | str = OnGap.NEXT_VALID,
+    on_repeat: OnRepeat | str = OnRepeat.FIRST,
+    starts_at: datetime | str | None = None,
+    ends_at: datetime | str | None = None,
+    now: datetime,
+) -> Schedule:
+    """Make the schedule that the fields people post describe; a ScheduleError names the field that does not fit.
+
+    `schedule` makes it cron, `interval_seconds` every, `scheduled_at` alone once, none of them manual. A time without
+    an offset is read on the clock of *timezone*. What could not fire from *now* on is refused; a past `once` is not.
+    """
+    load_zone(_text(timezone, "timezone"))
+    gap_rule, repeat_rule = _choice(OnGap, on_gap, "on_gap"), _choice(OnRepeat, on_repeat, "on_repeat")
+    start, end, moment = (
+        None if value is None else parse_instant(value, timezone, field)
+        for field, value in (("starts_at", starts_at), ("ends_at", ends_at), ("scheduled_at", scheduled_at))
+    )
+    if schedule is not None:
+        _refuse_beside_cron(interval_seconds, moment)
+        made: Schedule = Cron(
+            expression=parse_cron(_text(schedule, "schedule")).text,
+            timezone=timezone,
+            on_gap=gap_rule,
+            on_repeat=repeat_rule,
+            starts_at=start,
+            ends_at=end,
+        )
+    elif interval_seconds is not None:
+        seconds = accept_interval(interval_seconds)
+        anchor = moment or start or _one_interval_from(now, seconds)
+        made = Every(interval_seconds=seconds, anchor=anchor, starts_at=start, ends_at=end)
+    elif moment is not None:
+        made = Once(scheduled_at=moment, starts_at=start, ends_at=end)
+    else:
+        return Manual(starts_at=start, ends_at=end)
+    _refuse_if_over(made, now)
+    return made
+
+
+def _refuse_beside_cron(interval_seconds: int | float | None, scheduled_at: datetime | None) -> None:
+    if interval_seconds is not None:
+        raise ScheduleError(
+            "schedule and interval_seconds are both given, expected one of them; leave out the one you do not mean",
+            field="interval_seconds",
+        )
+    if scheduled_at is not None:
+        raise ScheduleError(
+            "schedule and scheduled_at are both given, expected one of them; "
+            "to let a cron schedule begin later, use starts_at",
+            field="scheduled_at",
+        )
+
+
+def _refuse_if_over(made: Schedule, now: datetime) -> None:
+    since = now - MICROSECOND if made.is_recurring else MIN_INSTANT - MICROSECOND
+    if made.next_after(since) is not None:
+        return
+    start, end = made.starts_at, made.ends_at
+    if isinstance(made, Once) and start and made.scheduled_at < start:
+        raise _never_fires(
+            f"starts_at {format_instant(start)} is after the only occurrence {format_instant(made.scheduled_at)}",
+            "starts_at",
+        )
+    following = None if end is None else replace(made, ends_at=None).next_after(since)
+    if end and following:
+        raise _never_fires(
+            f"ends_at {format_instant(end)} is before the next occurrence {format_instant(following)}", "ends_at"
+        )
+    raise _never_fires(f"nothing is due from {format_instant(now)} to the end of 2199: {made.describe()}", "schedule")
+
+
+def _never_fires(why: str, field: str) -> NeverFires:
+    return NeverFires(f"never fires: {why}", field=field)
+
+
+def _one_interval_from(now: datetime, seconds: int) -> datetime:
+    first = now + timedelta(seconds=seconds)
+    if first > MAX_INSTANT:
+        why = f"interval_seconds is {seconds}, so the first occurrence would be {format_instant(first)}, after 2199"
+        raise _never_fires(why, "interval_seconds")
+    return first
+
+
+def _text(value: object, field: str) -> str:
+    if not isinstance(value, str):
+        raise ScheduleError(f"{field} is {type(value).__name__}, expected text", field=field)
+    return value
+
+
+_Choice = TypeVar("_Choice", OnGap, OnRepeat)
+
+
+def _choice(kind: type[_Choice], value: str, field: str) -> _Choice:
+    try:
+        return kind(value)
+    except ValueError:
+        expected = ", ".join(kind)
+        raise ScheduleError(f'{field} is "{quote_text(str(value))}", expected one of {expected}', field=field) from None
+
+
+def _store_instant(schedule: _BoundedSchedule, field: str) -> None:
+    """Put an instant of a frozen schedule into UTC, so that equal schedules look alike."""
+    instant = getattr(schedule, field)
+    if instant is not None:
+        object.__setattr__(schedule, field, accept_instant(instant, field))

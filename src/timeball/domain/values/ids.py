@@ -1,0 +1,163 @@
+"""Ids: 128 bits, ordered by time, written with a prefix; made at random, or derived from an occurrence or an idempotent request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from hashlib import blake2b, shake_128
+from itertools import accumulate
+from typing import NewType
+from uuid import UUID, SafeUUID
+
+from timeball.errors import InvalidInput
+
+# Ids: 128 bits, ordered by time, written with a prefix that says what they name.
+#
+# Two kinds share one layout, so that one index order serves both: 48 bits of milliseconds first, then either random
+# bits (`new_id`, an id like any UUID of version 7) or a hash (`occurrence_id`). The second kind is *derived*: whoever
+# computes the id of the occurrence of a job at an instant gets the same id, so the primary key of a room refuses a second record.
+
+JobId = NewType("JobId", UUID)
+ExecutionId = NewType("ExecutionId", UUID)
+Incarnation = NewType("Incarnation", UUID)
+ClaimId = NewType("ClaimId", UUID)
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32: no I, L, O, U to misread
+_VALUES = {letter: value for value, letter in enumerate(_ALPHABET)}
+_LENGTH = 26
+_PAIRS = tuple(first + second for first in _ALPHABET for second in _ALPHABET)
+_HIGHEST_PAIR = 5 * (_LENGTH - 2)
+_VARIANT = 0b10 << 62
+_LOW_BITS = 0x3FFF_FFFF_FFFF_FFFF
+
+
+# Looked up once: an enum answers slowly.
+_UNKNOWN = SafeUUID.unknown
+
+
+def new_id(milliseconds: int, random_bits: int) -> UUID:
+    """An id of version 7 made of a moment and 74 random bits."""
+    high = (milliseconds & 0xFFFF_FFFF_FFFF) << 16 | 0x7000 | (random_bits >> 62 & 0xFFF)
+    low = _VARIANT | (random_bits & _LOW_BITS)
+    return _uuid(high << 64 | low)
+
+
+def new_ids(milliseconds: int, random_bits: int, gaps: Iterable[int]) -> Iterator[UUID]:
+    """Ids of version 7 made of one moment, in their order: each lies a gap and one behind the one before it.
+
+    *random_bits* are 73, and say what lies before the first; *gaps* have 32 random bits each, and are fewer than 500 million.
+    """
+    # In order, an index takes them at its end, page after page; at random, it would search and split its pages for each.
+    above = (milliseconds & 0xFFFF_FFFF_FFFF) << 16 | 0x7000 | random_bits >> 61
+    # One bit is left free for the gaps to grow into: nothing of them may reach what stands above.
+    before = above << 64 | _VARIANT | random_bits & _LOW_BITS >> 1
+    numbers = accumulate((gap + 1 for gap in gaps), initial=before)
+    next(numbers)
+    return map(_uuid, numbers)
+
+
+def _uuid(number: int) -> UUID:
+    """`UUID(int=number)` without the questions it asks about its arguments, which take twice as long as all the rest."""
+    made = object.__new__(UUID)
+    object.__setattr__(made, "int", number)
+    object.__setattr__(made, "is_safe", _UNKNOWN)
+    return made
+
+
+def occurrence_id(job_id: UUID, scheduled_for: datetime) -> ExecutionId:
+    """The one id of the occurrence of a job at an instant, the same on every machine."""
+    microseconds = (scheduled_for - _EPOCH) // timedelta(microseconds=1)
+    digest = blake2b(job_id.bytes + microseconds.to_bytes(8, "big", signed=True), digest_size=10).digest()
+    tail = int.from_bytes(digest, "big")
+    high = (microseconds // 1000 & 0xFFFF_FFFF_FFFF) << 16 | 0x8000 | (tail >> 62 & 0xFFF)
+    low = _VARIANT | (tail & _LOW_BITS)
+    return ExecutionId(UUID(int=high << 64 | low))
+
+
+def id_created_at(value: UUID) -> datetime:
+    """The instant an id begins with, to the millisecond: when it was made; for an occurrence, when that is due."""
+    return _EPOCH + timedelta(milliseconds=value.int >> 80)
+
+
+def first_id_at(moment: datetime) -> UUID:
+    """The smallest id that a moment's millisecond can have."""
+    milliseconds = max(int(moment.timestamp() * 1000), 0)
+    return UUID(int=(milliseconds & 0xFFFF_FFFF_FFFF) << 80)
+
+
+def shard_of(job_id: UUID, shards: int) -> int:
+    """The shard of a job. The last bits of an id are random or a hash, so they spread evenly as they are."""
+    return (job_id.int & 0xFFFF_FFFF) % shards
+
+
+def format_id(prefix: str, value: UUID) -> str:
+    """An id as people see it: `exe_01JCV3V1KC8M2T4QZ5R7N9X0AB`."""
+    number = value.int
+    # Two letters at a time: lists and bulk answers show ids by the ten thousand.
+    pairs = [_PAIRS[number >> shift & 1023] for shift in range(_HIGHEST_PAIR, -1, -10)]
+    return f"{prefix}_{''.join(pairs)}"
+
+
+def format_job_id(value: UUID) -> str:
+    """A job's id as people see it."""
+    return format_id("job", value)
+
+
+def format_execution_id(value: UUID) -> str:
+    """An execution's id as people see it."""
+    return format_id("exe", value)
+
+
+def parse_id(prefix: str, text: str) -> UUID:
+    """Read an id as people write it: with its prefix, or as a bare UUID."""
+    body = text.removeprefix(f"{prefix}_")
+    if body == text:
+        return _parse_uuid(prefix, text)
+    number = 0
+    for letter in body.upper():
+        if letter not in _VALUES:
+            raise _not_an_id(prefix, text)
+        number = number << 5 | _VALUES[letter]
+    if len(body) != _LENGTH or number >> 128:
+        raise _not_an_id(prefix, text)
+    return UUID(int=number)
+
+
+def _parse_uuid(prefix: str, text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise _not_an_id(prefix, text) from None
+
+
+def _not_an_id(prefix: str, text: str) -> InvalidInput:
+    example = format_id(prefix, UUID(int=0x0193_37B1_D860_7000_8000_0000_0000_0000))
+    return InvalidInput(f"{text[:60]!r} is no id; expected one like {example}, or a UUID", field="id")
+
+
+# What is to be done once, however often it is asked for.
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotentRequest:
+    """A wish that may come again, because nobody knows what became of it: what it makes has the same ids each time."""
+
+    seed: UUID
+    # Whether it was tried before.
+    is_repeated: bool = False
+
+    @property
+    def requested_at(self) -> datetime:
+        """When it was first asked for."""
+        return id_created_at(self.seed)
+
+    def parts(self, number: int) -> list[IdempotentRequest]:
+        """So many deeds that it consists of."""
+        return [IdempotentRequest(seed, self.is_repeated) for seed in self.ids(number)]
+
+    def ids(self, number: int) -> Iterator[UUID]:
+        """So many ids, in their order; the same, whoever asks."""
+        bits = shake_128(self.seed.bytes).digest(16 + 4 * number)
+        return new_ids(self.seed.int >> 80, int.from_bytes(bits[:16], "big") >> 55, memoryview(bits[16:]).cast("I"))

@@ -1,0 +1,231 @@
+"""The child process that an isolated handler runs in."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Coroutine
+from datetime import datetime
+from functools import partial
+from queue import SimpleQueue
+from threading import Thread
+from types import CoroutineType, FrameType
+from typing import Any
+
+from timeball.clock import SystemClock
+from timeball.current import RUNNING, AttemptContext, end_forked_copy
+from timeball.domain.execution import Failed, Outcome
+from timeball.domain.handler import Handler, HandlerSource
+from timeball.engine.runners.base import LogCapture, interrupt, invoke
+from timeball.engine.runners.child_protocol import (
+    Channel,
+    LogMessage,
+    OutcomeMessage,
+    ProgressMessage,
+    ReadyMessage,
+    RunMessage,
+    SetupFailedMessage,
+    SetupMessage,
+    StartedMessage,
+    StopMessage,
+)
+from timeball.engine.runners.outcome import describe_error, outcome_of_error, outcome_of_return
+from timeball.errors import InvalidInput, NotFound
+
+_TERMINATED = 128 + signal.SIGTERM
+
+
+def main(app: str) -> None:
+    """Serve the worker at the other end of fd 0 until it hangs up."""
+    channel = Channel(_take_channel())
+    setup = channel.receive()
+    if not isinstance(setup, SetupMessage):
+        return
+    sys.path[:] = setup.path
+    try:
+        handlers = load_handlers(app)
+    except BaseException as error:
+        channel.send(SetupFailedMessage(error=describe_error(error)))
+        raise
+    _capture_logs()
+    channel.send(ReadyMessage(pid=os.getpid()))
+    ChildSession(channel, handlers).serve()
+
+
+def _take_channel() -> socket.socket:
+    """Move the socket away from fd 0, where the programs a handler starts would inherit it."""
+    connection = socket.socket(fileno=os.dup(0))
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    return connection
+
+
+def load_handlers(app: str) -> HandlerSource:
+    """The handlers of an app given as `module:attribute`: a `Timeball`, or a registry."""
+    module, _, attribute = app.partition(":")
+    if not module or not attribute:
+        raise InvalidInput(f"the app is {app!r}, expected module:attribute, such as app:tb", field="app")
+    found: Any = importlib.import_module(module)
+    for name in attribute.split("."):
+        found = getattr(found, name)
+    source: HandlerSource = getattr(found, "registry", found)
+    return source
+
+
+def _capture_logs() -> None:
+    """Record what is logged once: what the root logger would also write to stdout or stderr would come back as output."""
+    root = logging.getLogger()
+    for handler in list(root.handlers):
+        if isinstance(handler, logging.StreamHandler) and handler.stream in (sys.stdout, sys.stderr):
+            root.removeHandler(handler)
+    LogCapture().install()
+
+
+class ChildSession:
+    """The conversation of this process with its worker."""
+
+    def __init__(self, channel: Channel, handlers: HandlerSource) -> None:
+        self._channel = channel
+        self._handlers = handlers
+        self._clock = SystemClock()
+        self._runs: SimpleQueue[RunMessage | None] = SimpleQueue()
+        self._pid = os.getpid()
+        # The attempt just running, and whether its handler may be interrupted by an exception.
+        self._current: tuple[int, AttemptContext] | None = None
+        self._is_interruptible = False
+        self._last_stop: StopMessage | None = None
+
+    def serve(self) -> None:
+        """Run what comes, until the worker hangs up or asks us to leave."""
+        signal.signal(signal.SIGTERM, self._leave)
+        Thread(target=self._listen, name="timeball-child", daemon=True).start()
+        while (run := self._runs.get()) is not None:
+            self._channel.send(self._attempt(run))
+
+    def _listen(self) -> None:
+        while (message := self._channel.receive()) is not None:
+            if isinstance(message, RunMessage):
+                self._runs.put(message)
+            elif isinstance(message, StopMessage):
+                self._stop(message)
+        self._runs.put(None)
+
+    def _stop(self, message: StopMessage) -> None:
+        # Remembered first, then looked for: the attempt may be just about to begin.
+        self._last_stop = message
+        current = self._current
+        if current is not None and current[0] == message.number:
+            current[1].halt(message.why, message.reason)
+
+    def _leave(self, number: int, _frame: FrameType | None) -> None:
+        """On SIGTERM: end the handler by an exception, so that it can clean up; the warden waits a moment before it kills."""
+        if os.getpid() != self._pid:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        self._runs.put(None)
+        if self._current is not None:
+            self._interrupt(self._current[1])
+
+    def _interrupt(self, context: AttemptContext) -> None:
+        context.has_noticed = True
+        if context.on_halt is not None and not context.is_halted:
+            context.on_halt()
+        elif self._is_interruptible:
+            self._is_interruptible = False
+            raise SystemExit(_TERMINATED)
+
+    def _attempt(self, run: RunMessage) -> OutcomeMessage:
+        context = AttemptContext(run.claimed, self._clock, partial(_ChannelSink, self._channel, run.number))
+        self._current = (run.number, context)
+        if self._last_stop is not None:
+            self._stop(self._last_stop)
+        self._channel.send(StartedMessage(number=run.number))
+        token = RUNNING.set(context)
+        outcome = self._perform(context)
+        RUNNING.reset(token)
+        self._current = None
+        _flush_output()
+        is_reusable = not _has_children() and not _is_exhausted(outcome)
+        return OutcomeMessage.of(run.number, outcome, has_noticed=context.has_noticed, is_reusable=is_reusable)
+
+    def _perform(self, context: AttemptContext) -> Outcome:
+        no_retry: tuple[type[BaseException], ...] = ()
+        try:
+            handler = self._find(context.claimed.handler)
+            no_retry = handler.options.no_retry
+            outcome = outcome_of_return(self._call(handler, context))
+        except BaseException as error:
+            self._is_interruptible = False
+            end_forked_copy(context)
+            return outcome_of_error(error, no_retry, shares_files=False)
+        end_forked_copy(context)
+        return outcome
+
+    def _find(self, name: str) -> Handler:
+        handler = self._handlers.find(name)
+        if handler is None:
+            raise NotFound("handler", name)
+        return handler
+
+    def _call(self, handler: Handler, context: AttemptContext) -> Any:
+        self._is_interruptible = True
+        value = invoke(handler, context.claimed.payload)
+        self._is_interruptible = False
+        if isinstance(value, CoroutineType):
+            return asyncio.run(_interruptibly(value, context))
+        return value
+
+
+async def _interruptibly(coroutine: Coroutine[Any, Any, Any], context: AttemptContext) -> Any:
+    task = asyncio.current_task()
+    assert task is not None
+    loop = asyncio.get_running_loop()
+    context.on_halt = partial(loop.call_soon_threadsafe, interrupt, context, task)
+    if context.is_halted:
+        context.on_halt()
+    try:
+        return await coroutine
+    finally:
+        context.on_halt = None
+
+
+class _ChannelSink:
+    """Sends an attempt's words to the worker, which stamps them with its own clock."""
+
+    def __init__(self, channel: Channel, number: int, _context: AttemptContext) -> None:
+        self._channel = channel
+        self._number = number
+
+    def emit_log(self, _at: datetime, level: str, message: str) -> None:
+        self._channel.send(LogMessage(number=self._number, level=level, message=message))
+
+    def report_progress(self, fraction: float, note: str | None) -> None:
+        self._channel.send(ProgressMessage(number=self._number, fraction=fraction, note=note))
+
+
+def _flush_output() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            continue  # the handler has closed or replaced it
+
+
+def _is_exhausted(outcome: Outcome) -> bool:
+    return isinstance(outcome, Failed) and outcome.error.type == MemoryError.__name__
+
+
+def _has_children() -> bool:
+    """Whether the handler has left processes behind, living or not yet waited for."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True

@@ -1,0 +1,291 @@
+"""The outcome of an attempt from what its handler returned or raised, and the description of an error."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from hashlib import blake2b
+from pathlib import Path
+from traceback import StackSummary, TracebackException, walk_stack, walk_tb
+from types import CoroutineType, FrameType
+from typing import Any, assert_never
+
+from timeball.config.file_limit import is_out_of_files
+from timeball.current import AttemptContext, Cancel, ControlSignal, Retry, Snooze, StopReason
+from timeball.domain.execution import (
+    Cancelled,
+    ErrorInfo,
+    Failed,
+    Lost,
+    Outcome,
+    Released,
+    Snoozed,
+    Succeeded,
+    TimedOut,
+)
+from timeball.domain.handler import PayloadMismatch
+from timeball.domain.values.text import clean_text, encode_result
+from timeball.domain.values.wording import format_duration, parse_duration
+
+# From what a handler did to an outcome: pure functions, the same for all runners.
+#
+# An attempt that was halted has two stories: what the handler did, and what it was asked for. The handler's own counts
+# as long as it cannot have known (a thread that ends a moment after its timeout, without having looked at `current.cancelled`);
+# once it knew, whatever it returns or raises is taken for stopping, and the halt decides. So a handler that leaves its
+# loop early because the worker is going away is run again, and not taken for done.
+
+SUCCEEDED = Succeeded()
+TIMED_OUT = "TimedOut"
+
+
+# What runs out comes back when others end; asking all the time would not help them.
+_RESOURCE_PAUSE = timedelta(seconds=5)
+
+
+def outcome_of_return(value: Any) -> Outcome:
+    """The outcome of a handler that returned."""
+    if value is None:
+        return SUCCEEDED
+    # By its class, here and below: what a value says of its class may be anything, an error too.
+    kind = type(value)
+    if issubclass(kind, ControlSignal):
+        return _outcome_of_word(value)
+    if issubclass(kind, CoroutineType):
+        value.close()
+        return Failed(_never_awaited(value.__qualname__), is_retryable=False)
+    return Succeeded(encode_result(value))
+
+
+def outcome_of_error(
+    error: BaseException, no_retry: tuple[type[BaseException], ...] = (), *, shares_files: bool = True
+) -> Outcome:
+    """The outcome of a handler that raised; errors of the kinds in *no_retry* are not tried again. Never raises.
+
+    A handler that *shares_files* with the worker's process is not to blame if no more can be opened.
+    """
+    kind = type(error)
+    if issubclass(kind, ControlSignal):
+        return _outcome_of_word(error)
+    if shares_files and is_out_of_files(error):
+        return outcome_of_exhaustion(error)
+    is_hopeless = issubclass(kind, (PayloadMismatch, *no_retry))
+    is_payload_mismatch = issubclass(kind, PayloadMismatch) and getattr(error, "is_of_call", False)
+    return Failed(describe_error(error), is_retryable=not is_hopeless, is_payload_mismatch=is_payload_mismatch)
+
+
+def outcome_of_exhaustion(error: BaseException) -> Outcome:
+    """The outcome of an attempt for which the machine has no file, thread or process left: it is made again a little later."""
+    return Snoozed(_RESOURCE_PAUSE, clean_text(f"the worker cannot run it now: {error}"))
+
+
+def outcome_of_halt(context: AttemptContext, error: ErrorInfo | None = None) -> Outcome:
+    """The outcome of an attempt that ended because it was told to; *error* says where it was."""
+    match context.halted:
+        case StopReason.TIMEOUT:
+            return TimedOut(_timeout_error(context, error))
+        case StopReason.CANCEL:
+            return Cancelled(context.halt_reason or "cancelled")
+        case StopReason.SHUTDOWN:
+            return Released()
+        case None:
+            raise ValueError("the attempt was not halted")
+        case _:
+            assert_never(context.halted)
+
+
+def settle(context: AttemptContext, outcome: Outcome) -> Outcome:
+    """The outcome that counts, when the attempt may have been halted before it ended."""
+    if context.halted is None:
+        return outcome
+    if context.has_noticed:
+        return outcome_of_halt(context, _error_of(outcome))
+    if context.halted is StopReason.CANCEL and not isinstance(outcome, Succeeded):
+        return outcome_of_halt(context)
+    return outcome
+
+
+def _outcome_of_word(word: Any) -> Outcome:
+    try:
+        match word:
+            case Snooze(delay=delay):
+                # Again: an attribute may have been given another value since.
+                return Snoozed(parse_duration(delay, "delay"))
+            case Cancel(reason=reason):
+                return Cancelled(reason)
+            case Retry(after=after):
+                return Failed(
+                    _reason_to_retry(word), retry_after=None if after is None else parse_duration(after, "after")
+                )
+            case _:
+                return Failed(describe_error(word))
+    except Exception as error:
+        return Failed(describe_error(error))
+
+
+def _reason_to_retry(word: Retry) -> ErrorInfo:
+    cause = word.__cause__ or (None if word.__suppress_context__ else word.__context__)
+    return replace(describe_error(word), type="Retry") if cause is None else describe_error(cause)
+
+
+def _never_awaited(name: str) -> ErrorInfo:
+    message = f"the handler returned the coroutine {name} without awaiting it; declare the handler with async def"
+    return describe_interruption("TypeError", message, None)
+
+
+def _error_of(outcome: Outcome) -> ErrorInfo | None:
+    return outcome.error if isinstance(outcome, Failed | TimedOut | Lost) else None
+
+
+def _timeout_error(context: AttemptContext, error: ErrorInfo | None) -> ErrorInfo:
+    allowed = context.claimed.timeout_ms
+    limit = "its timeout" if allowed is None else f"its timeout of {format_duration(timedelta(milliseconds=allowed))}"
+    message = f"ran past {limit}"
+    if error is None:
+        return describe_interruption(TIMED_OUT, message, None)
+    return replace(error, type=TIMED_OUT, message=message)
+
+
+# What went wrong, told for people: type, message, traceback, the frame to look at, and a fingerprint.
+#
+# Frames of Timeball's own machinery are left out; they are the same every time. The frame to look at is the innermost one
+# of the user's own code: neither of Python's library nor of an installed package, unless there is nothing else.
+# The fingerprint names the kind of error and the place, not the line nor the data in the message, so that the same
+# failure has the same fingerprint on every machine and after an edit elsewhere in the file.
+
+_PACKAGE = os.path.join(Path(__file__).parents[2], "")
+_BUILT_IN = os.path.join(_PACKAGE, "handlers", "builtin", "")
+
+
+# What stands between the worker and a handler's code.
+_MACHINERY = tuple(os.path.join(_PACKAGE, part) for part in ("engine", "handlers/binding.py", "contrib/django"))
+_INSTALLED = tuple(
+    os.path.join(sysconfig.get_path(kind), "") for kind in ("stdlib", "platstdlib", "purelib", "platlib")
+)
+
+
+def describe_error(error: BaseException) -> ErrorInfo:
+    """An error that a handler raised. Never raises, whatever class it is of and whatever that has broken."""
+    return _report(_type_name(type(error)), clean_text(error), _location_of(error), _traceback_of(error))
+
+
+def describe_interruption(kind: str, message: str, frame: FrameType | None) -> ErrorInfo:
+    """Something that befell a handler from outside, while it was at *frame* (or nobody knows where)."""
+    if frame is None:
+        return _report(kind, message, None, None)
+    stack = list(walk_stack(frame))[::-1]
+    lines = _without_machinery(StackSummary.extract(iter(stack))).format()
+    return _report(kind, message, _CodeLocation.innermost(stack), "".join(["Stack (most recent call last):\n", *lines]))
+
+
+def describe_exit(kind: str, message: str, handler: str) -> ErrorInfo:
+    """The end of a child process, of which no more is known than how it ended."""
+    return ErrorInfo(type=kind, message=message, fingerprint=_fingerprint(kind, handler))
+
+
+@dataclass(frozen=True, slots=True)
+class _CodeLocation:
+    """Where a frame stands."""
+
+    filename: str
+    line: int
+    module: str
+    function: str
+
+    @classmethod
+    def innermost(cls, frames: Iterable[tuple[FrameType, int]]) -> _CodeLocation | None:
+        """The last frame of the user's code; failing that, the last of anybody's but ours."""
+        places = [cls.of(frame, line) for frame, line in frames if not _is_machinery(frame.f_code.co_filename)]
+        users = [place for place in places if place.is_users]
+        return next(reversed(users or places), None)
+
+    @classmethod
+    def of(cls, frame: FrameType, line: int) -> _CodeLocation:
+        function = frame.f_code.co_qualname.rpartition("<locals>.")[2]
+        return cls(frame.f_code.co_filename, line, clean_text(frame.f_globals.get("__name__", "")), function)
+
+    @property
+    def is_users(self) -> bool:
+        is_ours = self.filename.startswith(_PACKAGE) and not self.filename.startswith(_BUILT_IN)
+        return not is_ours and not self.filename.startswith((*_INSTALLED, "<"))
+
+    def __str__(self) -> str:
+        return f"{_short_path(self.filename)}:{self.line} in {self.function}"
+
+
+def _report(kind: str, message: str, place: _CodeLocation | None, traceback: str | None) -> ErrorInfo:
+    return ErrorInfo(
+        type=kind,
+        message=message,
+        traceback=traceback,
+        top_frame=None if place is None else str(place),
+        fingerprint=_fingerprint(kind, "" if place is None else f"{place.module}:{place.function}"),
+    )
+
+
+def _fingerprint(kind: str, place: str) -> str:
+    return blake2b(f"{kind}|{place}".encode("utf-8", "replace"), digest_size=6).hexdigest()
+
+
+def _type_name(kind: type[BaseException]) -> str:
+    try:
+        name, module = clean_text(kind.__qualname__).rpartition("<locals>.")[2], clean_text(kind.__module__)
+    except BaseException:  # a metaclass may have broken them
+        return "Exception"
+    return name if module == "builtins" else f"{module}.{name}"
+
+
+def _location_of(error: BaseException) -> _CodeLocation | None:
+    try:
+        return _CodeLocation.innermost(walk_tb(error.__traceback__))
+    except BaseException:
+        return None
+
+
+def _traceback_of(error: BaseException) -> str | None:
+    try:
+        report = TracebackException.from_exception(error, compact=True)
+        _strip(report)
+        return "".join(report.format())
+    except BaseException:
+        # An error may be of any class, with any attribute broken; what it has broken must stay its own attempt.
+        return None
+
+
+def _strip(report: TracebackException) -> None:
+    to_strip = [report]
+    while to_strip:
+        part = to_strip.pop()
+        part.stack = _without_machinery(part.stack)
+        to_strip += [
+            inner for inner in (part.__cause__, part.__context__, *(part.exceptions or ())) if inner is not None
+        ]
+
+
+def _without_machinery(stack: StackSummary) -> StackSummary:
+    return StackSummary.from_list([frame for frame in stack if not _is_machinery(frame.filename)])
+
+
+def _is_machinery(filename: str) -> bool:
+    return filename.startswith(_MACHINERY)
+
+
+def _short_path(filename: str) -> str:
+    """A path below the working directory, or below a place Python imports from, relative to it."""
+    bases = sorted(sys.path, key=len, reverse=True)
+    if not filename.startswith(_INSTALLED):
+        bases.insert(0, _working_directory())
+    for base in bases:
+        if base and filename.startswith(os.path.join(base, "")):
+            return filename[len(os.path.join(base, "")) :]
+    return filename
+
+
+def _working_directory() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""

@@ -1,0 +1,413 @@
+"""Runs handlers in child processes: a pool of them, and the worker's end of each."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, assert_never
+
+from timeball.current import AttemptContext, StopReason
+from timeball.domain.execution import ErrorInfo, Failed, Lost, Outcome
+from timeball.domain.handler import Handler
+from timeball.engine.runners.child_protocol import (
+    FromChild,
+    LogMessage,
+    OutcomeMessage,
+    ProgressMessage,
+    ReadyMessage,
+    RunMessage,
+    SetupFailedMessage,
+    SetupMessage,
+    StartedMessage,
+    StopMessage,
+    pack,
+    receive,
+)
+from timeball.engine.runners.outcome import (
+    describe_error,
+    describe_exit,
+    outcome_of_exhaustion,
+    outcome_of_halt,
+    settle,
+)
+from timeball.engine.runners.supervisor_process import TERM_GRACE_SECONDS
+
+# Running handlers in child processes, which can be ended whatever they do.
+#
+# Each child runs one attempt at a time and is used again, as long as an attempt leaves nothing behind. A child that dies
+# with an attempt in its hands makes it `Lost`, as a worker would that dies: it counts against `max_lost`, not against
+# `max_retries`. What a handler's processes leave running is ended with the child (see `warden`).
+
+COOPERATION_GRACE = timedelta(seconds=2)
+_RUNS_PER_CHILD = 1_000
+
+
+# No file, process or memory left.
+_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
+
+
+class ProcessRunner:
+    """Runs handlers of *app* (`module:attribute`, as given to the worker) in children of this process.
+
+    *cooperation* is how long a cancelled handler may go on before it is ended by force; one past its timeout has had its time.
+    """
+
+    def __init__(self, app: str, *, cooperation: timedelta = COOPERATION_GRACE) -> None:
+        self._app = app
+        self._cooperation = cooperation
+        self._idle: list[ChildProcess] = []
+        self._busy: set[ChildProcess] = set()
+        self._waits: set[asyncio.Task[None]] = set()
+
+    async def warm(self, children: int = 1) -> None:
+        """Start children before they are needed, so that the first attempts need not wait for the app's import."""
+        while len(self._idle) < children:
+            self._idle.append(await ChildProcess.start(self._app))
+
+    async def run(self, handler: Handler, context: AttemptContext) -> Outcome:
+        """Run the handler in a child. After a forced end nothing of it is left when this returns."""
+        try:
+            while (child := await self._take(context)) is not None:
+                ending = await self._run_in(child, context)
+                if not _died_idle(child, ending):
+                    return _outcome(handler, context, ending)
+        except OSError as error:
+            # The machine has no room for another process just now.
+            return settle(
+                context,
+                outcome_of_exhaustion(error) if error.errno in _OUT_OF_RESOURCES else Failed(describe_error(error)),
+            )
+        return outcome_of_halt(context)
+
+    async def stop(self) -> None:
+        """End all children, with whatever they run."""
+        children = [*self._idle, *self._busy]
+        self._idle.clear()
+        await asyncio.gather(*(child.end() for child in children))
+
+    async def _take(self, context: AttemptContext) -> ChildProcess | None:
+        """A child for this attempt; None if it was halted meanwhile."""
+        child = await self._living_child()
+        if not context.is_halted:
+            return child
+        self._idle.append(child)
+        return None
+
+    async def _living_child(self) -> ChildProcess:
+        while self._idle:
+            child = self._idle.pop()
+            if child.is_alive:
+                return child
+            await child.end()
+        return await ChildProcess.start(self._app)
+
+    async def _run_in(self, child: ChildProcess, context: AttemptContext) -> ChildResult:
+        self._busy.add(child)
+        context.on_halt = lambda: self._halt(child, context)
+        ending: ChildResult | None = None
+        try:
+            ending = await child.perform(context)
+            return ending
+        finally:
+            context.on_halt = None
+            await self._release(child, ending)
+
+    async def _release(self, child: ChildProcess, ending: ChildResult | None) -> None:
+        is_reusable = isinstance(ending, OutcomeMessage) and ending.is_reusable and child.runs < _RUNS_PER_CHILD
+        if is_reusable and child.is_alive:
+            self._busy.discard(child)
+            self._idle.append(child)
+            return
+        await child.end()
+        self._busy.discard(child)
+
+    def _halt(self, child: ChildProcess, context: AttemptContext) -> None:
+        child.stop(context)
+        if context.halted is StopReason.TIMEOUT:
+            child.hang_up()
+        else:
+            self._spawn(self._hang_up_later(child, context, child.runs))
+
+    async def _hang_up_later(self, child: ChildProcess, context: AttemptContext, run: int) -> None:
+        await context.clock.sleep(self._cooperation.total_seconds())
+        if child in self._busy and child.runs == run:
+            child.hang_up()
+
+    def _spawn(self, wait: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(wait)
+        self._waits.add(task)
+        task.add_done_callback(self._waits.discard)
+
+
+def _died_idle(child: ChildProcess, ending: ChildResult) -> bool:
+    """Whether a child that had worked before was found dead: the attempt has not begun, so another child can have it."""
+    return isinstance(ending, ChildExit) and not ending.has_begun and child.runs > 1
+
+
+def _outcome(handler: Handler, context: AttemptContext, ending: ChildResult) -> Outcome:
+    match ending:
+        case OutcomeMessage(outcome=outcome, has_noticed=has_noticed):
+            context.has_noticed = has_noticed
+            return settle(context, outcome)
+        case ChildStartFailure(error=error):
+            return settle(context, Failed(error))
+        case ChildExit():
+            # Whoever was told to end and then died has taken notice.
+            context.has_noticed = context.is_halted
+            return settle(context, Lost(_exit_error(handler, ending)))
+        case _:
+            assert_never(ending)
+
+
+def _exit_error(handler: Handler, ending: ChildExit) -> ErrorInfo:
+    when = "while its handler ran" if ending.has_begun else "while it imported the app"
+    return describe_exit("ProcessDied", f"the child process {_exit_reason(ending.returncode)} {when}", handler.name)
+
+
+def _exit_reason(returncode: int) -> str:
+    if returncode >= 0:
+        return f"exited with code {returncode}"
+    try:
+        name = signal.Signals(-returncode).name
+    except ValueError:
+        name = f"signal {-returncode}"
+    hint = " (by hand, or for want of memory)" if -returncode == signal.SIGKILL else ""
+    return f"was killed by {name}{hint}"
+
+
+# The worker's end of one child process: start it, run an attempt in it, hear what it says, end it.
+
+# The warden needs the grace and a moment more; one that takes longer is itself killed.
+_END_SECONDS = TERM_GRACE_SECONDS + 5
+_READ_BYTES = 64 * 1024
+_LONGEST_LINE = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ChildExit:
+    """The child ended before its handler did."""
+
+    returncode: int
+    has_begun: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ChildStartFailure:
+    """The child could not import the app."""
+
+    error: ErrorInfo
+
+
+ChildResult = OutcomeMessage | ChildExit | ChildStartFailure
+
+
+class ChildProcess:
+    """One child, used for one attempt at a time."""
+
+    def __init__(
+        self, process: asyncio.subprocess.Process, connection: socket.socket, outputs: list[ChildOutput]
+    ) -> None:
+        self._process = process
+        # A second name of the same socket: shutting it down works whatever waits to be sent through the first.
+        self._lifeline = connection.dup()
+        self._connection = connection
+        self._outputs = outputs
+        self._group: int | None = None
+        self._is_hung_up = False
+        self._is_closed = False
+        self.runs = 0
+
+    @classmethod
+    async def start(cls, app: str) -> ChildProcess:
+        """Start a child; it imports the app while we go on."""
+        ours, theirs = socket.socketpair()
+        outputs = [ChildOutput("info"), ChildOutput("warning")]
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-u", "-m", "timeball.engine.runners.supervisor_process", app),
+                stdin=theirs.fileno(),
+                stdout=outputs[0].inlet,
+                stderr=outputs[1].inlet,
+                start_new_session=True,
+            )
+        except BaseException:
+            ours.close()
+            for output in outputs:
+                output.close()
+            raise
+        finally:
+            theirs.close()
+            for output in outputs:
+                output.close_inlet()
+        child = cls(process, ours, outputs)
+        await child._connect()
+        return child
+
+    async def _connect(self) -> None:
+        self._reader, self._writer = await asyncio.open_connection(sock=self._connection)
+        for output in self._outputs:
+            output.open()
+        self._writer.write(pack(SetupMessage(path=sys.path)))
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can be given an attempt."""
+        return self._process.returncode is None and not self._is_hung_up and not self._reader.at_eof()
+
+    async def perform(self, context: AttemptContext) -> ChildResult:
+        """Run an attempt; afterwards all it has said is with *context*."""
+        self.runs += 1
+        for output in self._outputs:
+            output.take_line = context.emit_log
+        self._writer.write(pack(RunMessage(number=self.runs, claimed=context.claimed)))
+        try:
+            return await self._hear(context)
+        finally:
+            for output in self._outputs:
+                output.finish()
+
+    async def _hear(self, context: AttemptContext) -> ChildResult:
+        has_begun = False
+        while (message := await self._receive()) is not None:
+            match message:
+                case ReadyMessage(pid=pid):
+                    self._group = pid
+                case SetupFailedMessage(error=error):
+                    return ChildStartFailure(error)
+                case _ if message.number != self.runs:
+                    continue
+                case StartedMessage():
+                    has_begun = True
+                case LogMessage(level=level, message=text):
+                    context.emit_log(level, text)
+                case ProgressMessage(fraction=fraction, note=note):
+                    context.report_progress(fraction, note)
+                case OutcomeMessage():
+                    return message
+        self.hang_up()
+        return ChildExit(await self._process.wait(), has_begun)
+
+    async def _receive(self) -> FromChild | None:
+        try:
+            return await receive(self._reader)
+        except ValueError:
+            # The handler has written into our socket; nothing that comes from there can be trusted any more.
+            return None
+
+    def stop(self, context: AttemptContext) -> None:
+        """Tell the handler that it is to stop."""
+        if context.halted is not None and not self._is_hung_up:
+            self._writer.write(pack(StopMessage(number=self.runs, why=context.halted, reason=context.halt_reason)))
+
+    def hang_up(self) -> None:
+        """Have the warden end the child and all below it: TERM, a short grace, KILL."""
+        if not self._is_hung_up:
+            self._is_hung_up = True
+            _ignoring_os_errors(lambda: self._lifeline.shutdown(socket.SHUT_WR))
+
+    async def end(self) -> None:
+        """Hang up and wait until nothing of it is left. May be called more than once."""
+        self.hang_up()
+        try:
+            async with asyncio.timeout(_END_SECONDS):
+                await self._process.wait()
+        except TimeoutError:
+            self._kill()
+        finally:
+            self._close()
+
+    def _kill(self) -> None:
+        """The warden itself does not answer: without it, the kernel kills the child, and we its group."""
+        _ignoring_os_errors(self._process.kill)
+        group = self._group
+        if group is not None:
+            _ignoring_os_errors(lambda: os.killpg(group, signal.SIGKILL))
+
+    def _close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._writer.close()
+        self._lifeline.close()
+        for output in self._outputs:
+            output.close()
+
+
+class ChildOutput:
+    """What the child's processes write to stdout or stderr, as log lines of the running attempt."""
+
+    def __init__(self, level: str) -> None:
+        self._level = level
+        self._outlet, self.inlet = os.pipe()
+        os.set_blocking(self._outlet, False)
+        self._rest = b""
+        self._is_open = False
+        # Where lines go just now; what is written between two attempts belongs to nobody.
+        self.take_line: Callable[[str, str], None] = _ignore_result
+
+    def open(self) -> None:
+        """Read whenever there is something."""
+        asyncio.get_running_loop().add_reader(self._outlet, self._read)
+        self._is_open = True
+
+    def close_inlet(self) -> None:
+        """Leave writing to the child."""
+        os.close(self.inlet)
+
+    def close(self) -> None:
+        """Read no more."""
+        self._stop_reading()
+        os.close(self._outlet)
+
+    def finish(self) -> None:
+        """Take all that was written until now, the unfinished last line too; later lines are not this attempt's."""
+        while self._is_open and self._read():
+            pass
+        self._emit(self._rest)
+        self._rest = b""
+        self.take_line = _ignore_result
+
+    def _read(self) -> bool:
+        try:
+            found = os.read(self._outlet, _READ_BYTES)
+        except BlockingIOError:
+            return False
+        if not found:
+            self._stop_reading()
+            return False
+        *lines, self._rest = (self._rest + found).split(b"\n")
+        for line in lines:
+            self._emit(line)
+        if len(self._rest) > _LONGEST_LINE:
+            self._emit(self._rest)
+            self._rest = b""
+        return True
+
+    def _emit(self, line: bytes) -> None:
+        text = line.decode("utf-8", "replace").rstrip("\r")
+        if text.strip():
+            self.take_line(self._level, text)
+
+    def _stop_reading(self) -> None:
+        if self._is_open:
+            asyncio.get_running_loop().remove_reader(self._outlet)
+            self._is_open = False
+
+
+def _ignore_result(_level: str, _message: str) -> None:
+    return None
+
+
+def _ignoring_os_errors(act: Callable[[], object]) -> None:
+    """Do something to a process that may just have ended."""
+    try:
+        act()
+    except OSError:
+        return

@@ -1,0 +1,207 @@
+"""What the scheduler that owns the first shard does for all: rescue executions of expired nodes, trim the history, write the rollups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime, time, timedelta
+
+from timeball.config.settings import HousekeepingSettings
+from timeball.domain.execution import ErrorInfo, FinishedAttempt, Lost, TimedOut
+from timeball.engine.service import AT_ONCE, Service
+from timeball.engine.worker.recorder import record_now
+from timeball.env import Env
+from timeball.store.executions import ExecutionStore
+from timeball.store.history import HistoryStore, RetentionStore
+from timeball.store.nodes import NodeStore
+from timeball.store.rollups import RollupStore
+from timeball.store.types import OrphanedClaim
+from timeball.telemetry.events import Emit, ExecutionsRescued, HistoryTrimmed, NodeExpired, RecordsTrimmed
+
+# What the dead held becomes lost outcomes.
+#
+# First the node whose lease has passed loses its row; only then, in a later statement, is what it held reaped. A renewal
+# and a burial touch the same row, so one of them wins; a claim that the dead node commits later stands without a node,
+# and the next sweep finds it. Limits are ignored here: what is reaped frees a place, it never takes one. What was freed
+# and not handed on, because whoever freed it died, is handed on here; and what was to stop for the next occurrence is asked again.
+
+_REAP_BATCH = 500
+
+
+class Reaper(Service):
+    """Buries nodes whose lease has passed, and gives what they held an outcome."""
+
+    def __init__(
+        self,
+        env: Env,
+        emit: Emit,
+        nodes: NodeStore,
+        executions: ExecutionStore,
+        settings: HousekeepingSettings,
+        is_housekeeper: Callable[[], bool],
+    ) -> None:
+        super().__init__(env, emit)
+        self._nodes = nodes
+        self._executions = executions
+        self._interval = timedelta(seconds=settings.reap_seconds)
+        self._is_housekeeper = is_housekeeper
+        self._next_sweep = float("-inf")
+        self._behind_limit = ""
+
+    async def tick(self) -> timedelta:
+        if not self._is_housekeeper() or not self.is_time(self._next_sweep):
+            return self._interval
+        begun = self.env.clock.monotonic()
+        for incarnation, kind, name in await self._nodes.remove_expired():
+            self.emit(NodeExpired(incarnation, kind.value, name))
+        self.env.fault("reaper.buried")
+        orphans = await self._executions.orphans(_REAP_BATCH)
+        if orphans:
+            await self._reap(orphans)
+        if len(orphans) == _REAP_BATCH:
+            return AT_ONCE
+        await self._hand_on_places()
+        self._next_sweep = begun + self._interval.total_seconds()
+        return self._interval
+
+    async def _reap(self, orphans: list[OrphanedClaim]) -> None:
+        findings = [self._finding(orphan) for orphan in orphans]
+        await record_now(self.env, self.emit, self._executions, findings)
+        lost = sum(orphan.is_orphan for orphan in orphans)
+        self.emit(ExecutionsRescued(lost=lost, timed_out=len(orphans) - lost))
+
+    def _finding(self, orphan: OrphanedClaim) -> FinishedAttempt:
+        now = self.env.clock.now()
+        started_at = max(orphan.claimed_at, orphan.claimed.run_at)
+        if orphan.is_orphan:
+            error = ErrorInfo(
+                type="WorkerLost", message=f"its worker {orphan.holder} was lost", fingerprint="worker-lost"
+            )
+            return FinishedAttempt(orphan.claimed, Lost(error), started_at, max(now, started_at))
+        error = ErrorInfo(
+            type="Timeout", message="ran past its deadline, and its worker did not end it", fingerprint="deadline"
+        )
+        return FinishedAttempt(orphan.claimed, TimedOut(error), started_at, max(now, started_at))
+
+    async def _hand_on_places(self) -> None:
+        keys = await self._executions.blocked_keys(self._behind_limit, _REAP_BATCH)
+        # Where there are more limits than a sweep can look at, the next one goes on behind them.
+        self._behind_limit = keys[-1] if len(keys) == _REAP_BATCH else ""
+        if keys:
+            await self._executions.unblock(keys)
+            await self._executions.stop_superseded_executions(keys)
+        await self._executions.mark_queue_limited()
+
+
+# Keeps the history in shape: partitions for the days ahead, none for days long past, and nothing beside it that grows for ever.
+
+_JANITOR_INTERVAL = timedelta(minutes=5)
+
+
+# Making a day out of what lies in the default partition keeps writers waiting; no more than so many in one round.
+_MOST_DAYS = 10
+
+
+class Janitor(Service):
+    """Makes the partitions of the coming days, drops those whose retention has passed, and forgets what stands beside them."""
+
+    def __init__(
+        self,
+        env: Env,
+        emit: Emit,
+        history: HistoryStore,
+        retention: RetentionStore,
+        settings: HousekeepingSettings,
+        is_housekeeper: Callable[[], bool],
+    ) -> None:
+        super().__init__(env, emit)
+        self._history = history
+        self._retention = retention
+        self._settings = settings
+        self._is_housekeeper = is_housekeeper
+        self._next_round = float("-inf")
+        self._forgot_on: date | None = None
+
+    async def tick(self) -> timedelta:
+        monotonic = self.env.clock.monotonic()
+        if not self._is_housekeeper() or monotonic < self._next_round:
+            return _JANITOR_INTERVAL
+        today = (await self._history.moment()).date()
+        await self._make_days(today)
+        await self._drop_days(today)
+        if self._forgot_on != today:
+            await self._forget(today)
+            await self._history.summarize_until(today)
+            self._forgot_on = today
+        self._next_round = monotonic + _JANITOR_INTERVAL.total_seconds()
+        return _JANITOR_INTERVAL
+
+    async def _make_days(self, today: date) -> None:
+        present = await self._history.days()
+        wanted = [today + timedelta(days=ahead) for ahead in range(self._settings.days_ahead + 1)]
+        for day in [*wanted, *await self._retention.days_outside(_MOST_DAYS)]:
+            if day not in present:
+                await self._history.add_day(day)
+
+    async def _drop_days(self, today: date) -> None:
+        first_kept = today - timedelta(days=self._settings.keep_days)
+        for day in sorted(day for day in await self._history.days() if day < first_kept):
+            gone = await self._history.drop_day(day)
+            self.emit(HistoryTrimmed(day.isoformat(), gone))
+
+    async def _forget(self, today: date) -> None:
+        """Once a day: nothing here is urgent, and some of it is found only by reading a table from end to end."""
+        now = datetime.combine(today, time(), UTC)
+        before = now - timedelta(days=self._settings.keep_days)
+        retention = self._retention
+        self._tell("settled", await retention.settled(before))
+        self._tell("skip_range", await retention.skip_ranges(before))
+        self._tell("audit", await retention.audit(now - timedelta(days=self._settings.keep_audit_days)))
+        self._tell("idempotency_key", await retention.requests(now))
+        self._tell("job", await retention.deleted_jobs(before))
+        self._tell("running_limit", await retention.limits())
+
+    def _tell(self, what: str, count: int) -> None:
+        if count:
+            self.emit(RecordsTrimmed(what, count))
+
+
+# Folds what has ended into the rollups that charts, counters and forecasts are made of.
+#
+# Nothing is counted when an execution ends: that would cost every one of them. Every few seconds one scheduler takes what was recorded
+# since the last time. The mark up to where it came moves in the same transaction, so a bookkeeper may die at any point.
+
+_ROLLUP_TRIM_SECONDS = 300.0
+
+
+class RollupWriter(Service):
+    """Keeps the rollups up to date, and no longer than they are wanted."""
+
+    def __init__(
+        self,
+        env: Env,
+        emit: Emit,
+        rollups: RollupStore,
+        settings: HousekeepingSettings,
+        is_housekeeper: Callable[[], bool],
+    ) -> None:
+        super().__init__(env, emit)
+        self._rollups = rollups
+        self._interval = timedelta(seconds=settings.rollup_seconds)
+        self._is_housekeeper = is_housekeeper
+        self._next_fold = float("-inf")
+        self._next_trim = float("-inf")
+
+    async def tick(self) -> timedelta:
+        now = self.env.clock.monotonic()
+        if not self._is_housekeeper() or not self.is_time(self._next_fold):
+            return self._interval
+        folded = await self._rollups.fold()
+        if folded.has_more:
+            return AT_ONCE
+        self._next_fold = now + self._interval.total_seconds()
+        return await self._trim(now)
+
+    async def _trim(self, now: float) -> timedelta:
+        if now >= self._next_trim and not await self._rollups.trim():
+            self._next_trim = now + _ROLLUP_TRIM_SECONDS
+        return self._interval

@@ -1,0 +1,445 @@
+"""Promotes executions from due to ready shortly before their time."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
+
+from timeball.config.settings import SchedulerSettings
+from timeball.domain import job_changes
+from timeball.domain.execution import DueKind, Origin
+from timeball.domain.job_changes import JobChange, JobSnapshot
+from timeball.domain.policies import Overlap, SkipReason
+from timeball.domain.scheduling.civil_time import tzdata_version
+from timeball.domain.scheduling.occurrences import (
+    CheckAgain,
+    DueKey,
+    DueRow,
+    JobTiming,
+    Promotion,
+    PromotionTarget,
+    plan_promotion,
+    recompute_occurrence,
+)
+from timeball.domain.values.ids import ExecutionId, JobId
+from timeball.domain.wakeup import Wakeup
+from timeball.engine.scheduler.shards import ShardBalancer
+from timeball.engine.service import AT_ONCE, Service
+from timeball.env import Env
+from timeball.errors import NotFound
+from timeball.store.executions import ExecutionStore
+from timeball.store.jobs import JobStore
+from timeball.store.types import AuditEntry, ShardOwnership
+from timeball.telemetry.events import Emit, ExecutionsPromoted, OccurrencesRecorded, OccurrencesSkipped
+
+# Hoists executions just before their time.
+#
+# The scheduler looks through the next moments of its shards, once a second and whenever a hint says so, and reads whole what it
+# does not hold yet. What falls due within the hoist window is planned (`domain.occurrences.plan`) and moved in batches, each move
+# guarded by the row itself. The following occurrence of a job that was hoisted is known without reading it, and is held at once if
+# it is near; what lies further ahead than the horizon is never held. Nothing in memory is truth: a row that is gone or changed is
+# simply not moved.
+
+_ALWAYS = datetime(1970, 1, 1, tzinfo=UTC)
+_POLL = timedelta(seconds=1)
+
+
+# Between two polls there is so many times as much time as one took.
+_WORK_TO_POLLING = 9
+
+
+# What others computed by older time-zone data is looked for when shards come to us; and seldom besides, unless some of it is near.
+_ZONES_SECONDS = 60.0
+
+
+# Rows that fall due close together are moved together.
+_BATCHING = timedelta(milliseconds=25)
+_AUTO_RESUME = AuditEntry("timeball", "the pause was over")
+
+
+class Scheduler(Service):
+    """Moves what falls due in its shards from `due` to `ready`."""
+
+    def __init__(
+        self,
+        env: Env,
+        emit: Emit,
+        executions: ExecutionStore,
+        jobs: JobStore,
+        keeper: ShardBalancer,
+        settings: SchedulerSettings,
+    ) -> None:
+        super().__init__(env, emit)
+        self._executions = executions
+        self._jobs = jobs
+        self._keeper = keeper
+        self._settings = settings
+        # What is hoisted further ahead than we look must be read earlier still, before the poll that would find it.
+        self._look_ahead = max(settings.look_ahead, settings.hoist_window + 2 * _POLL)
+        self._due_heap = DueHeap()
+        self._unread: list[HeapKey] = []
+        self._full: dict[int, HeapKey] = {}
+        self._timetables: dict[JobId, JobTiming] = {}
+        self._unprepared: deque[DueRow] = deque()
+        self._bounds: dict[int, datetime] = {}
+        self._owned: dict[int, int] = {}
+        self._next_poll = float("-inf")
+        self._next_look_at_zones = float("-inf")
+
+    def on_wakeup(self, wakeup: Wakeup) -> None:
+        """Read what a hint announces, if it is ours and near."""
+        if wakeup.look_everywhere:
+            self.reload()
+        for shard, run_at in wakeup.shards.items():
+            if shard in self._keeper.epochs and self._is_near(run_at):
+                self._read_from(shard, run_at)
+                self.wake()
+
+    def reload(self) -> None:
+        """Read everything again: our share has changed, or hints may have been lost."""
+        self._next_poll = float("-inf")
+        self.wake()
+
+    async def tick(self) -> timedelta:
+        await self._look()
+        has_read = await self._read()
+        more = await self._promote_due() or await self._prepare() or has_read
+        return AT_ONCE if more else self._rest_until_next()
+
+    # reading
+
+    async def _look(self) -> None:
+        """Find out what there is to hold: everything once a second, or seldomer if it takes long; else what was asked for."""
+        begun = self.env.clock.monotonic()
+        is_poll = self.is_time(self._next_poll)
+        if is_poll:
+            self._next_poll = begun + _POLL.total_seconds()
+            self._begin_anew()
+            if self.is_time(self._next_look_at_zones):
+                await self._refresh_zones()
+        self._read_on()
+        await self._look_from_bounds()
+        if is_poll:
+            self._poll_no_more_than_pays(begun)
+
+    async def _look_from_bounds(self) -> None:
+        bounds, self._bounds = self._bounds, {}
+        if not bounds:
+            return
+        marks = await self._executions.look_ahead(bounds, self._look_ahead, self._settings.page)
+        self._note_full_shards(marks)
+        for mark in marks:
+            if not self._due_heap.holds(mark):
+                heapq.heappush(self._unread, (mark.run_at, mark.id))
+
+    def _poll_no_more_than_pays(self, begun: float) -> None:
+        """With a hundred thousand due at once, looking through them every second would leave no time to move them."""
+        ended = self.env.clock.monotonic()
+        # Unless somebody has asked meanwhile to have everything read again.
+        if self._next_poll > begun:
+            self._next_poll = max(self._next_poll, ended + _WORK_TO_POLLING * (ended - begun))
+
+    def _begin_anew(self) -> None:
+        self._bounds = dict.fromkeys(self._keeper.epochs, _ALWAYS)
+        self._unread.clear()
+        self._full.clear()
+        owned = dict(self._keeper.epochs)
+        if owned != self._owned:
+            self._owned = owned
+            self._due_heap.keep_only(owned)
+            self._look_at_zones_soon()
+
+    def _note_full_shards(self, marks: Sequence[DueKey]) -> None:
+        """A shard that gave a whole page has more behind the last row of it."""
+        if len(marks) < self._settings.page:
+            return
+        pages: dict[int, list[HeapKey]] = {}
+        for mark in marks:
+            pages.setdefault(mark.shard, []).append((mark.run_at, mark.id))
+        for shard, places in pages.items():
+            if len(places) >= self._settings.page:
+                last = max(places)
+                self._full[shard] = min(last, self._full.get(shard, last))
+
+    def _read_on(self) -> None:
+        """Look behind a full page once all of it has been moved, and not before: each look goes through the page again."""
+        ahead = min((place for place in (self._due_heap.first, *self._unread[:1]) if place is not None), default=None)
+        for shard, last in list(self._full.items()):
+            if ahead is None or ahead > last:
+                del self._full[shard]
+                self._read_from(shard, last[0])
+
+    def _read_from(self, shard: int, bound: datetime) -> None:
+        self._bounds[shard] = min(bound, self._bounds.get(shard, bound))
+
+    async def _read(self) -> bool:
+        """Read a batch of what is not held yet, the nearest first, so that nothing which is due waits for the rest."""
+        number = min(len(self._unread), self._settings.batch)
+        if not number:
+            return False
+        for row in await self._executions.due_rows([heapq.heappop(self._unread)[1] for _ in range(number)]):
+            self._remember(row)
+        return True
+
+    def _remember(self, row: DueRow) -> None:
+        if self._is_near(row.run_at) and self._due_heap.add(row):
+            if self._needs_timetable(row):
+                self._unprepared.append(row)
+            if row.tzdata is not None and row.kind is DueKind.OCCURRENCE and row.tzdata < tzdata_version():
+                self._look_at_zones_soon()
+
+    def _is_near(self, instant: datetime) -> bool:
+        return instant <= self.env.clock.now() + self._look_ahead
+
+    def _look_at_zones_soon(self) -> None:
+        """With the next poll: what is held is mostly read a second or two before it is hoisted."""
+        self._next_look_at_zones = float("-inf")
+
+    async def _refresh_zones(self) -> None:
+        """When the time-zone data are newer than those an occurrence was computed by, compute it again."""
+        begun = self.env.clock.monotonic()
+        stale = await self._executions.occurrences_of_other_tzdata(
+            list(self._keeper.epochs), tzdata_version(), self._settings.page
+        )
+        await self._load_timetables(stale)
+        for row in stale:
+            job = self._timetable(row)
+            if job is None:
+                continue
+            fresh = recompute_occurrence(row, job)
+            if fresh is not None:
+                await self._executions.move_occurrence(row, fresh)
+            elif await self._executions.end_occurrence(row, tzdata_version()):
+                self.emit(OccurrencesSkipped(row.job_id, 1, SkipReason.ENDED.value))
+        if len(stale) < self._settings.page:
+            self._next_look_at_zones = begun + _ZONES_SECONDS
+
+    # hoisting
+
+    async def _promote_due(self) -> bool:
+        now = await self._now()
+        rows = self._due_heap.take(now + self._settings.hoist_window, self._settings.batch)
+        if not rows:
+            return False
+        rows = await self._set_aside(rows)
+        await self._load_timetables(rows)
+        busy = await self._busy(rows)
+        promotions = []
+        for row in rows:
+            promotion = self._plan(row, now, is_busy=row.job_id in busy)
+            if promotion is not None:
+                promotions.append(promotion)
+                if promotion.runs:
+                    # Nothing behind it in this batch may run beside it unless overlap is allowed.
+                    busy.add(row.job_id)
+        if promotions:
+            await self._move(promotions)
+        return True
+
+    async def _now(self) -> datetime:
+        return self.env.clock.now()
+
+    async def _set_aside(self, rows: list[DueRow]) -> list[DueRow]:
+        """What is no execution to run: resumptions, and the second tries of paused jobs."""
+        paused = [row for row in rows if row.is_paused and row.kind in (DueKind.RETRY, DueKind.SNOOZE)]
+        if paused:
+            await self._executions.park(paused)
+            # One whose job was resumed since it was read has not been parked, and is to be read again.
+            self.reload()
+        for row in rows:
+            if row.kind is DueKind.RESUME:
+                await self._resume(row)
+        aside = {row.id for row in paused}
+        return [row for row in rows if row.kind is not DueKind.RESUME and row.id not in aside]
+
+    async def _resume(self, row: DueRow) -> None:
+        if row.run_at > await self._now():
+            self._put_back(row, row.run_at)
+            return
+        try:
+            await self._jobs.change(row.job_id, _resume_if_over, _AUTO_RESUME)
+        except (NotFound, _StillPaused):
+            return
+
+    def _put_back(self, row: DueRow, at: datetime) -> None:
+        # We take those whose hoist window has begun, so a row to be seen at an instant is filed a window later.
+        self._due_heap.put(row, at + self._settings.hoist_window)
+
+    async def _prepare(self) -> bool:
+        """Read the timetables of what is not due yet: when thousands fall due together, there is no time for it then."""
+        rows = [self._unprepared.popleft() for _ in range(min(len(self._unprepared), self._settings.batch))]
+        await self._load_timetables(rows)
+        return bool(rows)
+
+    def _needs_timetable(self, row: DueRow) -> bool:
+        return row.origin is Origin.SCHEDULE and self._timetable(row) is None
+
+    async def _load_timetables(self, rows: Iterable[DueRow]) -> None:
+        wanted = {row.job_id for row in rows if self._needs_timetable(row)}
+        if wanted:
+            if len(self._timetables) > self._settings.definitions:
+                self._timetables.clear()
+            self._timetables |= await self._jobs.timetables(sorted(wanted, key=lambda id_: id_.bytes))
+
+    def _timetable(self, row: DueRow) -> JobTiming | None:
+        job = self._timetables.get(row.job_id)
+        return job if job is not None and job.version == row.version else None
+
+    async def _busy(self, rows: Sequence[DueRow]) -> set[JobId]:
+        asked = set()
+        for row in rows:
+            job = self._timetable(row) if row.origin is Origin.SCHEDULE else None
+            if job is not None and job.overlap is not Overlap.ALLOW and row.kind in (DueKind.OCCURRENCE, DueKind.LATER):
+                asked.add(job.id)
+        return await self._executions.busy_jobs(list(asked)) if asked else set()
+
+    def _plan(self, row: DueRow, now: datetime, *, is_busy: bool) -> Promotion | None:
+        job = self._timetable(row)
+        if job is None and row.origin is Origin.SCHEDULE and row.kind is DueKind.OCCURRENCE:
+            # The job was changed since the row was read: its new occurrence comes with the next reading.
+            self.reload()
+            return None
+        planned = plan_promotion(row, job, now, is_busy=is_busy)
+        if isinstance(planned, CheckAgain):
+            self._put_back(row, planned.at)
+            return None
+        return planned
+
+    async def _move(self, promotions: Sequence[Promotion]) -> None:
+        ownership = ShardOwnership(self._keeper.incarnation, dict(self._keeper.epochs))
+        done = await self._executions.promote(promotions, ownership, self._settings.hoist_window, tzdata_version())
+        moved = [promotion for promotion in promotions if promotion.row.id in done]
+        for promotion in moved:
+            self._follow(promotion)
+            self._tell_skips(promotion)
+        runs = sum(len(promotion.runs) for promotion in moved)
+        skipped = sum(len(promotion.skips) + len(promotion.ranges) for promotion in moved)
+        self.emit(ExecutionsPromoted(runs, skipped, len(promotions) - len(moved)))
+        self._tell_lateness(moved)
+        if len(moved) < len(promotions):
+            self.reload()
+
+    def _tell_lateness(self, moved: Sequence[Promotion]) -> None:
+        """Against the exact instants: what runs later by its jitter is recorded later, too."""
+        now = self.env.clock.now()
+        instants = [promotion.row.scheduled_for for promotion in moved if promotion.row.watermark is not None]
+        if instants:
+            late = tuple((now - instant).total_seconds() for instant in instants if instant < now)
+            self.emit(OccurrencesRecorded(len(instants), late))
+
+    def _follow(self, promotion: Promotion) -> None:
+        """What comes after is known without reading it: the next occurrence, and what catches up."""
+        for run in promotion.runs:
+            if run.target is PromotionTarget.DUE:
+                later = replace(
+                    promotion.row,
+                    id=run.id,
+                    kind=DueKind.LATER,
+                    run_at=run.run_at,
+                    scheduled_for=run.scheduled_for,
+                    watermark=None,
+                    executions_left=None,
+                    tzdata=tzdata_version(),
+                )
+                self._remember(later)
+        following = promotion.following
+        if following is None:
+            return
+        self._remember(
+            replace(
+                promotion.row,
+                id=following.id,
+                kind=DueKind.OCCURRENCE,
+                run_at=following.run_at,
+                scheduled_for=following.scheduled_for,
+                watermark=following.watermark,
+                executions_left=following.executions_left,
+                tzdata=following.tzdata,
+            )
+        )
+
+    def _tell_skips(self, promotion: Promotion) -> None:
+        for skip in promotion.skips:
+            self.emit(OccurrencesSkipped(promotion.row.job_id, 1, skip.reason.value))
+        for skipped in promotion.ranges:
+            self.emit(OccurrencesSkipped(promotion.row.job_id, skipped.count, skipped.reason.value))
+
+    def _rest_until_next(self) -> timedelta:
+        first = self._due_heap.first
+        if first is None:
+            return _POLL
+        ahead = first[0] - self._settings.hoist_window - self.env.clock.now()
+        return min(max(ahead, _BATCHING), _POLL)
+
+
+class _StillPaused(Exception):
+    """The pause has been made longer since its end was read."""
+
+
+def _resume_if_over(snapshot: JobSnapshot) -> JobChange:
+    until = snapshot.job.paused_until
+    if until is None or until > snapshot.now:
+        raise _StillPaused
+    return job_changes.resume_job(snapshot)
+
+
+# What a scheduler holds of the next seconds: rows of `due`, in the order in which they fall due.
+
+# Where a row stands in that order.
+HeapKey: TypeAlias = tuple[datetime, ExecutionId]
+
+
+class DueHeap:
+    """Rows by their id, and a heap of when to look at each.
+
+    A place whose row is gone is passed over. One whose row was replaced brings the new one, perhaps before its time: then it is not moved.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[HeapKey] = []
+        self._rows: dict[ExecutionId, DueRow] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def first(self) -> HeapKey | None:
+        """The place that comes next."""
+        return self._heap[0] if self._heap else None
+
+    def holds(self, mark: DueKey) -> bool:
+        """Whether the row that stands there is held as it is."""
+        row = self._rows.get(mark.id)
+        return row is not None and row.run_at == mark.run_at and row.version == mark.version
+
+    def add(self, row: DueRow) -> bool:
+        """Hold a row until its time; False if it is held already, just as it is."""
+        if self._rows.get(row.id) == row:
+            return False
+        self.put(row, row.run_at)
+        return True
+
+    def put(self, row: DueRow, at: datetime) -> None:
+        """Hold a row, and look at it at another instant than its own."""
+        self._rows[row.id] = row
+        heapq.heappush(self._heap, (at, row.id))
+
+    def take(self, edge: datetime, most: int) -> list[DueRow]:
+        """The rows up to an instant, at most so many, first come first; they are held no longer."""
+        rows: list[DueRow] = []
+        while self._heap and self._heap[0][0] <= edge and len(rows) < most:
+            _, id_ = heapq.heappop(self._heap)
+            row = self._rows.pop(id_, None)
+            if row is not None:
+                rows.append(row)
+        return rows
+
+    def keep_only(self, shards: Container[int]) -> None:
+        """Forget what belongs to others."""
+        self._rows = {id_: row for id_, row in self._rows.items() if row.shard in shards}
+        self._heap = [(at, id_) for at, id_ in self._heap if id_ in self._rows]
+        heapq.heapify(self._heap)

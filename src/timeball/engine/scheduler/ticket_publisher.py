@@ -1,0 +1,157 @@
+"""Publishes tickets for ready executions to the broker, if one is used."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from hashlib import blake2b
+
+from timeball.brokers.base import Broker, BrokerHealth, Inbox, Ticket
+from timeball.domain.values.ids import ExecutionId
+from timeball.domain.wakeup import Lane, Wakeup
+from timeball.engine.scheduler.shards import ShardBalancer
+from timeball.engine.service import LONGEST_REST, Service
+from timeball.env import Env
+from timeball.errors import BrokerUnavailable
+from timeball.store.store import Store
+from timeball.store.types import ReadyExecution
+from timeball.telemetry.events import Emit, TicketsPublished
+
+MAX_TICKETS = 10_000
+_FIRST_DELAY = 2.0
+_LONGEST_DELAY = 300.0
+_SWEEP = 1.0
+# A queue that is emptied faster than the sweep refills it is swept more often.
+_QUICKEST_SWEEP = 0.1
+
+
+def shard_of_queue(queue: str, shards: int) -> int:
+    """The shard whose owner publishes this queue's tickets."""
+    return int.from_bytes(blake2b(queue.encode(), digest_size=8).digest(), "big") % shards
+
+
+@dataclass(slots=True)
+class _OpenTicket:
+    """A ticket that is out: for which claim of its execution, when to send another, and how long to wait after that."""
+
+    queue: str
+    fence: int
+    again_at: float
+    delay: float
+
+
+class TicketPublisher(Service):
+    """Publishes tickets for the queues whose shard this scheduler owns."""
+
+    def __init__(self, env: Env, emit: Emit, store: Store, broker: Broker, keeper: ShardBalancer) -> None:
+        super().__init__(env, emit)
+        self._store = store
+        self._broker = broker
+        self._keeper = keeper
+        self._inboxes: list[Inbox] = []
+        self._handlers: list[str] = []
+        self._hinted: dict[Lane, datetime] = {}
+        self._out: dict[ExecutionId, _OpenTicket] = {}
+        self._next_sweep = 0.0
+        self._interval = _SWEEP
+        self.watch = BrokerHealth(emit, broker.kind)
+
+    def on_wakeup(self, wakeup: Wakeup) -> None:
+        """Something is ready in these lanes, from these instants on."""
+        for lane, run_at in wakeup.lanes.items():
+            if self._owns(lane[0]):
+                known = self._hinted.get(lane)
+                self._hinted[lane] = run_at if known is None else min(known, run_at)
+        if wakeup.look_everywhere or wakeup.nodes_changed:
+            self._next_sweep = 0.0
+        if self._hinted or not self._next_sweep:
+            self.wake()
+
+    def _owns(self, queue: str) -> bool:
+        return shard_of_queue(queue, self._store.shards) in self._keeper.epochs
+
+    async def tick(self) -> timedelta:
+        now = self.env.clock.monotonic()
+        try:
+            if now >= self._next_sweep:
+                self._next_sweep = now + self._interval
+                await self._sweep()
+            elif not self.watch.is_down:
+                await self._follow_hints()
+        except BrokerUnavailable as error:
+            self._out.clear()
+            self.watch.lost(error)
+        if self.watch.is_down:
+            self._hinted.clear()
+        rest = max(self._next_sweep - self.env.clock.monotonic(), 0)
+        return min(timedelta(seconds=rest), LONGEST_REST)
+
+    async def _sweep(self) -> None:
+        """Learn who can use tickets, and bring what is out in line with what is ready."""
+        self._hinted.clear()
+        await self._learn_inboxes()
+        lanes = await self._store.executions.lanes() if self._inboxes else {}
+        owned = {
+            lane: mark.run_at for lane, (mark, is_limited) in lanes.items() if not is_limited and self._owns(lane[0])
+        }
+        rows = await self._read(owned)
+        self._forget_claimed(rows)
+        if self.watch.is_down:
+            await self._broker.check()
+        if not await self._publish(rows):
+            await self._broker.check()
+        self.watch.found()
+
+    async def _follow_hints(self) -> None:
+        hinted, self._hinted = self._hinted, {}
+        out = Counter(published.queue for published in self._out.values())
+        lanes = {lane: at for lane, at in hinted.items() if out[lane[0]] < MAX_TICKETS}
+        await self._publish(await self._read(lanes))
+
+    async def _learn_inboxes(self) -> None:
+        known = await self._store.nodes.inboxes(self._broker.kind)
+        self._inboxes = [Inbox.of(queues, handlers) for queues, handlers in known]
+        self._handlers = sorted({handler for inbox in self._inboxes for handler in inbox.handlers})
+
+    async def _read(self, lanes: dict[Lane, datetime]) -> list[ReadyExecution]:
+        if not lanes or not self._inboxes:
+            return []
+        return await self._store.tickets.read(lanes, self._handlers, MAX_TICKETS)
+
+    def _forget_claimed(self, rows: Sequence[ReadyExecution]) -> None:
+        """What is no longer ready needs no ticket any more; if much of it went, look again sooner."""
+        before = len(self._out)
+        ready = {row.id for row in rows}
+        self._out = {id_: published for id_, published in self._out.items() if id_ in ready}
+        is_quick = len(rows) >= MAX_TICKETS and 2 * len(self._out) < before
+        self._interval = max(self._interval / 2, _QUICKEST_SWEEP) if is_quick else _SWEEP
+
+    async def _publish(self, rows: Sequence[ReadyExecution]) -> bool:
+        """Publish what has no ticket out, or one that is overdue; False if there was nothing."""
+        now = self.env.clock.monotonic()
+        going = [row for row in rows if self._needs_ticket(row, now)]
+        for inbox in self._inboxes:
+            tickets = [Ticket(row.id, row.queue, row.rank) for row in going if inbox.takes(row.queue, row.handler)]
+            if tickets:
+                await self._broker.publish(inbox.name, tickets)
+        if going:
+            self.emit(TicketsPublished(len(going), self._note(going, now)))
+        return bool(going)
+
+    def _needs_ticket(self, row: ReadyExecution, now: float) -> bool:
+        published = self._out.get(row.id)
+        # Another fence: it was claimed meanwhile, and given back.
+        return published is None or published.fence != row.fence or published.again_at <= now
+
+    def _note(self, rows: Iterable[ReadyExecution], now: float) -> int:
+        """Remember which tickets are out; returns how many were there before."""
+        again = 0
+        for row in rows:
+            known = self._out.get(row.id)
+            is_again = known is not None and known.fence == row.fence
+            delay = min(2 * known.delay, _LONGEST_DELAY) if known is not None and is_again else _FIRST_DELAY
+            self._out[row.id] = _OpenTicket(row.queue, row.fence, now + delay, delay)
+            again += is_again
+        return again

@@ -1,0 +1,261 @@
+"""The attempts that run: the tasks they run in, and their timeouts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import copy_context
+from datetime import datetime
+
+from timeball.clock import Clock
+from timeball.current import AttemptContext, StopReason
+from timeball.domain.execution import ClaimedExecution, ErrorInfo, Failed, Outcome
+from timeball.domain.handler import Handler, RunStyle
+from timeball.domain.values.ids import ExecutionId
+from timeball.domain.values.text import clean_text
+from timeball.engine.runners.base import Runner
+from timeball.env import Env
+
+# What runs: attempts, and the tasks they run in.
+#
+# A handler that never waits needs no task of its own, and a task costs more than many a handler does. So one task, the *relay*, runs
+# attempts one after the other. When the event loop turns while an attempt is in the middle of the relay, that attempt waits for
+# something: the task is its own from then on, and further attempts of its handler get one each, until one comes through without waiting.
+# A task is handed on only as it was received: an attempt that left context variables behind, or asked for its cancellation, was its last.
+
+# How long attempts may follow each other before the event loop gets a turn.
+_INLINE_SECONDS = 0.001
+
+ReadyAttempt = tuple[Handler, AttemptContext]
+
+
+class AttemptPool:
+    """Runs attempts, each to its outcome."""
+
+    def __init__(self, env: Env, runners: Mapping[RunStyle, Runner]) -> None:
+        self._env = env
+        self._runners = runners
+        self._loop = asyncio.get_running_loop()
+        # What every attempt begins with: tasks are made in the middle of others, whose variables are none of its business.
+        self._context = copy_context()
+        self._wheel = DeadlineWheel(env.clock)
+        self._running: dict[ExecutionId, AttemptContext] = {}
+        # Handlers whose last attempt waited for something.
+        self._slow: set[str] = set()
+        self._begun_last: AttemptContext | None = None
+        self._inline_task: asyncio.Task[None] | None = None
+        self._inline_attempt: AttemptContext | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._is_closed = False
+        # What is to be run next; None if nothing can be begun now.
+        self.next_ready: Callable[[], ReadyAttempt | None] = lambda: None
+        # Called with every attempt that has ended; and when places have become free.
+        self.on_ended: Callable[[Handler, AttemptContext, Outcome, datetime], None] = lambda *_: None
+        self.on_room: Callable[[], None] = lambda: None
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def find(self, execution_id: ExecutionId) -> AttemptContext | None:
+        """The attempt at an execution, if it is running."""
+        return self._running.get(execution_id)
+
+    def unfinished(self) -> Sequence[ClaimedExecution]:
+        """What is still running."""
+        return [context.claimed for context in self._running.values()]
+
+    def begin(self) -> None:
+        """Begin what can be begun; the relay, while it is under way, does so by itself."""
+        while self._inline_task is None and (ready := self.next_ready()) is not None:
+            self._begin(ready)
+
+    def _begin(self, ready: ReadyAttempt) -> None:
+        handler, context = ready
+        if handler.style is RunStyle.COROUTINE and handler.name not in self._slow:
+            self._inline_task = task = self._loop.create_task(self._run_inline(ready), context=self._context.copy())
+            self._loop.call_soon(self._turned)
+        else:
+            task = self._loop.create_task(self._run_alone(ready), context=self._context.copy())
+            self._time(context)
+        self._take(context, task)
+        self._idle.clear()
+
+    def _take(self, context: AttemptContext, task: asyncio.Task[None]) -> None:
+        context.task = task
+        self._running[context.claimed.id] = context
+
+    def _time(self, context: AttemptContext) -> None:
+        if context.claimed.timeout_ms is not None:
+            self._wheel.add(context, context.claimed.timeout_ms / 1000)
+
+    # alone
+
+    async def _run_alone(self, ready: ReadyAttempt) -> None:
+        handler, context = ready
+        self._begun_last = context
+        await self._attempt(handler, context)
+        if self._begun_last is context:
+            # Nothing else was begun meanwhile: it did not wait, or nobody minded.
+            self._slow.discard(handler.name)
+        self._after_end()
+
+    def _after_end(self) -> None:
+        if not self._running and self._inline_task is None:
+            self._idle.set()
+        if not self._is_closed:
+            self.begin()
+            self.on_room()
+
+    # the relay
+
+    async def _run_inline(self, first: ReadyAttempt) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            await self._run_inline_attempts(first, task)
+        finally:
+            if self._inline_task is task:
+                self._inline_task = self._inline_attempt = None
+        self._after_end()
+
+    async def _run_inline_attempts(self, first: ReadyAttempt, task: asyncio.Task[None]) -> None:
+        ready: ReadyAttempt | None = first
+        ends_at = self._env.clock.monotonic() + _INLINE_SECONDS
+        while ready is not None:
+            handler, context = ready
+            self._inline_attempt = context
+            await self._attempt(handler, context)
+            # Whoever has waited has kept the task; the relay went on without it.
+            if self._inline_attempt is not context or task.cancelling() or copy_context() != self._context:
+                return
+            self._inline_attempt = None
+            if self._env.clock.monotonic() >= ends_at:
+                await self._yield_to_loop()
+                ends_at = self._env.clock.monotonic() + _INLINE_SECONDS
+            ready = self._next_inline(task)
+
+    async def _yield_to_loop(self) -> None:
+        self.on_room()
+        await asyncio.sleep(0)
+        self._loop.call_soon(self._turned)
+
+    def _next_inline(self, task: asyncio.Task[None]) -> ReadyAttempt | None:
+        """The next one that is likely not to wait; others are begun apart."""
+        while (ready := self.next_ready()) is not None:
+            handler, context = ready
+            if handler.style is RunStyle.COROUTINE and handler.name not in self._slow:
+                self._take(context, task)
+                return ready
+            self._begin(ready)
+        return None
+
+    def _turned(self) -> None:
+        """The loop turns. If an attempt is in the middle of the relay, it waits: it keeps the task, and others may begin."""
+        context = self._inline_attempt
+        if context is None:
+            return
+        self._inline_attempt = self._inline_task = None
+        self._slow.add(context.claimed.handler)
+        self._time(context)
+        self.begin()
+
+    # one attempt
+
+    async def _attempt(self, handler: Handler, context: AttemptContext) -> None:
+        claimed = context.claimed
+        # The database said that the instant had come; our reading of its clock may lag behind by its uncertainty.
+        now = self._env.clock.now()
+        started_at = now if now > claimed.run_at else claimed.run_at
+        try:
+            outcome = await self._runners[handler.style].run(handler, context)
+        except asyncio.CancelledError:
+            message = "the handler cancelled the task it ran in"
+            outcome = Failed(ErrorInfo(type="CancelledError", message=message, fingerprint="cancelled-itself"))
+        except Exception as error:
+            # Not the handler's error but its runner's. It must not end the task: the slot would be lost, and the outcome with it.
+            message = f"the attempt could not be run: {clean_text(error)}"
+            outcome = Failed(ErrorInfo(type=type(error).__name__, message=message, fingerprint="runner-failed"))
+        if self._is_closed:
+            return
+        self._wheel.remove(context)
+        self._running.pop(claimed.id, None)
+        self.on_ended(handler, context, outcome, started_at)
+
+    # ending
+
+    async def wait_idle(self, seconds: float) -> bool:
+        """Wait until nothing runs; False if something still does after that time."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def halt_all(self, why: StopReason, reason: str) -> None:
+        """Ask everything that runs to stop."""
+        for context in list(self._running.values()):
+            context.halt(why, reason)
+
+    def abandon(self, reason: str) -> None:
+        """Cut everything off; no outcome is told any more."""
+        self._is_closed = True
+        for context in list(self._running.values()):
+            context.halt(StopReason.SHUTDOWN, reason)
+            if context.task is not None:
+                context.task.cancel()
+        if self._inline_task is not None:
+            self._inline_task.cancel()
+        self._running.clear()
+        self._idle.set()
+
+
+# One wheel for all timeouts: a timer per attempt would cost more than many an attempt does.
+
+_NOTCH_SECONDS = 0.05
+
+
+class DeadlineWheel:
+    """Halts attempts that run past their timeout, to within a notch."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._notches: dict[int, set[AttemptContext]] = {}
+        self._places: dict[AttemptContext, int] = {}
+        self._turned_to = self._notch(clock.monotonic())
+        self._timer: asyncio.TimerHandle | None = None
+
+    @staticmethod
+    def _notch(monotonic: float) -> int:
+        return int(monotonic / _NOTCH_SECONDS)
+
+    def add(self, context: AttemptContext, seconds: float) -> None:
+        """Halt this attempt once *seconds* have passed."""
+        # The notch after, so that no attempt is halted early.
+        notch = self._notch(self._clock.monotonic() + seconds) + 1
+        self._notches.setdefault(notch, set()).add(context)
+        self._places[context] = notch
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_NOTCH_SECONDS, self._turn)
+
+    def remove(self, context: AttemptContext) -> None:
+        """Forget an attempt that has ended."""
+        notch = self._places.pop(context, None)
+        if notch is None:
+            return
+        neighbours = self._notches[notch]
+        neighbours.discard(context)
+        if not neighbours:
+            del self._notches[notch]
+
+    def _turn(self) -> None:
+        self._timer = None
+        now = self._notch(self._clock.monotonic())
+        for notch in [notch for notch in self._notches if notch <= now]:
+            for context in self._notches.pop(notch):
+                self._places.pop(context, None)
+                seconds = (context.claimed.timeout_ms or 0) / 1000
+                context.halt(StopReason.TIMEOUT, f"ran longer than its timeout of {seconds:g} s")
+        if self._places:
+            self._timer = asyncio.get_running_loop().call_later(_NOTCH_SECONDS, self._turn)

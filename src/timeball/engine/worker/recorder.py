@@ -1,0 +1,392 @@
+"""Writes what attempts leave behind, in batches: outcomes (Recorder), log lines and progress (LogWriter)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import assert_never
+
+from timeball.current import AttemptContext, AttemptSink
+from timeball.domain import execution
+from timeball.domain.execution import (
+    ClaimedExecution,
+    ClaimKey,
+    FinishedAttempt,
+    LogBuffer,
+    Released,
+    Snoozed,
+    Succeeded,
+)
+from timeball.domain.lifecycle import (
+    AttemptFacts,
+    Decision,
+    Finish,
+    Postpone,
+    Requeue,
+    Transition,
+    decide,
+    replacement_outcome,
+)
+from timeball.domain.values.ids import ExecutionId
+from timeball.domain.values.redaction import redact
+from timeball.domain.values.text import clean_text
+from timeball.engine.service import AT_ONCE, LONGEST_REST, Service
+from timeball.engine.worker.admission import is_payload_mismatch
+from timeball.env import Env
+from timeball.errors import UnstorableValue
+from timeball.store.executions import ExecutionStore
+from timeball.store.history import HistoryStore
+from timeball.store.types import LogRecord
+from timeball.telemetry.events import AttemptFailed, Emit, ExecutionsSucceeded, OutcomeRefused, OutcomeUnwritable
+
+# Outcomes become rows, in batches.
+#
+# While one batch is being written the next one gathers, so the batches grow with the load by themselves. An outcome
+# leaves memory only when the database has taken or refused it. When the reply to a commit is lost, the same batch is
+# written again: every write is keyed by its claim, so the second one finds nothing to do, and what it then calls stale
+# is looked up before it is believed.
+#
+# A batch that is refused for what is in it is taken apart, so that one outcome which cannot be written costs its neighbours nothing.
+# In its place one is written that says why. Should that be refused, too, the fault is in the row: the outcome is kept aside and tried
+# again now and then, and no other worker gets the execution while this one lives.
+
+_BATCH = 1_000
+
+
+# Under load a batch is worth waiting a moment for: a statement for a thousand outcomes costs little more than one for a hundred.
+_WORTHWHILE = 500
+_BUSY = 100
+_GATHER_SECONDS = 0.004
+
+
+# Encoding a batch takes the loop milliseconds, in which nothing can start: a crowd that is just being dropped goes first, for so long.
+_GIVES_WAY_SECONDS = 0.01
+_SHORT_REST = timedelta(milliseconds=1)
+_REPORT_SECONDS = 1.0
+_ASIDE_SECONDS = 30.0
+_ZERO = timedelta(0)
+
+
+class Recorder(Service):
+    """Writes the outcomes it is handed, and tells of those that were refused."""
+
+    def __init__(
+        self, env: Env, emit: Emit, executions: ExecutionStore, on_recorded: Callable[[int], None] = lambda _: None
+    ) -> None:
+        super().__init__(env, emit)
+        self._executions = executions
+        self._on_recorded = on_recorded
+        self._waiting: list[FinishedAttempt] = []
+        self._in_doubt: list[FinishedAttempt] = []
+        # What could not be written, nor anything in its place.
+        self._aside: list[FinishedAttempt] = []
+        self._next_try_aside = 0.0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._last_size = 0
+        self._succeeded = 0
+        self._worst = _ZERO
+        self._next_report = 0.0
+        # Whether a crowd is being dropped just now; and since when it has been given way to.
+        self.is_starting: Callable[[], bool] = lambda: False
+        self._gives_way_since: float | None = None
+        # What becomes of payloads that did not fit; without anyone to ask, they have failed.
+        self.judge: Callable[[Sequence[FinishedAttempt]], Awaitable[list[FinishedAttempt]]] | None = None
+
+    def hand_over(self, finding: FinishedAttempt) -> None:
+        """Take an outcome; it will be written soon."""
+        if not self._waiting:
+            # With something in the list, the recorder is awake, or will look again before it rests.
+            self._idle.clear()
+            self.wake()
+        self._waiting.append(finding)
+
+    def unrecorded(self) -> set[ClaimKey]:
+        """Whose outcomes are not known to be written yet."""
+        unwritten = (*self._in_doubt, *self._waiting, *self._aside)
+        return {(finding.claimed.id, finding.claimed.claim_id) for finding in unwritten}
+
+    def forget_all(self) -> None:
+        """Drop what has not been written: this life is over, and none of it would be accepted."""
+        self._waiting.clear()
+        self._in_doubt.clear()
+        self._aside.clear()
+        self._idle.set()
+
+    async def flush(self) -> None:
+        """Wait until everything handed over has been written."""
+        await self._idle.wait()
+
+    async def tick(self) -> timedelta:
+        batch, was_tried = (self._in_doubt, True) if self._in_doubt else (self._waiting[:_BATCH], False)
+        if not batch:
+            self._idle.set()
+            if self.is_time(self._next_report):
+                self._report_successes()
+            if self._aside and self.is_time(self._next_try_aside):
+                await self._try_aside_again()
+            return LONGEST_REST
+        if not was_tried:
+            if self._gives_way():
+                return _SHORT_REST
+            if self._last_size >= _BUSY and len(self._waiting) < _WORTHWHILE:
+                await self.env.clock.sleep(_GATHER_SECONDS)
+                batch = self._waiting[:_BATCH]
+            del self._waiting[:_BATCH]
+            self._last_size = len(batch)
+            self._in_doubt = batch
+        await self.write(batch, was_tried=was_tried)
+        self._in_doubt = []
+        self._on_recorded(len(batch))
+        return AT_ONCE
+
+    def _gives_way(self) -> bool:
+        if not self.is_starting():
+            self._gives_way_since = None
+            return False
+        now = self.env.clock.monotonic()
+        if self._gives_way_since is None:
+            self._gives_way_since = now
+        return now - self._gives_way_since < _GIVES_WAY_SECONDS
+
+    async def write(self, batch: Sequence[FinishedAttempt], *, was_tried: bool) -> None:
+        """Write outcomes; those that cannot be written are sorted out."""
+        try:
+            await self._record(batch, was_tried=was_tried)
+        except UnstorableValue as error:
+            if len(batch) == 1:
+                await self._write_instead(batch[0], str(error))
+                return
+            middle = len(batch) // 2
+            # Part of the batch may have been written before the rest was refused.
+            await self.write(batch[:middle], was_tried=True)
+            await self.write(batch[middle:], was_tried=True)
+
+    async def _write_instead(self, finding: FinishedAttempt, why: str) -> None:
+        instead = finding._replace(outcome=replacement_outcome(finding.outcome, why))
+        try:
+            await self._record([instead], was_tried=True)
+        except UnstorableValue as error:
+            self._aside.append(instead)
+            self._next_try_aside = self.env.clock.monotonic() + _ASIDE_SECONDS
+            self.emit(OutcomeUnwritable(finding.claimed.id, finding.claimed.handler, str(error), is_replaced=False))
+        else:
+            self.emit(OutcomeUnwritable(finding.claimed.id, finding.claimed.handler, why, is_replaced=True))
+
+    async def _try_aside_again(self) -> None:
+        self._next_try_aside = self.env.clock.monotonic() + _ASIDE_SECONDS
+        for finding in list(self._aside):
+            try:
+                await self._record([finding], was_tried=True)
+            except UnstorableValue:
+                continue
+            self._aside.remove(finding)
+
+    async def _record(self, batch: Sequence[FinishedAttempt], *, was_tried: bool) -> None:
+        others = [finding for finding in batch if not isinstance(finding.outcome, Succeeded)]
+        succeeded = [finding for finding in batch if isinstance(finding.outcome, Succeeded)] if others else batch
+        refused = await self._executions.finish_succeeded(succeeded) if succeeded else []
+        if others:
+            if self.judge is not None and any(map(is_payload_mismatch, others)):
+                others = await self.judge(others)
+            refused = refused + await self._record_others(others)
+        if refused and was_tried:
+            refused = await self._executions.find_stale(refused)
+        for finding in refused:
+            claimed = finding.claimed
+            self.emit(OutcomeRefused(claimed.id, claimed.handler, claimed.fence))
+        self._count_successes([finding for finding in succeeded if finding not in refused] if refused else succeeded)
+
+    async def _record_others(self, findings: Sequence[FinishedAttempt]) -> list[FinishedAttempt]:
+        """Write what follows; and decide again about those of which somebody has said something between the reading and the writing."""
+        refused: list[FinishedAttempt] = []
+        while findings:
+            standings = await self._executions.standings([finding.claimed for finding in findings])
+            refused += [finding for finding in findings if finding.claimed.id not in standings]
+            moves = [self._move(f, standings[f.claimed.id]) for f in findings if f.claimed.id in standings]
+            findings = await self._executions.record_transitions(moves) if moves else []
+            self._tell([move for move in moves if move.finding not in findings])
+        return refused
+
+    def _move(self, finding: FinishedAttempt, standing: AttemptFacts) -> Decision:
+        chance = self.env.random.random()
+        try:
+            transition = decide(standing, finding.outcome, finding.finished_at, chance)
+        except (TypeError, ArithmeticError) as error:  # an instant that no calendar has
+            raise UnstorableValue(f"what follows the outcome cannot be told: {error}") from error
+        return Decision(finding, standing, transition)
+
+    def _tell(self, moves: Sequence[Decision]) -> None:
+        for finding, _, transition in moves:
+            # What was given back, or held back before it began, is no news of a handler.
+            if not isinstance(finding.outcome, Released) and not _was_held_back(finding):
+                self.emit(_failure(finding, transition))
+
+    def _count_successes(self, findings: Sequence[FinishedAttempt]) -> None:
+        self._succeeded += len(findings)
+        worst = self._worst
+        for claimed, _, started_at, _ in findings:
+            if started_at is not None and started_at - claimed.scheduled_for > worst:
+                worst = started_at - claimed.scheduled_for
+        self._worst = worst
+        if self.env.clock.monotonic() >= self._next_report:
+            self._report_successes()
+
+    def _report_successes(self) -> None:
+        if self._succeeded:
+            self.emit(ExecutionsSucceeded(self._succeeded, self._worst))
+            self._succeeded, self._worst = 0, _ZERO
+            self._next_report = self.env.clock.monotonic() + _REPORT_SECONDS
+
+
+def _was_held_back(finding: FinishedAttempt) -> bool:
+    return isinstance(finding.outcome, Snoozed) and finding.started_at is None
+
+
+def _failure(finding: FinishedAttempt, transition: Transition) -> AttemptFailed:
+    claimed = finding.claimed
+    error = transition.error
+    told = finding.outcome.reason if isinstance(finding.outcome, Snoozed) else None
+    return AttemptFailed(
+        claimed.id,
+        claimed.handler,
+        claimed.attempt,
+        type(finding.outcome).__name__.lower(),
+        _next_state(transition),
+        told if error is None else f"{error.type}: {error.message}",
+    )
+
+
+def _next_state(transition: Transition) -> str:
+    match transition:
+        case Finish(state=state):
+            return state.value
+        case Postpone():
+            return "retrying"
+        case Requeue():
+            return "queued"
+        case _:
+            assert_never(transition)
+
+
+async def record_now(env: Env, emit: Emit, executions: ExecutionStore, findings: Sequence[FinishedAttempt]) -> None:
+    """Write outcomes outside of any loop; StoreError if some of them may not have been written."""
+    await Recorder(env, emit, executions).write(findings, was_tried=False)
+
+
+# What handlers say while they run: log lines and progress, written in batches behind their backs.
+
+_LOG_BATCH = 500
+_MAX_PENDING_LINES = 100_000
+_LOG_GATHER = timedelta(milliseconds=200)
+
+
+class LogWriter(Service):
+    """Writes log lines and progress. Work never waits for it, and never fails because of it."""
+
+    def __init__(self, env: Env, emit: Emit, executions: ExecutionStore, history: HistoryStore) -> None:
+        super().__init__(env, emit)
+        self._executions = executions
+        self._history = history
+        self._loop = asyncio.get_running_loop()
+        self._open: dict[tuple[ExecutionId, int], _BufferedSink] = {}
+        # Bounded: with the database away, old words are worth less than the memory they take.
+        self._lines: deque[LogRecord] = deque(maxlen=_MAX_PENDING_LINES)
+        self._progress: dict[ExecutionId, tuple[ClaimedExecution, float, str | None]] = {}
+        # The last flush comes while the service may be writing: each would take away what the other has written.
+        self._writing = asyncio.Lock()
+
+    def open_sink(self, context: AttemptContext) -> AttemptSink:
+        """A place for the words of one attempt; may be called from any thread."""
+        self._loop.call_soon_threadsafe(self.wake)
+        claimed = context.claimed
+        sink = self._open[claimed.id, claimed.fence] = _BufferedSink(self, claimed)
+        return sink
+
+    def close_sink(self, claimed: ClaimedExecution) -> None:
+        """The attempt has ended: what it said last is known now."""
+        sink = self._open.pop((claimed.id, claimed.fence), None)
+        if sink is not None:
+            self.wake()
+            self._lines.extend(sink.last_lines())
+
+    def add_progress(self, claimed: ClaimedExecution, fraction: float, note: str | None) -> None:
+        """Keep the last report of an attempt; may be called from any thread."""
+        self._progress[claimed.id] = (claimed, fraction, redact(note))
+
+    async def tick(self) -> timedelta:
+        for sink in list(self._open.values()):
+            self._lines.extend(sink.new_lines())
+        async with self._writing:
+            await self._write_lines()
+        progress, self._progress = self._progress, {}
+        for claimed, fraction, note in progress.values():
+            # One report that cannot be kept must not cost those of the others.
+            with suppress(UnstorableValue):
+                await self._executions.report_progress(claimed, fraction, note)
+        if self._lines:
+            return AT_ONCE
+        return _LOG_GATHER if self._open else LONGEST_REST
+
+    async def _write_lines(self) -> None:
+        batch = [self._lines[number] for number in range(min(_LOG_BATCH, len(self._lines)))]
+        if batch:
+            await self._write_sound(batch)
+            for _ in batch:
+                self._lines.popleft()
+
+    async def _write_sound(self, lines: Sequence[LogRecord]) -> None:
+        """Write lines; if the database cannot hold one of them, the others are written, and in its place a line that says so."""
+        try:
+            await self._history.write_log(lines)
+        except UnstorableValue as error:
+            if len(lines) > 1:
+                middle = len(lines) // 2
+                await self._write_sound(lines[:middle])
+                await self._write_sound(lines[middle:])
+                return
+            note = f"a line of the log could not be kept: {clean_text(error)}"
+            with suppress(UnstorableValue):
+                await self._history.write_log([replace(lines[0], level="warning", message=note)])
+
+    async def flush(self) -> None:
+        """Write what is left."""
+        while self._lines:
+            await self.tick()
+
+
+class _BufferedSink:
+    """The words of one attempt, numbered; their head and their tail are kept."""
+
+    def __init__(self, log_writer: LogWriter, claimed: ClaimedExecution) -> None:
+        self._journal = log_writer
+        self._claimed = claimed
+        self._buffer = LogBuffer()
+        self._number = 0
+
+    def emit_log(self, at: datetime, level: str, message: str) -> None:
+        self._buffer.add(at, level, message)
+
+    def report_progress(self, fraction: float, note: str | None) -> None:
+        self._journal.add_progress(self._claimed, fraction, note)
+
+    def new_lines(self) -> list[LogRecord]:
+        """What was said since the last time, and is sure to be kept."""
+        return self._numbered(self._buffer.drain())
+
+    def last_lines(self) -> list[LogRecord]:
+        """All that is left, at the end."""
+        return self._numbered(self._buffer.close())
+
+    def _numbered(self, lines: Iterable[execution.BufferedLogLine]) -> list[LogRecord]:
+        numbered = []
+        for line in lines:
+            self._number += 1
+            numbered.append(
+                LogRecord(self._claimed.id, self._claimed.fence, self._number, line.at, line.level, line.message)
+            )
+        return numbered

@@ -1,0 +1,339 @@
+"""`http.webhook`: send one HTTP request to another service."""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+import hmac
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Mapping
+from datetime import UTC, timedelta
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
+
+import orjson
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, field_validator, model_validator
+
+from timeball.clock import Clock
+from timeball.current import Retry, current
+from timeball.errors import TimeballError
+from timeball.handlers.binding import HandlerRefused, Payload
+from timeball.handlers.builtin.egress import EgressPolicy, EgressRefused, parse_endpoint, read_url
+from timeball.handlers.builtin.secrets import JsonBody, SecretReference, SecretScope, SecretStore
+
+if TYPE_CHECKING:
+    from timeball.handlers.builtin.http_client import HttpClient, HttpResponse, Resolve
+
+MAX_BODY_BYTES = 64 * 1024
+_LONGEST_TIMEOUT_MS = 10 * 60 * 1000
+_LONGEST_WAIT = timedelta(days=1)
+_SHOWN_OF_BODY = 500
+_SHOWN_HEADERS = ("content-type", "content-length", "date", "etag", "location", "retry-after", "x-request-id")
+# Those the client or this handler sets: another value would contradict them, or smuggle a second request.
+_RESERVED_HEADERS = frozenset(
+    {
+        *(
+            "connection",
+            "content-length",
+            "expect",
+            "host",
+            "keep-alive",
+            "te",
+            "trailer",
+            "transfer-encoding",
+            "upgrade",
+        ),
+        *("idempotency-key", "webhook-id", "webhook-timestamp", "webhook-signature"),
+    }
+)
+
+
+def _check_header_value(value: str) -> str:
+    if any((character < " " and character != "\t") or character == "\x7f" for character in value):
+        raise ValueError("a header value contains a line break or another control character")
+    return value
+
+
+HeaderValue = Annotated[str, StringConstraints(max_length=8_000), AfterValidator(_check_header_value)]
+HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}$")]
+
+
+class WebhookPayload(Payload):
+    """One HTTP request."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"url": "https://example.com/hooks/report", "method": "POST", "json": {"day": "2026-11-16"}}]
+        }
+    )
+
+    url: Annotated[str, StringConstraints(min_length=1, max_length=4_000)] = Field(
+        description="Where to; https, unless an administrator allows http.",
+        examples=["https://example.com/hooks/report"],
+    )
+    method: Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"] = "POST"
+    headers: dict[HeaderName, HeaderValue | SecretReference] = Field(
+        default={},
+        max_length=50,
+        description="Headers to send; a value may be a secret reference.",
+        examples=[{"Authorization": {"$secret": "BILLING_TOKEN"}}],
+    )
+    body: str | SecretReference | None = Field(default=None, description="The body as text; or use `json`.")
+    json_: JsonBody = Field(
+        default=None, alias="json", description="The body as JSON; secret references in it are replaced."
+    )
+    timeout: int = Field(
+        default=15_000, ge=1, le=_LONGEST_TIMEOUT_MS, description="How long the request may take, in milliseconds."
+    )
+    signing_secret: SecretReference | tuple[SecretReference, ...] = Field(
+        default=(), description="Sign by Standard Webhooks; during a rotation with the old and the new secret."
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, value: str) -> str:
+        try:
+            parse_endpoint(read_url(value))
+        except EgressRefused as error:
+            raise ValueError(str(error)) from None
+        return value
+
+    @field_validator("headers")
+    @classmethod
+    def _check_headers(cls, headers: dict[str, Any]) -> dict[str, Any]:
+        names = [name.lower() for name in headers]
+        taken = sorted({name for name in names if name in _RESERVED_HEADERS or name.startswith("proxy-")})
+        if taken:
+            raise ValueError(f"{', '.join(taken)} cannot be chosen")
+        if len(set(names)) < len(names):
+            raise ValueError("a header is given twice, in different spellings")
+        return headers
+
+    @model_validator(mode="after")
+    def _check_body(self) -> Self:
+        if self.body is not None and self.json_ is not None:
+            raise ValueError("body and json are both given, expected one of them")
+        return self
+
+
+class WebhookFailed(TimeballError):
+    """The request was not answered, or the server could not serve it just now."""
+
+    code = "webhook_failed"
+
+
+def host_of(payload: str) -> str | None:
+    """The host that a stored payload points to; None if it cannot be read, which the handler will say better."""
+    try:
+        return urlsplit(str(orjson.loads(payload)["url"])).hostname
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+class WebhookRejected(HandlerRefused):
+    """The server does not want this request; it would not want it later either."""
+
+    code = "webhook_rejected"
+
+
+class Webhook:
+    """Send one HTTP request, and keep the answer."""
+
+    def __init__(
+        self,
+        egress: EgressPolicy,
+        secrets: SecretStore,
+        clock: Clock,
+        *,
+        signing_secrets: Iterable[str] = (),
+        resolve: Resolve | None = None,
+    ) -> None:
+        self._egress = egress
+        self._secrets = secrets
+        self._clock = clock
+        self._signing_secrets = tuple(SecretReference.model_validate({"$secret": name}) for name in signing_secrets)
+        self._resolve = resolve
+        self._client: HttpClient | None = None
+
+    async def __call__(self, payload: WebhookPayload) -> dict[str, Any]:
+        disclosure = await self._secrets.disclose(payload)
+        disclosure.for_host(urlsplit(payload.url).hostname)
+        body = _body_of(payload, disclosure)
+        headers = self._headers(payload, body or b"", disclosure)
+        answer = await self._send(payload, headers, body, disclosure)
+        told = _WebhookReply(payload, answer, disclosure)
+        if 200 <= answer.status < 300:
+            return told.result()
+        if answer.status == 429 or answer.status >= 500:
+            raise self._retry(told)
+        raise WebhookRejected(told.refusal())
+
+    async def close(self) -> None:
+        """Close the connections that are kept."""
+        if self._client is not None:
+            await self._client.close()
+            self._client = None
+
+    def _open(self) -> HttpClient:
+        if self._client is None:
+            # Here and not above: a worker that sends no webhooks has no use for what this brings into memory.
+            from timeball.handlers.builtin.http_client import HttpClient
+
+            self._client = HttpClient(self._egress, self._resolve)
+        return self._client
+
+    async def _send(
+        self, payload: WebhookPayload, headers: Mapping[str, str], body: bytes | None, disclosure: SecretScope
+    ) -> HttpResponse:
+        client = self._open()
+        from aiohttp import ClientError
+
+        keep = MAX_BODY_BYTES + disclosure.longest
+        try:
+            return await client.send(payload.method, read_url(payload.url), headers, body, payload.timeout / 1000, keep)
+        except TimeoutError:
+            raise WebhookFailed(f"{_shown(payload)} was not answered within {payload.timeout} ms") from None
+        except (ClientError, OSError) as error:
+            what = disclosure.redact(f"{type(error).__name__}: {error}")
+            raise WebhookFailed(f"{_shown(payload)} failed: {what}") from None
+
+    def _headers(self, payload: WebhookPayload, body: bytes, disclosure: SecretScope) -> dict[str, str]:
+        headers = {"User-Agent": "Timeball", "Accept": "*/*", "Accept-Encoding": "identity"}
+        if payload.json_ is not None:
+            headers["Content-Type"] = "application/json"
+        elif payload.body is not None:
+            headers["Content-Type"] = "text/plain; charset=utf-8"
+        chosen = {name.lower() for name in payload.headers}
+        headers = {name: value for name, value in headers.items() if name.lower() not in chosen}
+        for name, value in payload.headers.items():
+            headers[name] = _checked(name, disclosure.reveal(value))
+        headers["Idempotency-Key"] = current.execution_id
+        return headers | self._signature(payload, body, disclosure)
+
+    def _signature(self, payload: WebhookPayload, body: bytes, disclosure: SecretScope) -> dict[str, str]:
+        chosen = payload.signing_secret
+        references = (chosen,) if isinstance(chosen, SecretReference) else chosen or self._signing_secrets
+        if not references:
+            return {}
+        timestamp = int(self._clock.now().timestamp())
+        keys = [_signing_key(reference, disclosure) for reference in references]
+        return {
+            "webhook-id": current.execution_id,
+            "webhook-timestamp": str(timestamp),
+            "webhook-signature": " ".join(sign(key, current.execution_id, timestamp, body) for key in keys),
+        }
+
+    def _retry(self, told: _WebhookReply) -> BaseException:
+        after = self._retry_after(told.answer.headers.get("retry-after"))
+        failed = WebhookFailed(told.refusal())
+        if after is None:
+            return failed
+        word = Retry(str(failed), after=after)
+        word.__cause__ = failed
+        return word
+
+    def _retry_after(self, text: str | None) -> timedelta | None:
+        """What the server wishes, as a span: it may say seconds or an instant. Nobody is believed beyond a day."""
+        if text is None:
+            return None
+        if re.fullmatch(r"[0-9]{1,9}", text.strip()):
+            return min(timedelta(seconds=int(text)), _LONGEST_WAIT)
+        try:
+            instant = parsedate_to_datetime(text)
+        except (ValueError, TypeError, OverflowError):
+            return None
+        aware = instant if instant.tzinfo is not None else instant.replace(tzinfo=UTC)
+        return min(max(aware - self._clock.now(), timedelta(0)), _LONGEST_WAIT)
+
+
+class _WebhookReply:
+    """An answer in words that may be stored."""
+
+    def __init__(self, payload: WebhookPayload, answer: HttpResponse, disclosure: SecretScope) -> None:
+        self.answer = answer
+        self._payload = payload
+        self._disclosure = disclosure
+        self._text = _redacted(answer, disclosure)
+
+    def result(self) -> dict[str, Any]:
+        body, is_cut = _shortened(self._text)
+        headers = {name: self.answer.headers[name] for name in _SHOWN_HEADERS if name in self.answer.headers}
+        return {
+            "status": self.answer.status,
+            "headers": {name: self._disclosure.redact(value)[:1_000] for name, value in headers.items()},
+            "body": body,
+            "truncated": is_cut or not self.answer.is_whole,
+        }
+
+    def refusal(self) -> str:
+        answer = self.answer
+        said = " ".join(self._text[:_SHOWN_OF_BODY].split())
+        reason = self._disclosure.redact(answer.reason)[:100]
+        words = f"{_shown(self._payload)} was answered {answer.status} {reason}".rstrip()
+        if 300 <= answer.status < 400:
+            where = self._disclosure.redact(answer.headers.get("location", "elsewhere"))[:_SHOWN_OF_BODY]
+            words += f"; redirects are not followed (it leads to {where})"
+        return words + (f": {said}" if said else "")
+
+
+def sign(key: bytes, message_id: str, timestamp: int, body: bytes) -> str:
+    """The signature of a message by Standard Webhooks, `v1,...`."""
+    digest = hmac.new(key, f"{message_id}.{timestamp}.".encode() + body, hashlib.sha256).digest()
+    return f"v1,{b64encode(digest).decode()}"
+
+
+def _signing_key(reference: SecretReference, disclosure: SecretScope) -> bytes:
+    text = disclosure.reveal(reference)
+    try:
+        key = b64decode(text.removeprefix("whsec_"), validate=True)
+    except binascii.Error:
+        key = b""
+    if not text.startswith("whsec_") or not 24 <= len(key) <= 64:
+        raise HandlerRefused(
+            f"secret {reference.name} is no signing secret, expected whsec_ and 24 to 64 bytes as base64"
+        )
+    return key
+
+
+def _body_of(payload: WebhookPayload, disclosure: SecretScope) -> bytes | None:
+    if payload.json_ is not None:
+        return orjson.dumps(disclosure.reveal_within(payload.json_))
+    return None if payload.body is None else disclosure.reveal(payload.body).encode()
+
+
+def _checked(name: str, value: str) -> str:
+    """A secret may hold anything; as a header it must not end the line."""
+    try:
+        return _check_header_value(value)
+    except ValueError as error:
+        raise HandlerRefused(f"header {name}: {error}") from None
+
+
+def _shown(payload: WebhookPayload) -> str:
+    """The request in an error: without the query, in which many services want their tokens."""
+    url = read_url(payload.url)
+    return f"{payload.method} {url.origin()}{url.raw_path}"[:500]
+
+
+def _redacted(answer: HttpResponse, disclosure: SecretScope) -> str:
+    text = disclosure.redact(_decoded(answer))
+    if answer.is_whole or not disclosure.longest:
+        return text
+    # Where reading stopped, the beginning of a secret may stand, too little of it to be recognised.
+    return text[: -disclosure.longest]
+
+
+def _decoded(answer: HttpResponse) -> str:
+    try:
+        return answer.body.decode(answer.charset, "replace")
+    except LookupError:
+        return answer.body.decode("utf-8", "replace")
+
+
+def _shortened(text: str) -> tuple[str, bool]:
+    encoded = text.encode("utf-8", "replace")
+    if len(encoded) <= MAX_BODY_BYTES:
+        return text, False
+    return encoded[:MAX_BODY_BYTES].decode("utf-8", "ignore"), True

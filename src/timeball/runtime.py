@@ -1,0 +1,299 @@
+"""What an open process consists of: the one module that knows which concrete parts go together."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, assert_never
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from timeball.application.commands import Commands
+from timeball.brokers.base import Broker, PostgresBroker, make_broker
+from timeball.config.settings import Settings
+from timeball.domain.handler import Handler, RunStyle
+from timeball.domain.node import Node, NodeKind
+from timeball.domain.values.ids import Incarnation
+from timeball.domain.values.text import clean_text
+from timeball.engine.node import BaseNode
+from timeball.engine.supervisor import NodeFactory, Supervisor
+from timeball.env import Env
+from timeball.handlers.builtin import BuiltinHandlers
+from timeball.handlers.catalogue import HandlerCatalogue, contract_of, installed_handlers
+from timeball.handlers.payloads import accepts_payload
+from timeball.handlers.registry import Registry
+from timeball.store.db.database import DatabaseTimeouts
+from timeball.store.store import Store
+from timeball.telemetry.events import Emit, ignore
+from timeball.version import __version__
+
+if TYPE_CHECKING:
+    from timeball.application.events import EventHub
+    from timeball.application.queries.lookup import Queries
+    from timeball.engine.runners.base import Runner
+    from timeball.store.access import ApiKeyStore, IdempotencyKeyStore, SessionStore
+    from timeball.store.search.listing import ListingStore
+    from timeball.telemetry.metrics import MetricsSource
+
+# Where drivers look for a server's socket when a URL names no host.
+_SOCKET_FOLDERS = "/run/postgresql,/var/run/postgresql,/tmp"
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What an open process has."""
+
+    settings: Settings
+    env: Env
+    store: Store
+    commands: Commands
+    box: BuiltinHandlers
+    broker: Broker
+    catalogue: HandlerCatalogue
+
+
+def make_catalogue(box: BuiltinHandlers) -> HandlerCatalogue:
+    """What can be scheduled, as this process knows it."""
+    return HandlerCatalogue(box, [handler.name for handler in box.handlers])
+
+
+def built_in_handlers(parts: Runtime) -> tuple[Handler, ...]:
+    """What comes in the box, and what installed packages bring along."""
+    return (*parts.box.handlers, *installed_handlers())
+
+
+@asynccontextmanager
+async def open_database(settings: Settings) -> AsyncIterator[str]:
+    """The URL of the database of the settings; the embedded server runs for as long as it is used."""
+    if settings.database_url is not None:
+        yield settings.database_url
+        return
+    from timeball.store.embedded import EmbeddedServer
+
+    server = EmbeddedServer(settings.data_dir)
+    url = await asyncio.to_thread(server.start)
+    try:
+        yield url
+    finally:
+        await asyncio.to_thread(server.leave)
+
+
+@asynccontextmanager
+async def open_runtime(settings: Settings, env: Env | None = None) -> AsyncIterator[Runtime]:
+    """An open store, on the database of the settings or on the embedded one, for as long as it is used."""
+    env = env or Env()
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(open_database(settings))
+        store = Store(
+            url,
+            env,
+            pool_size=settings.database_pool,
+            behind_pgbouncer=settings.behind_pgbouncer,
+            patience=DatabaseTimeouts(
+                fast_seconds=settings.database_answer_seconds, silence_seconds=settings.database_silence_seconds
+            ),
+            hoist_window=settings.scheduler.hoist_window,
+        )
+        await store.open(migrates=settings.migrate, shards=settings.shards)
+        stack.push_async_callback(store.close)
+        box = BuiltinHandlers(settings, env.clock, settings.data_dir, store.history, server_uid(url), store.history)
+        stack.push_async_callback(box.close)
+        broker = await _make_broker(settings, store)
+        stack.push_async_callback(broker.close)
+        catalogue = make_catalogue(box)
+        yield Runtime(settings, env, store, Commands(store, env, catalogue), box, broker, catalogue)
+
+
+def server_uid(url: str) -> int | None:
+    """The account that runs the database's server, if it is reached by a socket of this machine: the socket is that account's."""
+    parts = urlsplit(url)
+    query = dict(parse_qsl(parts.query))
+    named = query.get("host") or unquote(parts.netloc.rpartition("@")[2].partition(":")[0])
+    for host in (named or os.environ.get("PGHOST") or _SOCKET_FOLDERS).split(","):
+        if host.startswith("/"):
+            with suppress(OSError):
+                return os.stat(
+                    f"{host}/.s.PGSQL.{query.get('port') or _port(parts) or os.environ.get('PGPORT') or 5432}"
+                ).st_uid
+    return None
+
+
+def _port(parts: SplitResult) -> int | None:
+    try:
+        return parts.port
+    except ValueError:  # several hosts, each with its own
+        return None
+
+
+async def _make_broker(settings: Settings, store: Store) -> Broker:
+    url = settings.broker_url
+    if url is None:
+        return PostgresBroker()
+    return make_broker(url.get_secret_value(), await store.tickets.namespace(), store.env.clock)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRuntime:
+    """What the fronts for programs and people are made of."""
+
+    settings: Settings
+    env: Env
+    commands: Commands
+    queries: Queries
+    live: EventHub
+    process: MetricsSource
+    emit: Emit
+    keys: ApiKeyStore
+    sessions: SessionStore
+    requests: IdempotencyKeyStore
+    dead_letters: ListingStore
+    catalogue: HandlerCatalogue
+
+
+def make_server_runtime(
+    settings: Settings,
+    store: Store,
+    commands: Commands,
+    process: MetricsSource | None = None,
+    emit: Emit = ignore,
+) -> ServerRuntime:
+    """What a front needs, over an open store; *process* is what the nodes beside it count."""
+    # A worker alone answers no questions, and has no memory for them.
+    from timeball.application.events import EventHub
+    from timeball.application.queries.lookup import Queries
+    from timeball.store.access import ApiKeyStore, IdempotencyKeyStore, SessionStore
+    from timeball.store.search.listing import ListingStore
+    from timeball.telemetry.emitter import Emitter
+    from timeball.telemetry.metrics import CombinedMetrics, ProcessMetrics, ServerMetrics
+
+    listing = ListingStore(store.database)
+    counted = ServerMetrics()
+    return ServerRuntime(
+        settings=settings,
+        env=store.env,
+        commands=commands,
+        queries=Queries(store, listing, settings),
+        live=EventHub(store.env, store),
+        process=CombinedMetrics(process or ProcessMetrics(), counted),
+        emit=Emitter(emit, counted.emit),
+        keys=ApiKeyStore(store.database),
+        sessions=SessionStore(store.database),
+        requests=IdempotencyKeyStore(store.database),
+        dead_letters=listing,
+        # Nothing of this box is opened: it only tells what there is.
+        catalogue=make_catalogue(BuiltinHandlers(settings, store.env.clock, settings.data_dir, store.history)),
+    )
+
+
+def make_supervisor(
+    parts: Runtime,
+    emit: Emit,
+    *,
+    registry: Registry | None = None,
+    app_reference: str | None = None,
+    with_scheduler: bool = False,
+    with_worker: bool = False,
+    trouble: str | None = None,
+) -> Supervisor:
+    """The nodes this process is to run; *trouble* is what became of the process that they ran in before."""
+    if with_worker:
+        from timeball.engine.runners.base import LogCapture
+
+        LogCapture().install()
+    nodes = _NodeFactory(parts, emit, registry or Registry(), app_reference, trouble)
+    return Supervisor(
+        parts.env,
+        emit,
+        workers=[nodes.worker_maker()] if with_worker else [],
+        schedulers=[nodes.scheduler_maker()] if with_scheduler else [],
+    )
+
+
+class _NodeFactory:
+    """Who makes the lives of this process's nodes; the code of a kind is imported with its maker, before anything runs."""
+
+    def __init__(
+        self, parts: Runtime, emit: Emit, registry: Registry, app_reference: str | None, trouble: str | None
+    ) -> None:
+        self._parts = parts
+        self._emit = emit
+        self._handlers = registry.merge(built_in_handlers(parts))
+        self._app_reference = app_reference
+        self._trouble = trouble
+
+    def scheduler_maker(self) -> NodeFactory:
+        from timeball.engine.scheduler.node import SchedulerNode
+
+        parts, settings = self._parts, self._parts.settings
+
+        def make() -> BaseNode:
+            node = self._node(NodeKind.SCHEDULER)
+            return SchedulerNode(
+                parts.env, self._emit, parts.store, node, settings.scheduler, settings.housekeeping, parts.broker
+            )
+
+        return make
+
+    def worker_maker(self) -> NodeFactory:
+        from timeball.engine.worker.node import WorkerNode
+
+        parts, settings = self._parts, self._parts.settings.worker
+        self._handlers.prepare()
+        contracts = [contract_of(handler) for handler in self._handlers]
+        fingerprints = {contract.name: contract.fingerprint for contract in contracts}
+        published: list[bool] = []
+
+        async def publish() -> None:
+            # A process that begins another life has not been deployed again.
+            await parts.store.handlers.publish(contracts, is_start=not published)
+            published.append(True)
+
+        def make() -> BaseNode:
+            node = replace(self._node(NodeKind.WORKER), fingerprints=tuple(fingerprints.values()))
+            life = WorkerNode(
+                parts.env, self._emit, parts.store, node, settings, self._handlers, self._runners(), parts.broker
+            )
+            life.publish = publish
+            life.watch_contracts(fingerprints, accepts_payload)
+            return life
+
+        return make
+
+    def _runners(self) -> Mapping[RunStyle, Runner]:
+        return {style: self._runner(style) for style in {handler.style for handler in self._handlers}}
+
+    def _runner(self, style: RunStyle) -> Runner:
+        match style:
+            case RunStyle.COROUTINE:
+                from timeball.engine.runners.in_process import CoroutineRunner
+
+                return CoroutineRunner()
+            case RunStyle.THREAD:
+                from timeball.engine.runners.in_process import ThreadRunner
+
+                return ThreadRunner(self._parts.settings.worker.slots)
+            case RunStyle.PROCESS:
+                from timeball.engine.runners.process import ProcessRunner
+
+                return ProcessRunner(self._app_reference or "")
+            case _:
+                assert_never(style)
+
+    def _node(self, kind: NodeKind) -> Node:
+        settings = self._parts.settings
+        is_worker = kind is NodeKind.WORKER
+        return Node(
+            incarnation=Incarnation(self._parts.env.new_id()),
+            kind=kind,
+            name=clean_text(f"{platform.node()}/{os.getpid()}"),
+            lease=settings.worker.lease if is_worker else settings.scheduler.lease,
+            slots=settings.worker.slots if is_worker else 0,
+            queues=(settings.worker.queues or None) if is_worker else None,
+            handlers=self._handlers.names() if is_worker else (),
+            version=__version__,
+            broker=self._parts.broker.kind,
+            trouble=self._trouble,
+        )

@@ -1,0 +1,235 @@
+"""Handlers as a program sees them: called directly, a handle is just the function; `.enqueue` has a worker call it.
+
+The types follow the function: wrong arguments are refused by mypy and pyright, and `run.result()` has the type that the
+function returns, for `async def` the awaited one.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+
+from timeball.domain.handler import Handler
+from timeball.domain.job import JobSpec
+from timeball.domain.values.ids import ExecutionId, JobId
+from timeball.domain.values.text import encode_object
+from timeball.domain.values.wording import parse_duration
+from timeball.errors import InvalidInput
+from timeball.sdk.enqueue import EnqueueClient, EnqueueRequest, execution_of
+from timeball.sdk.options import EnqueueOptions, check_options, inherited_fields, job_fields
+from timeball.sdk.runs import ResultConverter, Run
+
+if TYPE_CHECKING:
+    from timeball.store.types import CreatedJob
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+# Not frozen: that would make each three times as dear, and there are hundreds of thousands of them.
+@dataclass(slots=True, unsafe_hash=True)
+class Call(Generic[P, R]):
+    """One call of a handler that has not been made: arguments that fit, for `enqueue_many`."""
+
+    handler: str
+    payload: str
+
+
+@dataclass(frozen=True, slots=True)
+class EnqueueTarget:
+    """What is to be called: a handler, as far as it is known here."""
+
+    name: str
+    inherited: Mapping[str, Any]
+    encode: Callable[[Sequence[Any], Mapping[str, Any]], str]
+    returns: ResultConverter | None
+    is_known_here: bool = True
+
+    @classmethod
+    def of(cls, handler: Handler) -> EnqueueTarget:
+        """A handler of this program."""
+        returns = ResultConverter(handler.function)
+        return cls(handler.name, inherited_fields(handler.options), handler.binder.encode, returns)
+
+    @classmethod
+    def elsewhere(cls, name: str) -> EnqueueTarget:
+        """A handler that only workers know: its options are those that they have published; what it returns is not known here."""
+        return cls(name, {}, _encode_unchecked, None, is_known_here=False)
+
+
+def _encode_unchecked(_args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    return encode_object(dict(kwargs))
+
+
+class Enqueueable(Generic[P, R]):
+    """What can be enqueued: a handler, or a handler with options. Twins for coroutines have an `a` before their names."""
+
+    def __init__(self, enqueue_client: EnqueueClient, target: EnqueueTarget, options: EnqueueOptions) -> None:
+        self._enqueue_client = enqueue_client
+        self._target = target
+        self._options = options
+        self._request: EnqueueRequest | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the handler, by which jobs and workers know it."""
+        return self._target.name
+
+    def options(self, **options: Unpack[EnqueueOptions]) -> Enqueueable[P, R]:
+        """The same with options: `send.options(priority=90, delay="10m", key="r-42").enqueue(42)`."""
+        check_options(options, EnqueueOptions, "options()")
+        return Enqueueable(self._enqueue_client, self._target, self._options | options)
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
+        """Have a worker call the handler with these arguments; when this returns, that is certain (committed)."""
+        return self.enqueue_payload(self._target.encode(args, kwargs))
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
+        """Like `enqueue`, for coroutines. Many at a time share commits."""
+        return await self.aenqueue_payload(self._target.encode(args, kwargs))
+
+    def enqueue_payload(self, payload: str) -> Run[R]:
+        """Enqueue with arguments that are encoded already."""
+        request = self._current_request()
+        return self._run(request, self._enqueue_client.send(request, payload))
+
+    async def aenqueue_payload(self, payload: str) -> Run[R]:
+        """Like `enqueue_payload`, for coroutines."""
+        request = self._current_request()
+        return self._run(request, await self._enqueue_client.asend(request, payload))
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[P, R]:
+        """One call for `enqueue_many`; the arguments are checked and encoded now."""
+        target = self._target
+        return Call(target.name, target.encode(args, kwargs))
+
+    def enqueue_many(self, calls: Iterable[Call[P, R]]) -> list[Run[R]]:
+        """Enqueue many calls in one go, all or none: `send.enqueue_many(send.call(order.id) for order in orders)`."""
+        payloads, request = self._payloads(calls), self._current_request()
+        return self._runs(request, self._enqueue_client.send_many(request, payloads))
+
+    async def aenqueue_many(self, calls: Iterable[Call[P, R]]) -> list[Run[R]]:
+        """Like `enqueue_many`, for coroutines."""
+        payloads, request = self._payloads(calls), self._current_request()
+        return self._runs(request, await self._enqueue_client.asend_many(request, payloads))
+
+    def _payloads(self, calls: Iterable[object]) -> list[str]:
+        payloads: list[str] = []
+        for call in calls:
+            if not isinstance(call, Call):
+                found = type(call).__name__
+                raise InvalidInput(
+                    f"enqueue_many was given a {found}, expected calls: {self.name}.call(...)", field="calls"
+                )
+            if call.handler != self.name:
+                raise InvalidInput(f"enqueue_many of {self.name} was given a call of {call.handler}", field="calls")
+            payloads.append(call.payload)
+        return payloads
+
+    def _current_request(self) -> EnqueueRequest:
+        if self._request is None:
+            self._request = _make_request(self._target, self._options)
+        return self._request
+
+    def _run(self, request: EnqueueRequest, created: CreatedJob) -> Run[R]:
+        return Run(
+            self._enqueue_client.background_loop,
+            execution_of(created),
+            created.job_id,
+            is_new=created.is_new,
+            is_committed=request.connection is None,
+            convert=self._target.returns,
+        )
+
+    def _runs(self, request: EnqueueRequest, ids: Iterable[ExecutionId]) -> list[Run[R]]:
+        background_loop, is_committed, convert = (
+            self._enqueue_client.background_loop,
+            request.connection is None,
+            self._target.returns,
+        )
+        return [Run(background_loop, id_, JobId(id_), is_committed=is_committed, convert=convert) for id_ in ids]
+
+
+class HandlerHandle(Enqueueable[P, R]):
+    """A declared handler."""
+
+    # What `update_wrapper` copies from the function.
+    __name__: str
+    __qualname__: str
+    __wrapped__: Callable[..., Any]
+
+    def __init__(self, enqueue_client: EnqueueClient, handler: Handler) -> None:
+        super().__init__(enqueue_client, EnqueueTarget.of(handler), {})
+        self._handler = handler
+        update_wrapper(cast(Callable[..., Any], self), handler.function)
+
+    @property
+    def handler(self) -> Handler:
+        """What a worker needs to know of it."""
+        return self._handler
+
+    def redeclare(self, handler: Handler) -> None:
+        """Put a fuller declaration in the place of the one so far: `@tb.handler(...)` above `@tb.cron(...)`."""
+        self._handler, self._target, self._request = handler, EnqueueTarget.of(handler), None
+
+    def __reduce__(self) -> str:
+        # Like a function, a handle is pickled by its place in its module.
+        return self.__qualname__
+
+    def __repr__(self) -> str:
+        return f"<handler {self.name}>"
+
+
+class SyncHandlerHandle(HandlerHandle[P, R]):
+    """A handler made of a function."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function, here and now."""
+        value: R = self._handler.function(*args, **kwargs)
+        return value
+
+
+class AsyncHandlerHandle(HandlerHandle[P, R]):
+    """A handler made of a coroutine function."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        """Call the coroutine function, here and now."""
+        coroutine: Coroutine[Any, Any, R] = self._handler.function(*args, **kwargs)
+        return coroutine
+
+
+class HandlerDecorator(Protocol):
+    """What makes a function a handler."""
+
+    # A coroutine function is a function too: the first that fits is meant.
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncHandlerHandle[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> SyncHandlerHandle[P, R]: ...
+
+
+def make_handle(enqueue_client: EnqueueClient, handler: Handler) -> HandlerHandle[..., Any]:
+    """The handle for a handler."""
+    is_coroutine = inspect.iscoroutinefunction(handler.function)
+    return AsyncHandlerHandle(enqueue_client, handler) if is_coroutine else SyncHandlerHandle(enqueue_client, handler)
+
+
+def _make_request(target: EnqueueTarget, options: EnqueueOptions) -> EnqueueRequest:
+    """What an enqueue asks for: the handler's word, unless the options say otherwise."""
+    if "delay" in options and "at" in options:
+        raise InvalidInput("delay and at are both given, expected one of them", field="delay")
+    fields = {**target.inherited, **job_fields(options)}
+    if fields.get("max_running") is not None:
+        # The limit is that of all jobs of the handler; a one-off's own would limit nothing.
+        fields.setdefault("limit_key", target.name)
+    delay = parse_duration(options["delay"], "delay") if "delay" in options else None
+    given_fields = None if target.is_known_here else frozenset(fields)
+    is_unchecked = options.get("unchecked", False)
+    return EnqueueRequest(
+        JobSpec(handler=target.name, **fields), delay, options.get("connection"), given_fields, is_unchecked
+    )

@@ -1,0 +1,189 @@
+"""What can be said beside the arguments: with a handler, with a schedule, with one enqueue.
+
+These are the words of the Python face (`retries=5, timeout="30s"`); here they become the fields of a job.
+Each says only what it wants to say: an enqueue overrules its handler, a schedule too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Literal, TypedDict
+
+from timeball.domain.handler import HandlerOptions
+from timeball.domain.policies import Delivery, Misfire, OnGap, OnRepeat, Overlap
+from timeball.domain.values.wording import Duration, parse_duration
+from timeball.errors import InvalidInput
+
+InstantInput = datetime | str
+
+
+class SharedOptions(TypedDict, total=False):
+    """How the executions of a job are treated. Spans are texts like `30s`, seconds, or timedeltas."""
+
+    queue: str
+    priority: int
+    """0 to 100, higher first; 50 if nothing is said."""
+    retries: int
+    """How many more tries follow a failed first one."""
+    max_lost: int
+    """How many workers may die over an execution before it is given up."""
+    timeout: Duration | None
+    """How long one try may take; None lets it take as long as it likes."""
+    backoff: Duration
+    """The pause before the first retry; it doubles with each further one."""
+    max_backoff: Duration
+    delivery: Delivery | Literal["at_least_once", "at_most_once"]
+    max_running: int | None
+    """How many may run together, across all workers."""
+    tags: Sequence[str]
+
+
+class HandlerDeclaration(SharedOptions, total=False):
+    """What `@tb.handler(...)` takes; it holds for all jobs of the handler that do not say otherwise."""
+
+    name: str | None
+    """`module:function` if nothing is said."""
+    isolate: bool
+    """Run it in a child process, which can be ended whatever it does."""
+    no_retry: type[BaseException] | tuple[type[BaseException], ...]
+    """Errors after which trying again is no use."""
+
+
+class EnqueueOptions(SharedOptions, total=False):
+    """What `.options(...)` takes; it holds for one enqueue."""
+
+    delay: Duration
+    """Run it after this span; not together with `at`."""
+    at: InstantInput
+    """Run it at this instant; one without an offset is read on the clock of `timezone`."""
+    timezone: str
+    key: str
+    """While an execution with this key is unfinished, enqueuing gives that one instead of a second."""
+    limit_key: str
+    """Those that share it share `max_running`; the handler's name if nothing is said."""
+    connection: Any
+    """Enqueue inside the transaction of this connection or session: asyncpg, psycopg, Django or SQLAlchemy."""
+    unchecked: bool
+    """Take a payload that the published contract refuses, of a handler that is not known here; one that is known checks its own."""
+
+
+class ScheduleOptions(SharedOptions, total=False):
+    """What `@tb.cron(...)` and `@tb.every(...)` take beside their rhythm."""
+
+    name: str | None
+    """The name of the job; the handler's if nothing is said."""
+    description: str
+    arguments: Mapping[str, Any]
+    """What the handler is called with, by the names of its parameters."""
+    timezone: str
+    on_gap: OnGap | Literal["next_valid", "skip"]
+    on_repeat: OnRepeat | Literal["first", "second", "both"]
+    misfire: Misfire | Literal["latest", "skip", "all"]
+    misfire_grace: Duration
+    misfire_cap: int
+    misfire_max_age: Duration
+    overlap: Overlap | Literal["skip", "allow", "queue", "cancel_running"]
+    jitter: Duration
+    starts_at: InstantInput
+    ends_at: InstantInput
+    max_executions: int
+    limit_key: str
+
+
+# The words that are called otherwise as fields of a job, and those that are spans there.
+_FIELD = {"retries": "max_retries", "key": "unique_key", "at": "scheduled_at"}
+_MILLISECONDS = {"timeout": "timeout_ms", "backoff": "initial_backoff_ms", "max_backoff": "max_backoff_ms"}
+_SECONDS = {
+    "jitter": "jitter_seconds",
+    "misfire_grace": "misfire_grace_seconds",
+    "misfire_max_age": "misfire_max_age_seconds",
+}
+# The words that are no fields of a job at all.
+_NOT_FIELDS = frozenset({"isolate", "no_retry", "delay", "connection", "unchecked", "arguments"})
+_OF_HANDLER = frozenset({"name", *_NOT_FIELDS})
+
+
+def check_options(options: Mapping[str, Any], known: type[Any], where: str) -> None:
+    """Refuse a word that *known* does not know, for those who write without a type checker."""
+    words = known.__optional_keys__
+    for word in options:
+        if word not in words:
+            from timeball.domain.values.field_errors import (  # for who has mistyped something
+                did_you_mean,
+                nearest_names,
+            )
+
+            raise InvalidInput(
+                f"{where} has no option {word!r}; known are {', '.join(sorted(words))}",
+                field=word,
+                hint=did_you_mean(nearest_names(word, sorted(words))) or "leave it out",
+            )
+
+
+def job_fields(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as the fields of a `JobSpec`; what is no field is left out."""
+    return {
+        name: value
+        for word, given in options.items()
+        if word not in _NOT_FIELDS
+        for name, value in [_field(word, given)]
+    }
+
+
+def _field(word: str, value: Any) -> tuple[str, Any]:
+    if word in _MILLISECONDS:
+        return _MILLISECONDS[word], None if value is None else _whole(value, word, timedelta(milliseconds=1))
+    if word in _SECONDS:
+        return _SECONDS[word], _whole(value, word, timedelta(seconds=1))
+    if word == "tags" and not isinstance(value, str):
+        return word, tuple(value)
+    return _FIELD.get(word, word), value
+
+
+def _whole(value: Duration, word: str, unit: timedelta) -> int:
+    number, rest = divmod(parse_duration(value, word), unit)
+    if rest:
+        size = "milliseconds" if unit < timedelta(seconds=1) else "seconds"
+        raise InvalidInput(f"{word} is {value!r}, expected a whole number of {size}", field=word)
+    return number
+
+
+def handler_options(options: Mapping[str, Any]) -> HandlerOptions:
+    """What was said with a handler, as its jobs are given it."""
+    fields = job_fields({word: value for word, value in options.items() if word not in _OF_HANDLER})
+    if "delivery" in fields:
+        fields["delivery"] = _delivery(fields["delivery"])
+    return HandlerOptions(**fields, no_retry=_errors(options.get("no_retry", ())))
+
+
+def _delivery(value: str) -> Delivery:
+    try:
+        return Delivery(value)
+    except ValueError:
+        raise InvalidInput(f"delivery is {value!r}, expected one of {', '.join(Delivery)}", field="delivery") from None
+
+
+def _errors(given: object) -> tuple[type[BaseException], ...]:
+    errors: list[type[BaseException]] = []
+    for error in given if isinstance(given, tuple) else (given,):
+        if not (isinstance(error, type) and issubclass(error, BaseException)):
+            raise InvalidInput(f"no_retry has {error!r}, expected classes of exceptions", field="no_retry")
+        errors.append(error)
+    return tuple(errors)
+
+
+def inherited_fields(options: HandlerOptions) -> dict[str, Any]:
+    """What a handler gives to its jobs, as fields of a `JobSpec`."""
+    return {
+        "queue": options.queue,
+        "priority": options.priority,
+        "max_retries": options.max_retries,
+        "max_lost": options.max_lost,
+        "initial_backoff_ms": options.initial_backoff_ms,
+        "max_backoff_ms": options.max_backoff_ms,
+        "timeout_ms": options.timeout_ms,
+        "delivery": options.delivery,
+        "max_running": options.max_running,
+        "tags": options.tags,
+    }

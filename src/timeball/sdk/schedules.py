@@ -1,0 +1,117 @@
+"""Schedules declared in code: taken note of while modules are imported, made jobs when a worker starts.
+
+A declaration is known by its name. It says what the job of that name should be; `Commands.declare` makes it so, once,
+however many processes say the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import orjson
+
+from timeball.clock import SystemClock
+from timeball.domain.handler import Handler
+from timeball.domain.job import JobSpec, define_job
+from timeball.domain.policies import Overlap
+from timeball.domain.values.ids import JobId
+from timeball.errors import Conflict, NeverFires
+from timeball.handlers.registry import default_name
+from timeball.sdk.options import ScheduleOptions, inherited_fields, job_fields
+
+if TYPE_CHECKING:
+    from timeball.application.commands import Commands
+    from timeball.sdk.handlers import HandlerHandle
+
+_NO_JOB = JobId(UUID(int=0))
+# These make a job's executions take turns, by a limit of its own.
+_SERIAL = frozenset({Overlap.QUEUE.value, Overlap.CANCEL_RUNNING.value})
+
+
+@dataclass(frozen=True, slots=True)
+class _DeclaredSchedule:
+    handle: HandlerHandle[..., Any]
+    rhythm: Mapping[str, Any]
+    options: ScheduleOptions
+
+    @property
+    def name(self) -> str:
+        return self.options.get("name") or self.handle.name
+
+    def spec(self) -> JobSpec:
+        """The job this asks for; made when it is needed, because the handler may be declared more fully later on."""
+        handler = self.handle.handler
+        fields = {**inherited_fields(handler.options), **job_fields(self.options), **self.rhythm, "name": self.name}
+        if str(fields.get("overlap")) in _SERIAL:
+            fields["max_running"] = self.options.get("max_running")
+        if fields["max_running"] is not None:
+            fields.setdefault("limit_key", handler.name)
+        payload = orjson.Fragment(handler.binder.encode((), self.options.get("arguments", {})))
+        return JobSpec(handler=handler.name, payload=payload, **fields)
+
+    @property
+    def declared_by(self) -> str:
+        return default_name(self.handle.handler.function).partition(":")[0]
+
+
+class DeclaredSchedules:
+    """What a program declares, in the order of declaration."""
+
+    def __init__(self) -> None:
+        self._declarations: dict[str, _DeclaredSchedule] = {}
+
+    def add(self, handle: HandlerHandle[..., Any], rhythm: Mapping[str, Any], options: ScheduleOptions) -> None:
+        """Take note of a schedule; what is wrong with it is said here, where it is written."""
+        declaration = _DeclaredSchedule(handle, rhythm, options)
+        _check(declaration.spec())
+        if declaration.name in self._declarations:
+            raise Conflict(
+                f"schedule {declaration.name!r} is declared twice",
+                hint='give one of them another name: @tb.cron("...", name=...)',
+            )
+        self._declarations[declaration.name] = declaration
+
+    def specs(self) -> dict[str, JobSpec]:
+        """The jobs that are asked for, by name."""
+        return {declaration.name: declaration.spec() for declaration in self._declarations.values()}
+
+    def by_origin(self) -> list[tuple[str, JobSpec]]:
+        """The same, each with the module that declares it."""
+        return [(declaration.declared_by, declaration.spec()) for declaration in self._declarations.values()]
+
+    async def declare(self, commands: Commands) -> list[str]:
+        """Make them jobs, or bring the jobs of these names up to date; returns the names.
+
+        A schedule that has come to its end and never was a job is left out: code may outlive what it declares.
+        """
+        names: list[str] = []
+        for declaration in self._declarations.values():
+            try:
+                await commands.jobs.declare(declaration.spec(), declaration.declared_by)
+            except NeverFires:
+                if not _has_ended(declaration):
+                    raise
+            else:
+                names.append(declaration.name)
+        return names
+
+
+def _has_ended(declaration: _DeclaredSchedule) -> bool:
+    return "ends_at" in declaration.options
+
+
+def _check(spec: JobSpec) -> None:
+    try:
+        define_job(spec, _NO_JOB, SystemClock().now(), 1)
+    except NeverFires:
+        if spec.ends_at is None:
+            raise
+
+
+def check_handler(handler: Handler) -> None:
+    """Refuse options of a handler that no job could have, where they are written."""
+    define_job(JobSpec(handler=handler.name, **inherited_fields(handler.options)), _NO_JOB, datetime.now(UTC), 1)

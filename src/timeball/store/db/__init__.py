@@ -1,0 +1,1 @@
+"""Connections to PostgreSQL, named statements, and rows as domain values."""

@@ -1,0 +1,287 @@
+"""Rows of the database as domain values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from timeball.domain.execution import Attempt, ClaimedExecution, DueKind, ErrorInfo, Execution, ExecutionState, Origin
+from timeball.domain.job import Job
+from timeball.domain.node import BrokerState, BrokerStatus, NodeKind, NodeStatus
+from timeball.domain.policies import Delivery, Misfire, MisfireRule, OnGap, OnRepeat, Overlap, RetryPolicy
+from timeball.domain.scheduling.occurrences import DueRow, JobTiming, NextOccurrence
+from timeball.domain.scheduling.schedule import Cron, Every, Manual, Once, Schedule
+from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation, JobId
+
+Record = Any
+
+
+def job_from(row: Record) -> Job:
+    """A job from its row (with its payload once more as text)."""
+    return Job(
+        id=JobId(row["id"]),
+        name=row["name"],
+        description=row["description"],
+        handler=row["handler"],
+        payload=row["payload_text"],
+        rule=rule_from(row),
+        timezone=row["timezone"] or "UTC",
+        max_executions=row["max_executions"],
+        jitter_seconds=row["jitter_seconds"] or 0,
+        misfire=_misfire(row),
+        overlap=Overlap(row["overlap"] or Overlap.SKIP),
+        queue=row["queue"],
+        priority=row["priority"],
+        retry=retry_policy_from(row),
+        timeout_ms=row["timeout_ms"],
+        delivery=delivery_from(row["at_most_once"]),
+        max_running=row["max_running"],
+        limit_key=row["limit_key"],
+        unique_key=row["unique_key"],
+        tags=tuple(row["tags"] or ()),
+        shard=row["shard"],
+        version=row["version"],
+        declared_by=row["declared_by"],
+        created_by=row["created_by"],
+        bound_secrets_only=row["bound_secrets_only"],
+        paused_at=row["paused_at"],
+        paused_until=row["paused_until"],
+        paused_from=row["paused_from"],
+        paused_left=row["paused_left"],
+        pause_reason=row["pause_reason"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        deleted_at=row["deleted_at"],
+    )
+
+
+def timetable_from(job_id: JobId, row: Record) -> JobTiming:
+    """When a job runs, from the columns that say so."""
+    return JobTiming(
+        id=job_id,
+        version=row["version"],
+        rule=rule_from(row),
+        misfire=_misfire(row),
+        overlap=Overlap(row["overlap"] or Overlap.SKIP),
+        jitter_seconds=row["jitter_seconds"] or 0,
+        max_executions=row["max_executions"],
+        is_enqueued=row["is_enqueued"],
+    )
+
+
+def rule_from(row: Record) -> Schedule:
+    """The schedule in a job's row."""
+    bounds = {"starts_at": row["starts_at"], "ends_at": row["ends_at"]}
+    match row["kind"]:
+        case "cron":
+            return _cron(row["schedule"], row["timezone"], row["on_gap"], row["on_repeat"], **bounds)
+        case "every":
+            return Every(interval_seconds=row["interval_seconds"], anchor=row["scheduled_at"], **bounds)
+        case "once":
+            return Once(scheduled_at=row["scheduled_at"], **bounds)
+        case _:
+            return Manual(**bounds)
+
+
+@lru_cache(maxsize=10_000)
+def _cron(
+    expression: str, timezone: str, on_gap: str, on_repeat: str, starts_at: datetime | None, ends_at: datetime | None
+) -> Cron:
+    """Kept, because many jobs share an expression: it is parsed once, and held in memory once."""
+    return Cron(
+        expression=expression,
+        timezone=timezone,
+        on_gap=OnGap(on_gap),
+        on_repeat=OnRepeat(on_repeat),
+        starts_at=starts_at,
+        ends_at=ends_at,
+    )
+
+
+def _misfire(row: Record) -> MisfireRule:
+    if row["misfire"] is None:
+        return MisfireRule()
+    return _misfire_rule(
+        row["misfire"], row["misfire_grace_seconds"], row["misfire_cap"], row["misfire_max_age_seconds"]
+    )
+
+
+@lru_cache(maxsize=1_000)
+def _misfire_rule(policy: str, grace_seconds: int, cap: int, max_age_seconds: int | None) -> MisfireRule:
+    """Kept, because nearly all jobs have the same."""
+    return MisfireRule(
+        policy=Misfire(policy),
+        grace=timedelta(seconds=grace_seconds),
+        cap=cap,
+        max_age=None if max_age_seconds is None else timedelta(seconds=max_age_seconds),
+    )
+
+
+def retry_policy_from(row: Record) -> RetryPolicy:
+    """The retry columns of a job, or of a row joined with one."""
+    return RetryPolicy(
+        max_retries=row["max_retries"],
+        max_lost=row["max_lost"],
+        initial_backoff_ms=row["initial_backoff_ms"],
+        max_backoff_ms=row["max_backoff_ms"],
+    )
+
+
+def delivery_from(at_most_once: bool | None) -> Delivery:
+    """How the flag of the table is called in the domain."""
+    return Delivery.AT_MOST_ONCE if at_most_once else Delivery.AT_LEAST_ONCE
+
+
+def claims_from(rows: Sequence[Record], claim_id: ClaimId) -> list[ClaimedExecution]:
+    """What a claim gave, in the order of its columns behind the first; a claim that gave nothing has no row, or one without an id."""
+    if not rows or rows[0]["id"] is None:
+        return []
+    of_this_claim = (claim_id, None)
+    return [ClaimedExecution._make(row[1:] + of_this_claim) for row in rows]
+
+
+def due_row_from(row: Record) -> DueRow:
+    """A row of `due`; what is the same in many rows is held in memory once."""
+    run_at, scheduled_for = row["run_at"], row["scheduled_for"]
+    return DueRow(
+        id=ExecutionId(row["id"]),
+        job_id=JobId(row["job_id"]),
+        kind=DueKind(row["kind"]),
+        origin=Origin(row["origin"]),
+        shard=row["shard"],
+        run_at=run_at,
+        scheduled_for=run_at if run_at == scheduled_for else scheduled_for,
+        watermark=row["watermark"],
+        tzdata=_shared(row["tzdata"]),
+        version=row["version"],
+        executions_left=row["executions_left"],
+        limit_key=row["limit_key"],
+        queue=_shared(row["queue"]),
+        priority=row["priority"],
+        is_paused=row["is_paused"],
+    )
+
+
+@lru_cache(maxsize=10_000)
+def _shared(text: Any) -> Any:
+    """The first text that was equal to this one, so that the others can be forgotten."""
+    return text
+
+
+def pending_from(row: Record) -> NextOccurrence:
+    """The pending occurrence of a job."""
+    return NextOccurrence(
+        id=ExecutionId(row["id"]),
+        run_at=row["run_at"],
+        scheduled_for=row["scheduled_for"],
+        watermark=row["watermark"] or row["scheduled_for"] - timedelta(microseconds=1),
+        executions_left=row["executions_left"],
+        tzdata=row["tzdata"] or "",
+    )
+
+
+def execution_from(row: Record) -> Execution:
+    """An execution from the view over all rooms."""
+    return Execution(
+        id=ExecutionId(row["id"]),
+        job_id=JobId(row["job_id"]),
+        state=ExecutionState(row["state"]),
+        origin=Origin(row["origin"]),
+        version=row["version"],
+        queue=row["queue"],
+        priority=row["priority"],
+        handler=row["handler"],
+        scheduled_for=row["scheduled_for"],
+        run_at=row["run_at"],
+        queued_at=row["queued_at"],
+        started_at=row["started_at"],
+        finished_at=row["finished_at"],
+        attempts=row["attempts"],
+        lost=row["lost"],
+        fence=row["fence"],
+        worker=_optional_incarnation(row["worker"]),
+        result=None if row["result_text"] is None else orjson.loads(row["result_text"]),
+        error_type=row["error_type"],
+        error=row["error"],
+        reason=row["reason"],
+        retry_of=None if row["retry_of"] is None else ExecutionId(row["retry_of"]),
+        limit_key=row["limit_key"],
+        unique_key=row["unique_key"],
+        created_by=row["created_by"] or row["enqueued_by"],
+    )
+
+
+def attempt_from(row: Record) -> Attempt:
+    """One unsuccessful try."""
+    return Attempt(
+        execution_id=ExecutionId(row["execution_id"]),
+        fence=row["fence"],
+        number=row["number"],
+        worker=_optional_incarnation(row["worker"]),
+        started_at=row["started_at"],
+        finished_at=row["finished_at"],
+        outcome=row["outcome"],
+        error=None if row["error_type"] is None else _error_from(row),
+    )
+
+
+def _error_from(row: Record) -> ErrorInfo:
+    return ErrorInfo(
+        type=row["error_type"],
+        message=row["error"] or "",
+        traceback=row["traceback"],
+        top_frame=row["top_frame"],
+        fingerprint=row["fingerprint"],
+    )
+
+
+def node_from(row: Record) -> NodeStatus:
+    """A node with the shards it owns."""
+    return NodeStatus(
+        incarnation=Incarnation(row["incarnation"]),
+        kind=NodeKind(row["kind"]),
+        name=row["name"],
+        started_at=row["started_at"],
+        renewed_at=row["renewed_at"],
+        lease_until=row["lease_until"],
+        slots=row["slots"],
+        busy=row["busy"],
+        queues=None if row["queues"] is None else tuple(row["queues"]),
+        handlers=tuple(row["handlers"]),
+        fingerprints=tuple(row["fingerprints"]),
+        version=row["version"],
+        draining=row["draining"],
+        shards=tuple(row["shards"]),
+        broker=row["broker"],
+        broker_status=BrokerStatus(BrokerState(row["broker_state"]), row["broker_error"]),
+        trouble=row["trouble"],
+        trouble_at=row["trouble_at"],
+    )
+
+
+def _optional_incarnation(value: UUID | None) -> Incarnation | None:
+    return None if value is None else Incarnation(value)
+
+
+def claimed_from(row: Any) -> ClaimedExecution:
+    return ClaimedExecution(
+        id=ExecutionId(row["id"]),
+        job_id=JobId(row["job_id"]),
+        fence=row["fence"],
+        attempt=row["attempts"],
+        lost=row["lost"],
+        handler=row["handler"],
+        payload="",
+        run_at=row["run_at"],
+        scheduled_for=row["scheduled_for"],
+        timeout_ms=None,
+        queue=row["queue"],
+        priority=row["priority"],
+        claim_id=ClaimId(row["claim_id"]),
+        stop=None,
+    )

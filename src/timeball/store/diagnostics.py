@@ -1,0 +1,231 @@
+"""Bounded reads for explain, doctor, gauges and the test harness."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import orjson
+
+from timeball.domain.execution import Attempt, DueKind, Execution
+from timeball.domain.explain.facts import Competitor, ExecutionTable
+from timeball.domain.search import EXACT_UP_TO
+from timeball.domain.values.ids import ExecutionId, Incarnation, JobId
+from timeball.store.db.rows import attempt_from, execution_from
+from timeball.store.timeline import TypicalDurations, read_typical_durations
+from timeball.store.types import PARKED_AT
+
+if TYPE_CHECKING:
+    from timeball.domain.rollup import TypicalDuration
+    from timeball.store.db.database import Database, Record
+
+# What is looked at to explain an execution: where it is, and what stands around it.
+
+MAX_COMPETITORS = 20
+MAX_AHEAD = 1_000
+_NO_EXECUTION = UUID(int=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """The room of an execution, and what is known of it only there."""
+
+    room: ExecutionTable
+    due_kind: DueKind | None = None
+    stop: str | None = None
+    progress: float | None = None
+    progress_note: str | None = None
+
+
+class ExplainStore:
+    """The surroundings of one execution."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def locate(self, execution_id: ExecutionId) -> Location:
+        """Where an execution is; what is in no room has ended."""
+        row = await self._database.fetch_row("whereabouts", id=execution_id)
+        if row is None:
+            return Location(ExecutionTable.FINISHED)
+        kind = None if row["due_kind"] is None else DueKind(row["due_kind"])
+        return Location(ExecutionTable(row["room"]), kind, row["stop"], row["progress"], row["progress_note"])
+
+    async def read_gates(self, queue: str, limit_key: str | None, unique_key: str | None) -> Mapping[str, Any]:
+        """The queue, the limit and the key of an execution, as they stand."""
+        row = await self._database.fetch_row("gate_facts", queue=queue, limit_key=limit_key, unique_key=unique_key)
+        assert row is not None
+        return dict(row)
+
+    async def rivals(
+        self, execution_id: ExecutionId | None, job_id: JobId, queue: str, limit_key: str | None
+    ) -> dict[str, list[Competitor]]:
+        """Who may stand in the way, by relation: `job`, `limit`, `queue`."""
+        rows = await self._database.fetch(
+            "rivals",
+            id=execution_id or _NO_EXECUTION,
+            job_id=job_id,
+            queue=queue,
+            limit_key=limit_key,
+            most=MAX_COMPETITORS,
+        )
+        usual = await self._usual_of(rows)
+        found: dict[str, list[Competitor]] = {"job": [], "limit": [], "queue": []}
+        for row in rows:
+            found[row["relation"]].append(_competitor_from(row, usual))
+        return found
+
+    async def on_workers(self, holders: Collection[Incarnation]) -> list[Competitor]:
+        """What these workers run, the longest running first."""
+        rows = await self._database.fetch("on_workers", holders=list(holders), most=MAX_COMPETITORS)
+        usual = await self._usual_of(rows)
+        return [_competitor_from(row, usual) for row in rows]
+
+    async def place_in_line(self, execution: Execution) -> int:
+        """How many stand before an execution that is ready."""
+        ahead: int = await self._database.fetch_value(
+            "place_in_line",
+            queue=execution.queue,
+            priority=execution.priority,
+            run_at=execution.run_at,
+            most=MAX_AHEAD,
+        )
+        return min(ahead, MAX_AHEAD)
+
+    async def usual(self, job_id: JobId, handler: str) -> TypicalDuration | None:
+        """How long executions of a job usually take."""
+        return (await read_typical_durations(self._database, [job_id])).of(job_id, handler)
+
+    async def _usual_of(self, rows: Sequence[Any]) -> TypicalDurations:
+        job_ids = {JobId(row["job_id"]) for row in rows}
+        return await read_typical_durations(self._database, job_ids) if rows else TypicalDurations({}, {})
+
+
+def is_parked(run_at: datetime | None) -> bool:
+    """Whether a row waits for a person, not for a time."""
+    return run_at is not None and run_at >= PARKED_AT
+
+
+def _competitor_from(row: Any, durations: TypicalDurations) -> Competitor:
+    job_id = JobId(row["job_id"])
+    return Competitor(
+        id=ExecutionId(row["id"]),
+        job_id=job_id,
+        room=ExecutionTable(row["room"]),
+        started_at=row["started_at"],
+        usual=durations.of(job_id, row["handler"]),
+    )
+
+
+# What a doctor looks at: the server, the rooms at a glance, who uses what.
+
+_MAX_USES = 2_000
+
+
+class DoctorStore:
+    """Reads over the whole house, each bounded."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def server(self) -> Mapping[str, Any]:
+        """The server: version, durability, its oldest transaction."""
+        return await self._only("server_facts")
+
+    async def house(self) -> Mapping[str, Any]:
+        """The rooms at a glance."""
+        return await self._only("house_facts")
+
+    async def uses(self) -> dict[tuple[str, str], int]:
+        """How many jobs use which handler in which queue."""
+        rows = await self._database.fetch("uses_of_handlers", most=_MAX_USES)
+        return {(row["queue"], row["handler"]): row["jobs"] for row in rows}
+
+    async def oldest_ready(self, queues: Sequence[str]) -> list[tuple[str, ExecutionId, datetime]]:
+        """What has waited longest in each of these queues."""
+        rows = await self._database.fetch("oldest_ready", queues=list(queues))
+        return [(row["queue"], ExecutionId(row["id"]), row["run_at"]) for row in rows]
+
+    async def versions(self, job_id: JobId) -> dict[int, Mapping[str, Any]]:
+        """The versions of a job that are kept, with the span of instants each answers for."""
+        rows = await self._database.fetch("versions_of_job", job_id=job_id)
+        return {row["version"]: dict(row) for row in rows}
+
+    async def attempts(self, ids: Sequence[ExecutionId]) -> dict[ExecutionId, list[Attempt]]:
+        """The unsuccessful tries of some executions, each in order."""
+        found: dict[ExecutionId, list[Attempt]] = {id_: [] for id_ in ids}
+        for row in await self._database.fetch("attempts_of_some", ids=list(ids)):
+            found[ExecutionId(row["execution_id"])].append(attempt_from(row))
+        return found
+
+    async def unsuccessful_tries(self, since: datetime, until: datetime, limit: int) -> list[dict[str, Any]]:
+        """The tries that ended within a span without success, the latest first."""
+        rows = await self._database.fetch("unsuccessful_tries", since=since, until=until, limit=limit)
+        return [dict(row) for row in rows]
+
+    async def _only(self, name: str) -> Mapping[str, Any]:
+        row = await self._database.fetch_row(name)
+        assert row is not None
+        return dict(row)
+
+
+# The numbers of this moment, cheap however much there is.
+
+# What is ready for longer than this is late: a free slot would have taken it.
+LATE_AFTER = timedelta(seconds=2)
+
+
+class GaugeStore:
+    """Reads the numbers of this moment."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def present(self) -> dict[str, Any]:
+        """What waits, runs, is late and is dead; each counted up to 10,001."""
+        return dict(await self._database.fetch_row("present_numbers", most=EXACT_UP_TO, late_after=LATE_AFTER) or {})
+
+    async def database(self) -> dict[str, Any]:
+        """How the database itself is."""
+        return dict(await self._database.fetch_row("database_numbers") or {})
+
+
+# What a test asks of the database it has for itself.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedExecution:
+    """An execution, and what its job says of it."""
+
+    execution: Execution
+    payload: Any
+    job_name: str | None
+    timezone: str
+
+
+class RecordedExecutions:
+    """Reads everything at once: the database of a test is small."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def next_instant(self) -> datetime | None:
+        """The next instant after now at which something is to happen."""
+        found: datetime | None = await self._database.fetch_value("next_instant")
+        return found
+
+    async def executions(self) -> list[RecordedExecution]:
+        """Every execution there is, in the order of their instants."""
+        return [_recorded_from(row) for row in await self._database.fetch("rehearsed_executions")]
+
+
+def _recorded_from(row: Record) -> RecordedExecution:
+    return RecordedExecution(
+        execution=execution_from(row),
+        payload=orjson.loads(row["payload_text"]),
+        job_name=row["job_name"],
+        timezone=row["job_timezone"],
+    )

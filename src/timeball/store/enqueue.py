@@ -1,0 +1,382 @@
+"""Writes new jobs with their first executions: one, several, or very many; audited, and announced to workers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import asyncpg
+
+from timeball.domain.values.ids import ExecutionId
+from timeball.domain.wakeup import Wakeup
+from timeball.errors import Conflict, StoreUnavailable
+from timeball.store.audit import creation_audit, write_audit
+from timeball.store.db.columns import first_execution_columns, job_columns, json_text, without_nulls
+from timeball.store.db.database import Database, retry_write
+from timeball.store.db.notifier import WAKEUP_MARGIN, Notifier
+from timeball.store.types import AuditEntry, CreatedJob, EnqueueRow, FirstExecution, PreparedJob
+
+if TYPE_CHECKING:
+    from timeball.domain.job import Job
+    from timeball.store.db.direct_connection import LoopConnection, ThreadConnection
+    from timeball.store.db.pool import Connection
+    from timeball.store.executions import ExecutionStore
+
+
+# One-offs that are alike: they differ in id, shard and payload, and in nothing else. One, some, or very many.
+#
+# What they have in common is checked once and encoded once, so that a single one costs little more than its commit.
+
+# So many rows go with one statement of a bulk enqueue: few enough to be made while the database writes those before,
+# and to end well within the patience for one statement; so many that nobody notices the way there and back.
+_BULK_SLICE = 2_500
+_SHARED_COLUMNS = (
+    *("description", "handler", "timezone", "queue", "priority", "max_retries", "max_lost", "initial_backoff_ms"),
+    *("max_backoff_ms", "timeout_ms", "at_most_once", "tags", "version", "created_by"),
+)
+
+
+# With these, all that a plain one-off has.
+PLAIN_COLUMNS = frozenset({*_SHARED_COLUMNS, "id", "payload", "shard", "kind", "scheduled_at"})
+
+
+def prepare_job(job: Job) -> PreparedJob | None:
+    """The pattern of jobs like this one; None if it is not plain."""
+    columns = job_columns(job)
+    return PreparedJob(job, {name: columns[name] for name in _SHARED_COLUMNS}) if is_plain(job, columns) else None
+
+
+def is_plain(job: Job, columns: Mapping[str, Any]) -> bool:
+    """Whether this is a one-off that has neither key nor limit, nor anything else that few have."""
+    return job.is_enqueued and PLAIN_COLUMNS.issuperset(name for name, value in columns.items() if value is not None)
+
+
+# How much a program's clock may differ from the database's before a hint is missing, and a sweep finds the work.
+_CLOCK_SKEW = timedelta(seconds=1)
+
+
+class Enqueuer:
+    """Writes new jobs with their first executions."""
+
+    def __init__(
+        self, database: Database, notifier: Notifier, executions: ExecutionStore, hoist_window: timedelta
+    ) -> None:
+        self._database = database
+        self._notifier = notifier
+        self._executions = executions
+        self._hoist_window = hoist_window
+
+    async def create(
+        self,
+        jobs: Sequence[Job],
+        openings: Sequence[FirstExecution],
+        connection: Connection | None = None,
+        audit: AuditEntry | None = None,
+    ) -> list[CreatedJob]:
+        """Write jobs and their first executions in one statement; a name that is taken raises Conflict and writes nothing.
+
+        Inside a caller's own *connection* no hint is sent: the workers find the work with their next sweep.
+        With *audit*, what was written is noted in the same transaction.
+        """
+        try:
+            is_alone = len(jobs) == 1 and audit is None
+            if is_alone and openings and openings[0].run_at is None and (pattern := prepare_job(jobs[0])):
+                await self.enqueue(pattern, [(jobs[0].id, jobs[0].shard, jobs[0].payload)], connection)
+                return [CreatedJob(jobs[0].id, openings[0].id, is_new=True)]
+            wakeup = self._wakeup_for(jobs, openings)
+            carried = self._notifier.take_pending(wakeup) if connection is None and wakeup else None
+            rows = await self._notifier.send_with(
+                carried, lambda hint: self._insert(jobs, openings, connection, hint, audit)
+            )
+        except asyncpg.UniqueViolationError as error:
+            raise name_conflict(error, jobs) from error
+        if connection is None:
+            await self._executions.announce_placed(rows, is_ready_announced=carried is not None)
+        made = {row["job_id"]: CreatedJob(row["job_id"], row["execution_id"], is_new=True) for row in rows}
+        refused = [job for job in jobs if job.id not in made]
+        if refused:
+            made |= await self._existing_holders(refused, openings, connection)
+        return [made[job.id] for job in jobs]
+
+    async def _insert(
+        self,
+        jobs: Sequence[Job],
+        openings: Sequence[FirstExecution],
+        connection: Connection | None,
+        hint: str | None,
+        audit: AuditEntry | None,
+    ) -> list[Any]:
+        if audit is None:
+            return await self._write_new(jobs, openings, connection, hint)
+        note = self._database.env.new_id()
+
+        async def work(within: Connection) -> list[Any]:
+            rows = await self._write_new(jobs, openings, within, hint)
+            if rows:
+                made = {row["job_id"] for row in rows}
+                await self._audit_created(within, note, audit, [job for job in jobs if job.id in made])
+            return rows
+
+        if connection is not None:
+            return await work(connection)
+        found: list[Any] = await self._database.once(work, note)
+        return found
+
+    async def _write_new(
+        self, jobs: Sequence[Job], openings: Sequence[FirstExecution], connection: Connection | None, hint: str | None
+    ) -> list[Any]:
+        columns = [without_nulls(job_columns(job)) for job in jobs]
+        if all(map(is_plain, jobs, columns)) and all(opening.run_at is None for opening in openings):
+            return await self._database.fetch("create_plain_jobs", connection, jobs=json_text(columns), hint=hint)
+        return await self._database.fetch(
+            "create_jobs",
+            connection,
+            jobs=json_text(columns),
+            firsts=json_text(first_execution_columns(opening) for opening in openings),
+            hoist_window=self._hoist_window,
+            hint=hint,
+        )
+
+    async def _audit_created(self, connection: Connection, note: UUID, audit: AuditEntry, jobs: Sequence[Job]) -> None:
+        if len(jobs) == 1:
+            await self._database.fetch("write_audit", connection, **creation_audit(jobs[0], note, audit))
+            return
+        facts = {"count": len(jobs), "jobs": [job.name or str(job.id) for job in jobs[:100]]}
+        await write_audit(self._database, connection, note, audit, "job.create", f"{len(jobs)} jobs", None, facts)
+
+    async def _existing_holders(
+        self, refused: Sequence[Job], openings: Sequence[FirstExecution], connection: Connection | None
+    ) -> dict[UUID, CreatedJob]:
+        """Who holds the keys of these one-offs; where the holder has just ended, the key is free and they are written after all."""
+        rows = await self._database.fetch("live_keys", connection, keys=[job.unique_key for job in refused])
+        holders = {row["key"]: ExecutionId(row["execution_id"]) for row in rows}
+        free = {job.id: job for job in refused if job.unique_key not in holders}
+        again = [opening for opening in openings if opening.job_id in free]
+        made = await self.create(list(free.values()), again, connection) if free else []
+        known = [
+            CreatedJob(job.id, holders[job.unique_key], is_new=False) for job in refused if job.unique_key in holders
+        ]
+        return {created.job_id: created for created in (*made, *known)}
+
+    def _wakeup_for(self, jobs: Sequence[Job], openings: Sequence[FirstExecution]) -> Wakeup:
+        """Where workers are to look: not for what lies further ahead than a worker holds, on whichever clock."""
+        wakeup = Wakeup()
+        now = self._database.env.clock.now()
+        horizon = now + self._hoist_window + _CLOCK_SKEW
+        near = {opening.job_id: opening for opening in openings if opening.run_at is None or opening.run_at <= horizon}
+        ready = [job for job in jobs if job.id in near]
+        for job in ready[:100]:
+            # By name only what is due now: what is to be held is looked for with all else that comes.
+            named = near[job.id].id if near[job.id].run_at is None else None
+            wakeup.add_lane(job.queue, job.priority, now - WAKEUP_MARGIN, 1, named)
+        wakeup.look_everywhere = len(ready) > 100
+        return wakeup
+
+    async def enqueue(
+        self, pattern: PreparedJob, rows: Sequence[EnqueueRow], connection: Connection | None = None
+    ) -> None:
+        """Write plain one-offs that are due now, in one statement; inside a caller's own *connection* no hint is sent."""
+        if connection is None:
+            await self._write_and_wake(pattern, rows)
+        else:
+            await self._write_alike(pattern, rows, connection, None)
+
+    def enqueue_direct(self, pattern: PreparedJob, own: EnqueueRow, line: ThreadConnection) -> None:
+        """Write one of them in a thread that waits by itself."""
+        with self._announced(pattern, own) as given:
+            line.run("enqueue_one", given)
+
+    async def aenqueue_direct(self, pattern: PreparedJob, own: EnqueueRow, line: LoopConnection) -> None:
+        """Write one of them in an event loop of the caller's."""
+        with self._announced(pattern, own) as given:
+            await line.run("enqueue_one", given)
+
+    def _announced(self, pattern: PreparedJob, own: EnqueueRow) -> _AnnouncedWrite:
+        wakeup = self._wakeup_of(pattern, 1, own[0])
+        return _AnnouncedWrite(self._notifier, wakeup, pattern, own, self._database.env.clock.statement_now())
+
+    async def _write_and_wake(self, pattern: PreparedJob, rows: Sequence[EnqueueRow]) -> None:
+        wakeup = self._wakeup_of(pattern, len(rows), rows[0][0] if len(rows) == 1 else None)
+        carried = self._notifier.take_pending(wakeup)
+        await self._notifier.send_with(carried, lambda hint: self._write_alike(pattern, rows, None, hint))
+        if carried is None:
+            self._notifier.tell(wakeup)
+
+    def _wakeup_of(self, pattern: PreparedJob, executions: int, alone: UUID | None) -> Wakeup:
+        moment = self._database.env.clock.now() - WAKEUP_MARGIN
+        return Wakeup({(pattern.job.queue, pattern.job.priority): moment}, executions=executions, named=alone)
+
+    async def _write_alike(
+        self, pattern: PreparedJob, rows: Sequence[EnqueueRow], connection: Connection | None, hint: str | None
+    ) -> None:
+        if len(rows) == 1:
+            ((id_, shard, payload),) = rows
+            own: dict[str, Any] = {"id": id_, "shard": shard, "payload": payload}
+            await self._database.fetch("enqueue_one", connection, **pattern.columns, **own, hint=hint)
+            return
+        ids, shards, payloads = zip(*rows, strict=True)
+        each: dict[str, Any] = {"ids": ids, "shards": shards, "payloads": payloads}
+        await self._database.fetch("enqueue_alike", connection, **pattern.columns, **each, hint=hint)
+
+    async def create_many(
+        self, template: Job, rows: Iterable[EnqueueRow], run_at: datetime | None, audit: AuditEntry | None = None
+    ) -> list[UUID]:
+        """Write many one-off jobs that differ only in (id, shard, payload), all or nothing; *audit* notes them in one row.
+
+        Without *run_at* they are due now, by the database's clock. Gives their ids back. *rows* are taken as they are written,
+        so that making them takes no time of its own.
+        """
+        rows = iter(rows)
+        pattern = prepare_job(template) if run_at is None else None
+        if pattern is None:
+            return await self._create_many_at(template, rows, run_at, audit)
+        first = list(islice(rows, _BULK_SLICE + 1))
+        if audit is None and len(first) <= _BULK_SLICE:
+            await self._enqueue_whole(pattern, first)
+            return [id_ for id_, _, _ in first]
+        return await self._enqueue_slices(pattern, chain(first, rows), audit)
+
+    async def _enqueue_whole(self, pattern: PreparedJob, rows: Sequence[EnqueueRow]) -> None:
+        async def write() -> bool:
+            await self.enqueue(pattern, rows)
+            return True
+
+        try:
+            await write()
+        except StoreUnavailable:
+            await retry_write(self._database.env.clock, lambda: self._is_written(rows[0][0]), write)
+
+    async def _is_written(self, first: UUID) -> bool | None:
+        return bool(await self._database.fetch("find_jobs", ids=[first])) or None
+
+    @asynccontextmanager
+    async def _whole(self, slices: _BulkSlices) -> AsyncIterator[Connection]:
+        """A transaction that is looked up if the reply to its commit is lost.
+
+        It is not repeated: what it wrote was taken as it was made, and has gone.
+        """
+        is_whole = False
+        try:
+            async with self._database.transaction() as connection:
+                yield connection
+                is_whole = True
+        except StoreUnavailable as error:
+            if not is_whole:
+                raise
+            unknown = error
+
+            async def refuse() -> bool:
+                raise unknown
+
+            await retry_write(self._database.env.clock, lambda: self._is_written(slices.ids[0]), refuse)
+
+    async def _enqueue_slices(
+        self, pattern: PreparedJob, rows: Iterator[EnqueueRow], audit: AuditEntry | None
+    ) -> list[UUID]:
+        moment, slices = self._database.env.clock.now() - WAKEUP_MARGIN, _BulkSlices(rows)
+        given = {**pattern.columns, "hint": None}
+        async with self._whole(slices) as connection:
+            await self._database.run_pipelined(connection, (("enqueue_alike", given | own) for own in slices))
+            await self._audit_bulk(connection, pattern.job, len(slices.ids), audit)
+        self._wake_for_bulk(pattern.job, (), moment, is_ready=True)
+        return slices.ids
+
+    async def _create_many_at(
+        self, template: Job, rows: Iterator[EnqueueRow], run_at: datetime | None, audit: AuditEntry | None
+    ) -> list[UUID]:
+        moment, slices = await self._database.fetch_value("moment"), _BulkSlices(rows)
+        starts_at = run_at or moment
+        is_ready = starts_at <= moment + self._hoist_window
+        names = "enqueue_jobs", "enqueue_ready" if is_ready else "enqueue_due"
+        at = {"scheduled_at": starts_at, "created_at": moment, "updated_at": moment}
+        given = {"template": json_text([job_columns(template) | at])}
+        async with self._whole(slices) as connection:
+            await self._database.run_pipelined(connection, ((name, given | own) for own in slices for name in names))
+            await self._audit_bulk(connection, template, len(slices.ids), audit)
+        self._wake_for_bulk(template, slices.shards, starts_at, is_ready=is_ready)
+        return slices.ids
+
+    async def _audit_bulk(self, connection: Connection, template: Job, count: int, audit: AuditEntry | None) -> None:
+        if audit is not None:
+            facts = {"count": count, "handler": template.handler, "queue": template.queue}
+            await write_audit(
+                self._database,
+                connection,
+                self._database.env.new_id(),
+                audit,
+                "job.create",
+                f"{count} jobs",
+                None,
+                facts,
+            )
+
+    def _wake_for_bulk(self, template: Job, shards: Iterable[int], starts_at: datetime, *, is_ready: bool) -> None:
+        wakeup = Wakeup()
+        if is_ready:
+            wakeup.add_lane(template.queue, template.priority, starts_at)
+        else:
+            for shard in shards:
+                wakeup.add_shard(shard, starts_at)
+        self._notifier.tell(wakeup)
+
+
+class _AnnouncedWrite:
+    """One job while it is written outside the pool: gives what `enqueue_one` wants to know, and sees to its hint.
+
+    Not made of a generator: there is one for each enqueue, and it would take longer than what it does.
+    """
+
+    __slots__ = ("_carried", "_hints", "_notifier", "_now", "_own", "_pattern")
+
+    def __init__(
+        self, notifier: Notifier, wakeup: Wakeup, pattern: PreparedJob, own: EnqueueRow, now: datetime | None
+    ) -> None:
+        self._notifier = notifier
+        self._hints = wakeup
+        self._pattern = pattern
+        self._own = own
+        self._now = now
+        self._carried: Wakeup | None = None
+
+    def __enter__(self) -> Mapping[str, Any]:
+        self._carried = self._notifier.take_pending(self._hints)
+        hint = None if self._carried is None else self._carried.encode()
+        id_, shard, payload = self._own
+        return {**self._pattern.columns, "id": id_, "shard": shard, "payload": payload, "hint": hint, "now": self._now}
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            # It is written now, and may be spoken of.
+            if self._carried is None:
+                self._notifier.tell(self._hints)
+        elif self._carried is not None:
+            # They announce the work of others too.
+            self._notifier.tell(self._carried)
+
+
+class _BulkSlices:
+    """Rows as statements want them, part by part; and what was taken of them so far."""
+
+    def __init__(self, rows: Iterator[EnqueueRow]) -> None:
+        self._rows = rows
+        self.ids: list[UUID] = []
+        self.shards: set[int] = set()
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        while part := list(islice(self._rows, _BULK_SLICE)):
+            ids, shards, payloads = zip(*part, strict=True)
+            self.ids += ids
+            self.shards.update(shards)
+            yield {"ids": ids, "shards": shards, "payloads": payloads}
+
+
+def name_conflict(error: asyncpg.UniqueViolationError, jobs: Sequence[Job]) -> Conflict:
+    if error.constraint_name != "job_name":
+        return Conflict(f"the database refused a second record: {error}")
+    names = sorted(job.name for job in jobs if job.name is not None)
+    which = f"named {names[0]!r}" if len(names) == 1 else "with one of these names"
+    return Conflict(f"there is already a job {which}", hint="choose another name, or update that job", names=names)

@@ -1,0 +1,508 @@
+"""Every move of an execution between the state tables: promote, claim, finish, unblock, stop, rescue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from timeball.domain.execution import ClaimedExecution, ClaimKey, FinishedAttempt
+from timeball.domain.lifecycle import AttemptFacts, Decision, Postpone
+from timeball.domain.policies import SkipReason
+from timeball.domain.scheduling.occurrences import DueKey, DueRow, NextOccurrence, Promotion
+from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation, JobId, shard_of
+from timeball.domain.wakeup import Lane, LanePosition, Wakeup
+from timeball.errors import StoreUnavailable
+from timeball.store.db.columns import (
+    is_recorded,
+    json_text,
+    lane_arrays,
+    promotion_arrays,
+    result_column,
+    transition_columns,
+)
+from timeball.store.db.pool import Connection, unwritable_content
+from timeball.store.db.rows import claimed_from, claims_from, delivery_from, due_row_from, retry_policy_from
+from timeball.store.types import (
+    PARKED_AT,
+    ClaimRequest,
+    ClaimResult,
+    OrphanedClaim,
+    ReadyExecution,
+    ShardOwnership,
+    TicketClaimResult,
+)
+
+if TYPE_CHECKING:
+    from timeball.store.db.database import Database
+    from timeball.store.db.notifier import Notifier
+
+SUPERSEDED_REASON = "superseded by the next occurrence"
+
+# PostgreSQL plans a statement five times for the values it is given, before one plan does for all.
+_WARM_UP_CLAIMS = 6
+
+
+class ExecutionStore:
+    """Every move of an execution. Each is one statement; those that count a limit lock it first."""
+
+    def __init__(self, database: Database, notifier: Notifier, shards: int) -> None:
+        self._database = database
+        self._notifier = notifier
+        self._shards = shards
+
+    # `due` to `ready`: a scheduler reads what falls due, plans it, and moves it
+
+    async def look_ahead(self, bounds: Mapping[int, datetime], horizon: timedelta, limit: int) -> list[DueKey]:
+        """What of these shards, from each one's bound on, falls due within the horizon: at most *limit* a shard, the first ones."""
+        rows = await self._database.fetch(
+            "look_ahead", shards=list(bounds), bounds=list(bounds.values()), horizon=horizon, limit=limit
+        )
+        return [DueKey._make(row) for row in rows]
+
+    async def due_rows(self, ids: Sequence[ExecutionId]) -> list[DueRow]:
+        """These rows of `due`, in no order; those that are gone are missing."""
+        return [due_row_from(row) for row in await self._database.fetch("due_rows", ids=list(ids))]
+
+    async def busy_jobs(self, job_ids: Sequence[JobId]) -> set[JobId]:
+        """Those of the jobs that have an unfinished execution which is no longer only scheduled."""
+        rows = await self._database.fetch("busy_jobs", job_ids=list(job_ids))
+        return {JobId(row["job_id"]) for row in rows}
+
+    async def promote(
+        self, promotions: Sequence[Promotion], ownership: ShardOwnership, hoist_window: timedelta, tzdata: str
+    ) -> set[ExecutionId]:
+        """Do what was planned for these rows of `due`, each only if it still is as it was read; returns those done.
+
+        Taking the row and writing its successor are one statement: no occurrence can be recorded twice, none can fall between.
+        """
+        # Locked in this order: two batches with the same rows do not wait for each other.
+        in_order = sorted(promotions, key=lambda promotion: promotion.row.id.int)
+        rows = await self._database.fetch(
+            "hoist",
+            **promotion_arrays(in_order, self._database.env.new_id),
+            hoist_window=hoist_window,
+            shards=list(ownership.epochs),
+            epochs=list(ownership.epochs.values()),
+            incarnation=ownership.incarnation,
+            tzdata=tzdata,
+        )
+        done = {ExecutionId(row["id"]) for row in rows}
+        await self._after_promotion([promotion for promotion in promotions if promotion.row.id in done])
+        return done
+
+    async def _after_promotion(self, promotions: Sequence[Promotion]) -> None:
+        wakeup = Wakeup()
+        limits = {
+            promotion.row.limit_key
+            for promotion in promotions
+            if promotion.row.limit_key is not None and promotion.runs
+        }
+        for promotion in promotions:
+            for run in promotion.runs:
+                wakeup.add_lane(promotion.row.queue, promotion.row.priority, run.run_at, 1)
+        self._notifier.tell(wakeup)
+        superseded = [promotion.row.job_id for promotion in promotions if promotion.stop_running]
+        if superseded:
+            await self.stop_jobs(superseded, SUPERSEDED_REASON)
+        if limits:
+            await self.unblock(sorted(limits))
+
+    async def park(self, rows: Sequence[DueRow]) -> None:
+        """Let waiting retries and snoozes wait until their job is resumed, if it still is paused."""
+        await self._database.fetch(
+            "park",
+            parked_at=PARKED_AT,
+            job_ids=sorted({row.job_id for row in rows}),
+            ids=[row.id for row in rows],
+            run_ats=[row.run_at for row in rows],
+        )
+
+    async def occurrences_of_other_tzdata(self, shards: Sequence[int], tzdata: str, limit: int) -> list[DueRow]:
+        """Pending occurrences that were computed by older time-zone data than ours."""
+        rows = await self._database.fetch(
+            "occurrences_of_other_tzdata", shards=list(shards), tzdata=tzdata, limit=limit
+        )
+        return [due_row_from(row) for row in rows]
+
+    async def move_occurrence(self, row: DueRow, fresh: NextOccurrence) -> bool:
+        """Put another instant in the place of a pending occurrence, if that is still as it was read."""
+        moved = await self._database.fetch(
+            "move_occurrence",
+            id=row.id,
+            run_at=row.run_at,
+            version=row.version,
+            next_id=fresh.id,
+            next_run_at=fresh.run_at,
+            next_for=fresh.scheduled_for,
+            tzdata=fresh.tzdata,
+        )
+        return bool(moved)
+
+    async def end_occurrence(self, row: DueRow, tzdata: str) -> bool:
+        """Record a pending occurrence as not run, its job having come to its end by these data, if it is still as it was read."""
+        ended = await self._database.fetch(
+            "end_occurrence",
+            id=row.id,
+            run_at=row.run_at,
+            version=row.version,
+            tzdata=tzdata,
+            reason=SkipReason.ENDED.value,
+        )
+        return bool(ended)
+
+    # `ready` to `running`: each claim has an id, made by the worker, by which a lost reply is read back
+
+    async def lanes(self) -> dict[Lane, tuple[LanePosition, bool]]:
+        """Every lane that has something ready, most urgent first, with a mark at its first and whether its queue is limited."""
+        rows = sorted(await self._database.fetch("lanes"), key=lambda row: (row["queue"], -row["priority"]))
+        return {
+            (row["queue"], row["priority"]): (LanePosition(row["run_at"], row["id"]), row["is_limited"]) for row in rows
+        }
+
+    async def has_unclaimed(self, lanes: Mapping[Lane, datetime], handlers: Sequence[str], age: timedelta) -> bool:
+        """Whether the first of one of these lanes, each from its instant on, has been ready for so long: nobody seems to take it."""
+        marks = {lane: LanePosition(run_at) for lane, run_at in lanes.items()}
+        is_left: bool = await self._database.fetch_value(
+            "is_anything_left", **lane_arrays(marks), handlers=handlers, age=age
+        )
+        return is_left
+
+    async def claim(
+        self,
+        request: ClaimRequest,
+        lanes: Mapping[Lane, LanePosition],
+        claim_id: ClaimId,
+        connection: Connection | None = None,
+    ) -> ClaimResult:
+        """Give up to *slots* due executions of these lanes to one worker, most urgent first, and up to *holds* that come next.
+
+        Each lane is read from its mark on. No two workers are ever given the same execution. Paused and limited queues give nothing here.
+        """
+        most = request.slots + request.holds
+        return await self._claim(request, lanes, claim_id, most, is_limited=False, connection=connection)
+
+    async def claim_limited(
+        self, request: ClaimRequest, queue: str, lanes: Mapping[Lane, LanePosition], claim_id: ClaimId
+    ) -> ClaimResult:
+        """The same for one queue that has a limit: its row is locked first, so that the count is exact across all workers."""
+
+        async def work(connection: Connection) -> ClaimResult:
+            limit = await self._database.fetch_value("lock_queue", connection, queue=queue)
+            if limit is None:
+                return ClaimResult([], is_contended=False)
+            running = await self._database.fetch_value("count_running_of_queue", connection, queue=queue)
+            free = limit - running
+            if free <= 0:
+                return ClaimResult([], is_contended=False, is_at_limit=True)
+            narrowed = replace(request, slots=min(request.slots, free), holds=min(request.holds, free))
+            claims = await self._claim(narrowed, lanes, claim_id, free, is_limited=True, connection=connection)
+            return replace(claims, is_at_limit=len(claims.executions) == free)
+
+        claims: ClaimResult = await self._database.repeat(work)
+        return claims
+
+    async def _claim(
+        self,
+        request: ClaimRequest,
+        lanes: Mapping[Lane, LanePosition],
+        claim_id: ClaimId,
+        most: int,
+        *,
+        is_limited: bool,
+        connection: Connection | None = None,
+    ) -> ClaimResult:
+        rows = await self._database.fetch(
+            "claim",
+            connection,
+            **lane_arrays(lanes),
+            is_limited=is_limited,
+            unclaimed_for=request.unclaimed_for,
+            handlers=request.handlers,
+            slots=request.slots,
+            looks=2 * request.slots if request.has_rivals else request.slots,
+            holds=request.holds,
+            most=most,
+            incarnation=request.incarnation,
+            claim_id=claim_id,
+        )
+        return ClaimResult(claims_from(rows, claim_id), rows[0]["is_contended"])
+
+    async def claim_named(
+        self,
+        request: ClaimRequest,
+        execution_id: ExecutionId,
+        queues: Sequence[str] | None,
+        claim_id: ClaimId,
+        connection: Connection | None = None,
+    ) -> list[ClaimedExecution]:
+        """Give this execution to one worker, if it is ready and due and may be run there. Paused and limited queues give nothing here."""
+        rows = await self._database.fetch(
+            "claim_named",
+            connection,
+            id=execution_id,
+            handlers=request.handlers,
+            queues=queues,
+            incarnation=request.incarnation,
+            claim_id=claim_id,
+        )
+        return claims_from(rows, claim_id)
+
+    async def read_back_claim(self, incarnation: Incarnation, claim_id: ClaimId) -> list[ClaimedExecution]:
+        """What a claim gave this worker, when the reply to it was lost."""
+        rows = await self._database.fetch("read_back_claim", incarnation=incarnation, claim_id=claim_id)
+        return [ClaimedExecution._make(tuple(row)) for row in rows]
+
+    async def claim_keys(self, incarnation: Incarnation) -> set[ClaimKey]:
+        """Everything that stands in a worker's name, each with its claim."""
+        rows = await self._database.fetch("stakes", incarnation=incarnation)
+        return {(ExecutionId(row["id"]), ClaimId(row["claim_id"])) for row in rows}
+
+    async def mark_queue_limited(self, connection: Connection | None = None) -> None:
+        """Count what was claimed before its queue was limited."""
+        await self._database.fetch("mark_queue_limited", connection)
+
+    async def warm_up(self) -> None:
+        """Claim from a queue that cannot be, and finish nothing, until every connection at hand has its plans.
+
+        The first claim on a connection takes ten times as long as any later one: the driver asks for the types of all arrays.
+        """
+        if not self._database.behind_pgbouncer:
+            await self._database.on_each_idle(self._warm_up_on)
+
+    async def _warm_up_on(self, connection: Connection) -> None:
+        env = self._database.env
+        request = ClaimRequest(Incarnation(env.new_id()), [""], slots=1, holds=1)
+        # Where it looks further, into one lane and into several, it takes other plans; those are made once and for all.
+        thorough = replace(request, unclaimed_for=timedelta(seconds=1))
+        for asked, lanes in (*[(request, 1)] * _WARM_UP_CLAIMS, (thorough, 1), (thorough, 2)):
+            marks = {("", priority): LanePosition(env.clock.now()) for priority in range(lanes)}
+            await self.claim(asked, marks, ClaimId(env.new_id()), connection)
+            await self.claim_named(asked, ExecutionId(env.new_id()), None, ClaimId(env.new_id()), connection)
+            await self.finish_succeeded([], connection)
+
+    # `running` to `finished`, or back: written only while the row still names the claim
+
+    async def finish_succeeded(
+        self, findings: Sequence[FinishedAttempt], connection: Connection | None = None
+    ) -> list[FinishedAttempt]:
+        """Record successes, each only while its row still names the claim; returns those that were refused as stale."""
+        # The statement locks them in this order. By their bytes: the database sorts them so, and ids themselves take long to compare.
+        in_order = sorted(findings, key=lambda f: f.claimed.id.bytes)
+        with unwritable_content():
+            row = await self._database.fetch_row(
+                "finish_succeeded",
+                connection,
+                ids=[f.claimed.id for f in in_order],
+                fences=[f.claimed.fence for f in in_order],
+                claim_ids=[f.claimed.claim_id for f in in_order],
+                started=[f.started_at for f in in_order],
+                finished=[f.finished_at for f in in_order],
+                results=result_column(in_order),
+            )
+        assert row is not None
+        if row["freed"]:
+            await self.unblock(row["freed"])
+        if row["accepted_count"] == len(findings):
+            return []
+        return _stale(findings, {(id_, claim_id) for id_, claim_id in row["accepted"] or ()})
+
+    async def standings(self, claims: Sequence[ClaimedExecution]) -> dict[ExecutionId, AttemptFacts]:
+        """What `decide` must know of these claims; those that are stale are missing."""
+        rows = await self._database.fetch(
+            "standings",
+            ids=[claimed.id for claimed in claims],
+            fences=[claimed.fence for claimed in claims],
+            claim_ids=[claimed.claim_id for claimed in claims],
+        )
+        return {
+            ExecutionId(row["id"]): AttemptFacts(
+                attempts=row["attempts"],
+                lost=row["lost"],
+                retry=retry_policy_from(row),
+                delivery=delivery_from(row["at_most_once"]),
+                stop=row["stop"],
+                is_paused=row["is_paused"],
+                is_deleted=row["is_deleted"],
+            )
+            for row in rows
+        }
+
+    async def record_transitions(self, moves: Sequence[Decision]) -> list[FinishedAttempt]:
+        """Move executions to where `decide` sent them; returns those that stayed where they were.
+
+        A row moves only while it names the claim, and while the standing that was decided upon is still true: to those that nobody has
+        taken away, somebody has said something in between.
+        """
+        with unwritable_content():
+            rows = await self._database.fetch(
+                "record_transitions", transitions=json_text(transition_columns(move, self._shards) for move in moves)
+            )
+        refused = _stale([move.finding for move in moves], {(row["id"], row["claim_id"]) for row in rows})
+        await self._after_transitions(rows, [move for move in moves if move.finding not in refused])
+        return refused
+
+    async def _after_transitions(self, rows: Sequence[Any], moves: Sequence[Decision]) -> None:
+        wakeup = Wakeup()
+        for row in rows:
+            if row["target"] == "ready":
+                # Uncounted: it comes back from a worker that was full, and any other may take it.
+                wakeup.add_lane(row["queue"], row["priority"], row["run_at"])
+        for finding, _, transition in moves:
+            if isinstance(transition, Postpone):
+                wakeup.add_shard(shard_of(finding.claimed.job_id, self._shards), transition.run_at)
+        self._notifier.tell(wakeup)
+        freed = sorted({row["limit_key"] for row in rows if row["limit_key"] is not None and row["target"] != "ready"})
+        if freed:
+            await self.unblock(freed)
+
+    async def find_stale(self, findings: Sequence[FinishedAttempt]) -> list[FinishedAttempt]:
+        """Those of the findings that are truly stale: for the others an earlier write, whose reply was lost, did its work."""
+        rows = await self._database.fetch(
+            "already_recorded",
+            ids=[finding.claimed.id for finding in findings],
+            claim_ids=[finding.claimed.claim_id for finding in findings],
+        )
+        known = {(row["id"], row["claim_id"]): (row["state"], row["outcome"]) for row in rows}
+        return [f for f in findings if not is_recorded(f.outcome, *known[f.claimed.id, f.claimed.claim_id])]
+
+    async def report_progress(self, claimed: ClaimedExecution, progress: float, note: str | None) -> None:
+        """Note how far an attempt has come, while its row still names the claim."""
+        with unwritable_content():
+            await self._database.fetch(
+                "report_progress",
+                id=claimed.id,
+                fence=claimed.fence,
+                claim_id=claimed.claim_id,
+                progress=progress,
+                note=note,
+            )
+
+    async def orphans(self, limit: int) -> list[OrphanedClaim]:
+        """What nobody alive holds, and what has run past its deadline."""
+        rows = sorted(await self._database.fetch("reap_orphans", limit=limit))
+        return [
+            OrphanedClaim(
+                claimed=claimed_from(row),
+                holder=Incarnation(row["holder"]),
+                claimed_at=row["claimed_at"],
+                is_orphan=row["is_orphan"],
+            )
+            for row in rows
+        ]
+
+    # `blocked` to `ready`, and requests to stop
+
+    async def unblock(self, keys: Sequence[str]) -> None:
+        """Let blocked executions of these limits into `ready` while there are places."""
+
+        async def work(connection: Connection) -> list[Any]:
+            await self._database.fetch("lock_limits", connection, keys=list(keys))
+            return await self._database.fetch("promote", connection, keys=list(keys))
+
+        wakeup = Wakeup()
+        for row in await self._database.repeat(work):
+            wakeup.add_lane(row["queue"], row["priority"], row["run_at"], 1)
+        self._notifier.tell(wakeup)
+
+    async def unblock_after_commit(self, keys: Sequence[str]) -> None:
+        """Unblock after another commit, which must not look failed because this fails; the reaper repeats it every few seconds."""
+        if keys:
+            with suppress(StoreUnavailable):
+                await self.unblock(keys)
+
+    async def announce_placed(self, rows: Sequence[Any], *, is_ready_announced: bool) -> None:
+        """Wake workers and schedulers for new rows, and let those in that have a place under their limit."""
+        wakeup = Wakeup()
+        for row in rows:
+            if row["room"] == "ready" and not is_ready_announced:
+                wakeup.add_lane(row["queue"], row["priority"], row["run_at"], 1, row["execution_id"])
+            elif row["room"] == "due":
+                wakeup.add_shard(row["shard"], row["run_at"])
+        self._notifier.tell(wakeup)
+        await self.unblock_after_commit(sorted({row["limit_key"] for row in rows if row["room"] == "blocked"}))
+
+    async def blocked_keys(self, behind: str, limit: int) -> list[str]:
+        """The limits somebody waits for, in their order: the first few behind one of them."""
+        rows = await self._database.fetch("blocked_keys", behind=behind, limit=limit)
+        return [row["limit_key"] for row in rows]
+
+    async def stop(self, ids: Sequence[ExecutionId], reason: str) -> set[ExecutionId]:
+        """Ask the holders of these to stop; returns those that are running."""
+        return self._wake_holders(await self._database.fetch("request_stop", ids=list(ids), reason=reason))
+
+    async def stop_jobs(self, job_ids: Sequence[JobId], reason: str) -> set[ExecutionId]:
+        """Ask the holders of these jobs' executions to stop."""
+        rows = await self._database.fetch("request_stop_of_jobs", job_ids=list(job_ids), reason=reason)
+        return self._wake_holders(rows)
+
+    async def stop_superseded_executions(self, keys: Sequence[str]) -> set[ExecutionId]:
+        """Ask the holders of those to stop for which a later occurrence waits behind one of these limits, where their job wants that."""
+        rows = await self._database.fetch("request_stop_of_superseded", keys=list(keys), reason=SUPERSEDED_REASON)
+        return self._wake_holders(rows)
+
+    def _wake_holders(self, rows: Sequence[Any]) -> set[ExecutionId]:
+        wakeup = Wakeup()
+        wakeup.add_holders(row["holder"] for row in rows)
+        self._notifier.tell(wakeup)
+        return {ExecutionId(row["id"]) for row in rows}
+
+    async def stops(self, incarnation: Incarnation) -> dict[ExecutionId, str]:
+        """What this holder has been asked to stop, and why."""
+        rows = await self._database.fetch("stops", incarnation=incarnation)
+        return {ExecutionId(row["id"]): row["stop"] for row in rows}
+
+
+def _stale(findings: Sequence[FinishedAttempt], accepted: Set[tuple[UUID, UUID]]) -> list[FinishedAttempt]:
+    """By claim, not by execution: a batch may hold a stale and an honest outcome of the same one."""
+    return [f for f in findings if (f.claimed.id, f.claimed.claim_id) not in accepted]
+
+
+class TicketStore:
+    """Reads what is ready, and claims by id. Tickets prove nothing: every rule for claims is asked again here."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def read(self, lanes: Mapping[Lane, datetime], handlers: Sequence[str], limit: int) -> list[ReadyExecution]:
+        """The most urgent of these lanes, each from its bound on, at most *limit* a queue; none of paused and limited queues."""
+        rows = await self._database.fetch(
+            "read_tickets",
+            queues=[queue for queue, _ in lanes],
+            priorities=[priority for _, priority in lanes],
+            bounds=list(lanes.values()),
+            handlers=list(handlers),
+            limit=limit,
+        )
+        return [
+            ReadyExecution(ExecutionId(row["id"]), row["queue"], row["rank"], row["handler"], row["fence"])
+            for row in rows
+        ]
+
+    async def claim(
+        self, request: ClaimRequest, ids: Sequence[ExecutionId], queues: Sequence[str] | None, claim_id: ClaimId
+    ) -> TicketClaimResult:
+        """Give those of the executions to one worker that are ready, that it may run and that it has room for.
+
+        No two workers are ever given the same execution. Paused and limited queues give nothing here.
+        """
+        rows = await self._database.fetch(
+            "claim_tickets",
+            ids=list(dict.fromkeys(ids)),
+            handlers=request.handlers,
+            queues=queues,
+            slots=max(request.slots, 0),
+            holds=request.holds,
+            incarnation=request.incarnation,
+            claim_id=claim_id,
+        )
+        return TicketClaimResult(claims_from(rows, claim_id), [ExecutionId(id_) for id_ in rows[0]["left_ids"] or ()])
+
+    async def namespace(self) -> str:
+        """A short name for this database, other than that of any other which may use the same broker."""
+        text: str = await self._database.fetch_value("read_namespace")
+        return blake2b(text.encode(), digest_size=6).hexdigest()

@@ -1,0 +1,1 @@
+"""Pages, totals and overviews of jobs and executions."""

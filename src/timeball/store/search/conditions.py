@@ -1,0 +1,235 @@
+"""Search terms as SQL conditions; every value from outside is a parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from timeball.domain.execution import ExecutionState
+from timeball.domain.job import JobStatus
+from timeball.domain.search import NO_FINGERPRINT, SearchRelation, SearchTerm
+from timeball.domain.values.ids import first_id_at, parse_id
+from timeball.errors import InvalidInput
+
+AddParameter = Callable[[Any, str], str]
+
+_NO_TEXT = "NULL::text"
+_STARTED = {"finished": "started_at", "running": "greatest(claimed_at, run_at)"}
+_ERRORS = {"finished": ("error_type", "error")}
+_WORKERS = {"finished": "worker", "running": "holder"}
+_OPERATORS = {SearchRelation.IS: "=", SearchRelation.MORE: ">", SearchRelation.LESS: "<"}
+# The author of an enqueued execution is that of its job.
+ENQUEUED_BY = "CASE WHEN origin = 'enqueue' THEN (SELECT job.created_by FROM timeball.job WHERE job.id = job_id) END"
+# The jobs that a term about names means, where they could be told beforehand.
+NamedJobs = Mapping[SearchTerm, Sequence[UUID]]
+
+
+def execution_condition(
+    term: SearchTerm, table: str, place: AddParameter, now: str, moment: datetime, named: NamedJobs | None = None
+) -> str:
+    """What must hold of a row in this room; states are chosen by room before."""
+    return _negated(term, _in_table(term, table, place, now, moment, named or {}))
+
+
+def _in_table(term: SearchTerm, table: str, place: AddParameter, now: str, moment: datetime, named: NamedJobs) -> str:
+    match term.field:
+        case "" | "job":
+            own = id_in(term, "exe", place) if term.field == "" else id_in(term, "job", place, "job_id")
+            if means_no_job(term, named):
+                return "false"
+            if term in named:
+                return f"({own} OR job_id = ANY ({place(list(named[term]), 'uuid[]')}))"
+            return f"({own} OR {_of_job(name_condition(term, place))})"
+        case "tag":
+            return _of_job(_any_tag(term, place))
+        case "queue" | "handler" | "origin":
+            return _texts(term.field, term, place)
+        case "created_by":
+            return _author(f"coalesce(created_by, {ENQUEUED_BY})", term, place)
+        case "priority" | "attempts":
+            return _compared(term.field, term, place, "integer")
+        case "worker":
+            return id_in(term, "wrk", place, _WORKERS.get(table, "NULL::uuid"))
+        case "error":
+            return _any(_texts(column, term, place) for column in _ERRORS.get(table, (_NO_TEXT,)))
+        case "fingerprint":
+            if term.values == (NO_FINGERPRINT,) and table == "finished":
+                return "fingerprint IS NULL"
+            is_indexed = NO_FINGERPRINT not in term.values and term.relation is SearchRelation.IS
+            column = "fingerprint" if is_indexed else f"coalesce(fingerprint, '{NO_FINGERPRINT}')"
+            return _texts(column if table == "finished" else _NO_TEXT, term, place)
+        case "settled":
+            is_settled = "EXISTS (SELECT 1 FROM timeball.settled WHERE settled.execution_id = id)"
+            return _any(is_settled if value == "yes" else f"NOT {is_settled}" for value in term.values)
+        case "late":
+            return _compared(f"{_STARTED.get(table, now)} - scheduled_for", term, place, "interval")
+        case "waits":
+            # As the number of what is late now counts it: what could be taken at once, if a slot were free.
+            return _compared(f"{now} - run_at" if table == "ready" else "NULL::interval", term, place, "interval")
+        case "took":
+            return _compared(_took(table, now), term, place, "interval")
+        case "payload":
+            kept = f"CASE WHEN job.version = {table}.version THEN job.payload ELSE timeball.payload_of(job_id, {table}.version) END"
+            whole = f"coalesce({table}.payload, (SELECT {kept} FROM timeball.job WHERE job.id = job_id))"
+            return _texts(f"({whole} #>> {place(list(term.path), 'text[]')})", term, place)
+        case "after":
+            return _any(f"id >= {place(first_id_at(instant_of(value, moment)), 'uuid')}" for value in term.values)
+        case "before":
+            return _any(f"id < {place(first_id_at(instant_of(value, moment)), 'uuid')}" for value in term.values)
+    raise AssertionError(term.field)
+
+
+def name_condition(term: SearchTerm, place: AddParameter) -> str:
+    """What must hold of a job's name, as a term about executions says it."""
+    return _like("job.name", term, place) if term.field == "" else _texts("job.name", term, place)
+
+
+def ids_of_job(term: SearchTerm, named: NamedJobs) -> list[UUID]:
+    """The jobs whose executions a term asks for, if it asks for jobs."""
+    if term.field != "job":
+        return []
+    return list({*named.get(term, ()), *_ids_among(term, "job")})
+
+
+def means_no_job(term: SearchTerm, named: NamedJobs) -> bool:
+    """Whether a term asks for executions of a job, or for one by its id, and there can be none."""
+    if term.is_negated or term not in named or named[term]:
+        return False
+    return not _ids_among(term, "exe" if term.field == "" else "job")
+
+
+def job_condition(
+    term: SearchTerm,
+    place: AddParameter,
+    moment: datetime,
+    *,
+    status: Callable[[JobStatus], str],
+    states: Callable[[Sequence[ExecutionState]], str],
+) -> str:
+    """What must hold of a job; how it stands is asked elsewhere."""
+    return _negated(term, _of_definition(term, place, moment, status, states))
+
+
+def _of_definition(
+    term: SearchTerm,
+    place: AddParameter,
+    moment: datetime,
+    status: Callable[[JobStatus], str],
+    states: Callable[[Sequence[ExecutionState]], str],
+) -> str:
+    match term.field:
+        case "":
+            return f"({id_in(term, 'job', place, 'job.id')} OR (job.name IS NOT NULL AND {_like('job.name', term, place)}))"
+        case "status":
+            own = [status(JobStatus(str(value))) for value in term.values if value in list(JobStatus)]
+            ended = [ExecutionState(str(value)) for value in term.values if value not in list(JobStatus)]
+            return _any([*own, *([states(ended)] if ended else [])])
+        case "name" | "queue" | "handler" | "kind":
+            return _texts(f"job.{term.field}", term, place)
+        case "created_by":
+            return _author("job.created_by", term, place)
+        case "zone":
+            return _texts("job.timezone", term, place)
+        case "tag":
+            return _any_tag(term, place)
+        case "priority":
+            return _compared("job.priority", term, place, "integer")
+        case "payload":
+            column = f"(job.payload #>> {place(list(term.path), 'text[]')})" if term.path else "job.payload::text"
+            return _texts(column, term, place)
+        case "after":
+            return _any(f"job.created_at >= {place(instant_of(value, moment), 'timestamptz')}" for value in term.values)
+        case "before":
+            return _any(f"job.created_at < {place(instant_of(value, moment), 'timestamptz')}" for value in term.values)
+        case "due_after" | "due_before":
+            operator = ">=" if term.field == "due_after" else "<"
+            bound = _any(
+                f"due.run_at {operator} {place(instant_of(value, moment), 'timestamptz')}" for value in term.values
+            )
+            # A value, not EXISTS: a planner may answer that by reading the whole table.
+            due = "SELECT true FROM timeball.due WHERE due.job_id = job.id AND due.kind = 'occurrence'"
+            return f"({due} AND {bound} LIMIT 1) IS NOT NULL"
+    raise AssertionError(term.field)
+
+
+def _negated(term: SearchTerm, condition: str) -> str:
+    return f"({condition}) IS NOT TRUE" if term.is_negated else condition
+
+
+def _any(conditions: Iterable[str]) -> str:
+    return f"({' OR '.join(conditions)})"
+
+
+def _texts(column: str, term: SearchTerm, place: AddParameter) -> str:
+    if term.relation is SearchRelation.LIKE:
+        return f"{column} ILIKE ANY ({place([_pattern(str(value)) for value in term.values], 'text[]')})"
+    if term.relation is SearchRelation.CONTAINS:
+        return _any(f"strpos(lower({column}), lower({place(str(value), 'text')})) > 0" for value in term.values)
+    if len(term.values) == 1:
+        return f"{column} = {place(str(term.values[0]), 'text')}"
+    return f"{column} = ANY ({place([str(value) for value in term.values], 'text[]')})"
+
+
+def _like(column: str, term: SearchTerm, place: AddParameter) -> str:
+    """A bare word may stand anywhere."""
+    patterns = [_pattern(f"*{value}*") for value in term.values]
+    return f"{column} ILIKE ANY ({place(patterns, 'text[]')})"
+
+
+def _author(column: str, term: SearchTerm, place: AddParameter) -> str:
+    """An author is named in full, by the id of a key alone, or by the name that a key was given."""
+    if term.relation is SearchRelation.LIKE:
+        return _texts(column, term, place)
+    whole, key, name = column, f"split_part({column}, ' ', 1)", f"substr({column}, strpos({column}, ' ') + 1)"
+    return _any(_texts(part, term, place) for part in (whole, key, name))
+
+
+def _pattern(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    return escaped.replace("*", "%")
+
+
+def _compared(expression: str, term: SearchTerm, place: AddParameter, kind: str) -> str:
+    operator = _OPERATORS[term.relation]
+    return _any(f"({expression}) {operator} {place(value, kind)}" for value in term.values)
+
+
+def _took(table: str, now: str) -> str:
+    if table == "finished":
+        return "finished_at - started_at"
+    return f"{now} - {_STARTED[table]}" if table == "running" else "NULL::interval"
+
+
+def id_in(term: SearchTerm, prefix: str, place: AddParameter, column: str = "id") -> str:
+    """Whether a column holds one of the ids among the values of a term."""
+    ids = _ids_among(term, prefix)
+    return f"{column} = ANY ({place(ids, 'uuid[]')})" if ids else "false"
+
+
+def _ids_among(term: SearchTerm, prefix: str) -> list[UUID]:
+    return [found for value in term.values if (found := _parsed(prefix, str(value))) is not None]
+
+
+def _parsed(prefix: str, text: str) -> UUID | None:
+    try:
+        return parse_id(prefix, text)
+    except InvalidInput:
+        return None
+
+
+def _of_job(condition: str) -> str:
+    """A look at the job of each row, as a value: a planner would turn EXISTS into a reading of all jobs."""
+    return f"(SELECT {condition} FROM timeball.job WHERE job.id = job_id)"
+
+
+def _any_tag(term: SearchTerm, place: AddParameter) -> str:
+    if term.relation is SearchRelation.LIKE:
+        return f"EXISTS (SELECT 1 FROM unnest(job.tags) AS tag WHERE {_texts('tag', term, place)})"
+    return f"job.tags && {place([str(value) for value in term.values], 'text[]')}"
+
+
+def instant_of(value: Any, moment: datetime) -> datetime:
+    """The instant of a bound, which may be a span from now."""
+    return moment + value if isinstance(value, timedelta) else value

@@ -1,0 +1,230 @@
+"""A page of executions: one branch per state table, each read in the order of its index, then merged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+from timeball.domain.execution import Execution, ExecutionState
+from timeball.domain.search import ExecutionFilter, SearchRelation, SearchTerm, read_cursor, write_cursor
+from timeball.domain.values.ids import id_created_at
+from timeball.store.db.rows import execution_from
+from timeball.store.search import scan
+from timeball.store.search.conditions import ENQUEUED_BY, NamedJobs, execution_condition, means_no_job, name_condition
+from timeball.store.search.scan import MAX_CANDIDATES, QueryParameters, QueryReader, literal
+
+_NAMES = "SELECT id, name FROM timeball.job WHERE name IS NOT NULL ORDER BY id LIMIT {most}"
+
+
+async def jobs_named(reader: QueryReader, terms: Sequence[SearchTerm]) -> NamedJobs:
+    """Which jobs the terms about names mean, deleted ones too; nothing if there are too many names to look at them all."""
+    asked = [term for term in terms if term.field in ("", "job")]
+    names = _NAMES.format(most=MAX_CANDIDATES + 1)
+    if not asked or await reader.count(names, QueryParameters(), MAX_CANDIDATES + 1) > MAX_CANDIDATES:
+        return {}
+    found = {}
+    for term in asked:
+        values = QueryParameters()
+        text = f"SELECT job.id FROM ({names}) AS job WHERE {name_condition(term, values.add)}"
+        found[term] = [row["id"] for row in await reader.fetch(text, values)]
+    return found
+
+
+_BY_ID = "id"
+_FIRST_ID, _LAST_ID = UUID(int=0), UUID(int=2**128 - 1)
+
+_COMMON = (
+    "id, job_id, origin, version, queue, priority, handler, scheduled_for, queued_at, attempts, lost, fence, tzdata, retry_of, "
+    "created_by"
+)
+_WAITING = (
+    "NULL::timestamptz AS started_at, NULL::timestamptz AS finished_at, NULL::uuid AS worker, NULL::text AS result_text, "
+    "NULL::text AS error_type, NULL::text AS error, NULL::text AS reason, run_at, limit_key, unique_key"
+)
+_RUNNING = (
+    "CASE WHEN run_at <= {now} THEN greatest(claimed_at, run_at) END AS started_at, NULL::timestamptz AS finished_at, "
+    "holder AS worker, NULL::text AS result_text, NULL::text AS error_type, NULL::text AS error, NULL::text AS reason, "
+    "run_at, limit_key, unique_key"
+)
+_FINISHED = (
+    "started_at, finished_at, worker, result::text AS result_text, error_type, error, reason, "
+    "NULL::timestamptz AS run_at, NULL::text AS limit_key, NULL::text AS unique_key"
+)
+
+
+# Succeeded ones, the many, are read in the order of their ids: no index leads to them where they are few.
+_WITHOUT_INDEX = frozenset({ExecutionState.SUCCEEDED, ExecutionState.SCHEDULED})
+
+
+class ExecutionListQuery:
+    """The executions that a filter leaves, the latest ids first; a place is an id."""
+
+    def __init__(self, reader: QueryReader, filter_: ExecutionFilter, named: NamedJobs | None = None) -> None:
+        self._reader = reader
+        self._filter = filter_
+        self._named = named or {}
+        self._states = states = filter_.possible_states()
+        self._terms = [term for term in filter_.terms if term.field != "status"]
+        self._fingerprint = _only_fingerprint(self._terms, states)
+        # The terms by which an index can be read; all others are asked of each row.
+        self._indexed_terms = [term for term in self._terms if term is self._fingerprint or _bounds_ids(term)]
+        is_possible = bool(states) and not any(means_no_job(term, self._named) for term in filter_.terms)
+        is_narrow = len(states) == len(ExecutionState) or not _WITHOUT_INDEX.intersection(states)
+        self._indexed_states = tuple(ExecutionState) if _WITHOUT_INDEX.intersection(states) else states
+        self._is_searched = is_possible and not (is_narrow and len(self._indexed_terms) == len(self._terms))
+
+    async def end(self, start: UUID | None, length: int) -> UUID | None:
+        """As far as it takes to look at so many rows of one room."""
+        if not self._is_searched:
+            return None
+        values = QueryParameters()
+        order = self._order()
+        branches = self._branches(values, start, None, only_indexed=True)
+        ends = [f"({one} ORDER BY {order} OFFSET {int(length) - 1} LIMIT 1)" for one in branches]
+        text = f"SELECT id FROM ({' UNION ALL '.join(ends)}) AS ends ORDER BY id DESC LIMIT 1"
+        rows = await self._reader.fetch(text, values)
+        return rows[0]["id"] if rows else None
+
+    async def items(self, start: UUID | None, end: UUID | None, skip: int, most: int) -> list[Execution]:
+        """A page's worth of a stretch."""
+        values = QueryParameters()
+        text = self._query(values, start, end, skip + most)
+        text += f" ORDER BY id DESC OFFSET {int(skip)} LIMIT {int(most)}"
+        # Around the page: the jobs of what is shown are looked up, and no others.
+        text = f"SELECT *, {ENQUEUED_BY} AS enqueued_by FROM ({text}) AS page ORDER BY id DESC"
+        return [execution_from(row) for row in await self._reader.fetch(text, values)]
+
+    async def count(self, start: UUID | None, end: UUID | None, most: int) -> int:
+        """How many match within a stretch."""
+        values = QueryParameters()
+        return await self._reader.count(self._query(values, start, end, most), values, most)
+
+    async def estimate(self) -> int:
+        """How many there are, as the planner believes."""
+        values = QueryParameters()
+        return await self._reader.estimate(self._query(values, None, None, None), values)
+
+    async def guess(self, exact_up_to: int) -> int | None:
+        """They can be counted where they lie."""
+        return None
+
+    async def explain(self, start: UUID | None, most: int) -> str:
+        """The plan of a page: tests look whether it is read in the order of an index."""
+        values = QueryParameters()
+        end = await self.end(start, scan.FIRST_CHUNK)
+        text = self._query(values, start, end, most) + " ORDER BY id DESC"
+        return await self._reader.explain(text, values)
+
+    def start(self, cursor: str) -> UUID:
+        """Behind which id a page begins."""
+        return UUID(read_cursor(cursor, _BY_ID, 1)[0])
+
+    def cursor_after(self, item: Execution) -> str:
+        """Behind an execution."""
+        return self.cursor_at(item.id)
+
+    def cursor_at(self, place: UUID) -> str:
+        """Behind an id."""
+        return write_cursor(_BY_ID, place)
+
+    def moment_of(self, place: UUID) -> datetime:
+        """The instant that an id bears."""
+        return id_created_at(place)
+
+    def _query(self, values: QueryParameters, start: UUID | None, end: UUID | None, limit: int | None) -> str:
+        order = self._order()
+        branches = [_limited(one, order, limit) for one in self._branches(values, start, end)]
+        return f"SELECT * FROM ({' UNION ALL '.join(branches)}) AS found"
+
+    def _order(self) -> str:
+        """An order that only the index of the filter has, so that no planner walks by another one."""
+        if self._filter.job_id is not None:
+            return "job_id DESC, id DESC"
+        return "id DESC" if self._fingerprint is None else "fingerprint DESC, id DESC"
+
+    def _branches(
+        self, values: QueryParameters, start: UUID | None, end: UUID | None, *, only_indexed: bool = False
+    ) -> list[str]:
+        """A SELECT for each table that can hold what is asked for; *only_indexed*: ids by the indexed terms alone."""
+        conditions = [] if start is None else [f"id < {values.add(start, 'uuid')}"]
+        if end is not None:
+            conditions.append(f"id >= {values.add(end, 'uuid')}")
+        clock = self._reader.clock
+        moment = clock.statement_now()
+        # Only tests move the time; a parameter that some branches do not use would have no type.
+        now = "now()" if moment is None else literal(moment)
+        terms = self._indexed_terms if only_indexed else self._terms
+        instant = clock.now()
+        branches = []
+        for table, columns, extra in _tables_of(self._indexed_states if only_indexed else self._states, now):
+            select = f"SELECT {'id' if only_indexed else columns} FROM timeball.{table} WHERE"
+            for own in _ownership(self._filter, values):
+                asked = [execution_condition(term, table, values.add, now, instant, self._named) for term in terms]
+                branches.append(f"{select} {' AND '.join([*extra, *conditions, *own, *asked]) or 'true'}")
+        return branches
+
+
+_Branch = tuple[str, str, list[str]]
+
+
+def _tables_of(states: Sequence[ExecutionState], now: str) -> list[_Branch]:
+    """For each table that can hold these states: its name, its columns, and the conditions that make the state."""
+
+    def branch(table: str, state: str, columns: str, *conditions: str) -> _Branch:
+        return table, f"{_COMMON}, {state} AS state, {columns}", list(conditions)
+
+    running = _RUNNING.format(now=now)
+    waits = {
+        ExecutionState.SCHEDULED: [branch("due", "'scheduled'", _WAITING, "kind NOT IN ('retry', 'resume')")],
+        ExecutionState.RETRYING: [branch("due", "'retrying'", _WAITING, "kind = 'retry'")],
+        ExecutionState.QUEUED: [
+            branch("ready", "'queued'", _WAITING),
+            branch("blocked", "'queued'", _WAITING),
+            branch("running", "'queued'", running, f"run_at > {now}"),
+        ],
+        ExecutionState.RUNNING: [branch("running", "'running'", running, f"run_at <= {now}")],
+    }
+    if len(states) == len(ExecutionState):
+        return [*(one for some in waits.values() for one in some), branch("finished", "state", _FINISHED)]
+    if not states:
+        return [branch("finished", "state", _FINISHED, "false")]
+    chosen: list[_Branch] = []
+    for state in states:
+        if state.is_final:
+            chosen.append(branch("finished", "state", _FINISHED, f"state = '{state.value}'"))
+        else:
+            chosen += waits[state]
+    return chosen
+
+
+def _ownership(filter_: ExecutionFilter, values: QueryParameters) -> list[list[str]]:
+    """A job's executions: those under ids of their own, by the indexes on job_id; and the one that bears the job's id."""
+    if filter_.job_id is None:
+        return [[]]
+    place = values.add(filter_.job_id, "uuid")
+    # Rows are compared, not job_id alone: only the index on (job_id, id) has their order. Otherwise the planner may
+    # walk the whole history by id to find the few executions of one job.
+    span = [f"(job_id, id) >= ({place}, '{_FIRST_ID}'::uuid)", f"(job_id, id) <= ({place}, '{_LAST_ID}'::uuid)"]
+    return [[*span, "job_id <> id"], [f"id = {place}", "job_id = id"]]
+
+
+def _only_fingerprint(terms: Sequence[SearchTerm], states: Sequence[ExecutionState]) -> SearchTerm | None:
+    """The term by whose fingerprint the history can be read in order, if there is one; only that table has them."""
+    if not states or not all(state.is_final for state in states):
+        return None
+    return next((term for term in terms if term.field == "fingerprint" and _is_one_value(term)), None)
+
+
+def _bounds_ids(term: SearchTerm) -> bool:
+    """Ids are in the order of time, so a bound of time is a bound of every index."""
+    return term.field in ("after", "before") and _is_one_value(term)
+
+
+def _is_one_value(term: SearchTerm) -> bool:
+    return term.relation is SearchRelation.IS and len(term.values) == 1 and not term.is_negated
+
+
+def _limited(branch: str, order: str, limit: int | None) -> str:
+    # (SELECT ...): a planner that knows how many are wanted, and believes that there are hardly more, would fetch and sort all there are.
+    return f"({branch} ORDER BY {order} LIMIT (SELECT {int(limit)}))" if limit is not None else f"({branch})"

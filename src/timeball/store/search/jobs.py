@@ -1,0 +1,372 @@
+"""A page of jobs, by candidate ids from the indexes where a filter has any."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from timeball.domain.execution import ExecutionState
+from timeball.domain.job import Job, JobStatus
+from timeball.domain.scheduling.schedule import ScheduleKind
+from timeball.domain.search import JobFilter, JobOrder, SearchTerm, read_cursor, write_cursor
+from timeball.domain.values.ids import first_id_at, id_created_at
+from timeball.store.db.rows import job_from
+from timeball.store.search.conditions import id_in, instant_of, job_condition
+from timeball.store.search.scan import MAX_CANDIDATES, QueryParameters, QueryReader
+
+# What leads to the jobs that a filter wants: indexes of the rare ones, and the rooms.
+#
+# A lead names every job that can fulfil one part of the filter, and perhaps others; whether they do is asked of each. One that
+# names more than ten thousand is none. Ids are bytes here: most of ten thousand are only counted and sorted, which needs no objects.
+
+_ID_BYTES = 16
+
+_RECURRING = "SELECT id FROM timeball.job WHERE kind <> 'once'"
+_PAUSED = "SELECT id FROM timeball.job WHERE paused_at IS NOT NULL"
+_TAGGED = "SELECT id FROM timeball.job WHERE tags IS NOT NULL"
+_NAMED = "SELECT id FROM timeball.job WHERE name IS NOT NULL"
+
+
+_ENDED = "SELECT job_id FROM timeball.finished WHERE state = '{state}' AND state <> 'succeeded'"
+_IN_STATE = {
+    ExecutionState.SCHEDULED: ("SELECT job_id FROM timeball.due",),
+    ExecutionState.RETRYING: ("SELECT job_id FROM timeball.due WHERE kind = 'retry'",),
+    ExecutionState.QUEUED: ("SELECT job_id FROM timeball.ready", "SELECT job_id FROM timeball.blocked"),
+    ExecutionState.RUNNING: ("SELECT job_id FROM timeball.running",),
+    ExecutionState.DEAD: (_ENDED.format(state="dead"),),
+    ExecutionState.CANCELLED: (_ENDED.format(state="cancelled"),),
+    ExecutionState.SKIPPED: (_ENDED.format(state="skipped"),),
+}
+_ALIVE = (ExecutionState.SCHEDULED, ExecutionState.QUEUED, ExecutionState.RUNNING)
+_DUE = """
+SELECT due.job_id
+FROM timeball.shard
+CROSS JOIN LATERAL (
+    SELECT job_id
+    FROM timeball.due
+    WHERE due.shard = shard.id
+      AND due.run_at >= coalesce({low}, '-infinity')
+      AND due.run_at <= coalesce({high}, 'infinity')
+    ORDER BY due.shard, due.run_at
+    LIMIT {most}
+) AS due"""
+
+
+class CandidateQuery:
+    """Texts that name ids, with their values."""
+
+    def __init__(self, *texts: str) -> None:
+        self.texts = texts
+        self.values = QueryParameters()
+
+
+async def candidate_jobs(reader: QueryReader, filter_: JobFilter) -> list[bytes] | None:
+    """The jobs that all short leads name; None if there is no short one."""
+    found: set[bytes] | None = None
+    for lead in _candidate_queries(filter_, reader.clock.now()):
+        ids = await _candidate_ids(reader, lead)
+        if ids is not None:
+            found = ids if found is None else found & ids
+    return None if found is None else list(found)
+
+
+async def _candidate_ids(reader: QueryReader, lead: CandidateQuery) -> set[bytes] | None:
+    cut = " UNION ALL ".join(f"({text} LIMIT {MAX_CANDIDATES + 1})" for text in lead.texts)
+    # All in one value: a row for each takes the server, the network and the driver many times as long.
+    rows = await reader.fetch(f"SELECT string_agg(uuid_send(led.id), '') FROM ({cut}) AS led (id)", lead.values)
+    ids: bytes = rows[0][0] or b""
+    if len(ids) > MAX_CANDIDATES * _ID_BYTES:
+        return None
+    return {ids[place : place + _ID_BYTES] for place in range(0, len(ids), _ID_BYTES)}
+
+
+def _candidate_queries(filter_: JobFilter, moment: datetime) -> Iterator[CandidateQuery]:
+    if filter_.is_named:
+        yield CandidateQuery(_NAMED)
+    due_from, due_until = _bound(filter_, "due_after", moment), _bound(filter_, "due_before", moment)
+    if due_from is not None or due_until is not None:
+        yield _query_by_due(due_from, due_until)
+    for term in filter_.terms:
+        if not term.is_negated:
+            yield from _queries_of_term(term)
+
+
+def _queries_of_term(term: SearchTerm) -> Iterator[CandidateQuery]:
+    match term.field:
+        case "status":
+            words = [str(value) for value in term.values]
+            yield from _queries_of_status(
+                [JobStatus(word) if word in list(JobStatus) else ExecutionState(word) for word in words]
+            )
+        case "kind" if ScheduleKind.ONCE.value not in term.values:
+            yield CandidateQuery(_RECURRING)
+        case "tag":
+            yield CandidateQuery(_TAGGED)
+        case "name":
+            yield CandidateQuery(_NAMED)
+        case "":
+            yield _query_by_name_or_id(term)
+
+
+def _query_by_name_or_id(term: SearchTerm) -> CandidateQuery:
+    lead = CandidateQuery()
+    own = f"SELECT id FROM timeball.job WHERE {id_in(term, 'job', lead.values.add)}"
+    lead.texts = (_NAMED, own)
+    return lead
+
+
+def _queries_of_status(words: Sequence[JobStatus | ExecutionState]) -> Iterator[CandidateQuery]:
+    """One lead to all that can stand so; none if most jobs do."""
+    texts: list[str] = []
+    for word in words:
+        match word:
+            case JobStatus.PAUSED:
+                texts.append(_PAUSED)
+            case JobStatus.ACTIVE:
+                texts += [f"{_RECURRING} AND kind = 'manual'", *(text for state in _ALIVE for text in _IN_STATE[state])]
+            case JobStatus.FINISHED | ExecutionState.SUCCEEDED:
+                return
+            case _:
+                texts += _IN_STATE[word]
+    yield CandidateQuery(*texts)
+
+
+def _query_by_due(due_from: datetime | None, due_until: datetime | None) -> CandidateQuery:
+    lead = CandidateQuery()
+    low = lead.values.add(due_from, "timestamptz")
+    high = lead.values.add(due_until, "timestamptz")
+    lead.texts = (_DUE.format(low=low, high=high, most=MAX_CANDIDATES + 1),)
+    return lead
+
+
+# A page of jobs.
+#
+# Among a million one-offs, what people look for is mostly rare: the paused, the recurring, what is tagged, what runs just now.
+# Each of those has an index, or a room, that leads to it. Where a filter has such leads and they are short, only the jobs they
+# lead to are looked at; all else is searched for in stretches.
+
+JobPosition = UUID | str
+_FIRST_ID = UUID(int=0)
+
+
+# An id bears the moment at which the job was put together, `created_at` that of its transaction.
+_CLOCK_TOLERANCE = timedelta(days=1)
+
+
+# So many of very many are judged, where only about how many there are is asked for.
+_SAMPLE = 100
+
+
+class JobListQuery:
+    """The jobs that a filter leaves; a place is an id, or a name in the orders by name."""
+
+    def __init__(self, reader: QueryReader, filter_: JobFilter, order: JobOrder, only: Sequence[bytes] | None) -> None:
+        self._reader = reader
+        self._filter = filter_
+        self._order = order
+        self._by_name = order.is_by_name
+        self._is_descending = order in (JobOrder.NEWEST, JobOrder.NAME_BACKWARDS)
+        self._column = "name" if self._by_name else "id"
+        is_filtered = replace(filter_, is_named=False) != JobFilter() or (filter_.is_named and not self._by_name)
+        self._is_searched = is_filtered and only is None
+        self._only = None if only is None else sorted(only, reverse=self._is_descending)
+
+    async def end(self, start: JobPosition | None, length: int) -> JobPosition | None:
+        """As far as it takes to look at so many jobs."""
+        if self._only is not None:
+            # By name all of them are looked at, but few have one.
+            behind = [] if self._by_name else self._candidates_between(start, None)
+            return UUID(bytes=behind[length - 1]) if len(behind) > length else None
+        if not self._is_searched:
+            return None
+        values = QueryParameters()
+        conditions = self._bounds(values, start, None)
+        text = (
+            f"SELECT job.{self._column} FROM timeball.job WHERE {' AND '.join(conditions)} "
+            f"{self._ordered()} OFFSET {int(length) - 1} LIMIT 1"
+        )
+        rows = await self._reader.fetch(text, values)
+        return rows[0][0] if rows else None
+
+    async def items(self, start: JobPosition | None, end: JobPosition | None, skip: int, most: int) -> list[Job]:
+        """A page's worth of a stretch."""
+        values = QueryParameters()
+        text = self._query("*, payload::text AS payload_text", values, start, end)
+        text += f" {self._ordered()} OFFSET {int(skip)} LIMIT {int(most)}"
+        return [job_from(row) for row in await self._reader.fetch(text, values)]
+
+    async def count(self, start: JobPosition | None, end: JobPosition | None, most: int) -> int:
+        """How many match within a stretch."""
+        values = QueryParameters()
+        return await self._reader.count(self._query("job.id", values, start, end), values, most)
+
+    async def estimate(self) -> int:
+        """How many there are, as the planner believes."""
+        values = QueryParameters()
+        return await self._reader.estimate(self._query("job.id", values, None, None), values)
+
+    async def guess(self, exact_up_to: int) -> int | None:
+        """How many of those that were led to match, if each has to be looked up in the rooms: by the share of the first few."""
+        only = self._only or []
+        if len(only) <= exact_up_to or not _filters_by_status(self._filter):
+            return None
+        few = JobListQuery(self._reader, self._filter, self._order, only[:_SAMPLE])
+        return round(await few.count(None, None, _SAMPLE) * len(only) / _SAMPLE)
+
+    async def explain(self, start: JobPosition | None, end: JobPosition | None, most: int) -> str:
+        """The plan of a stretch: tests look at what it reads."""
+        values = QueryParameters()
+        text = self._query("*, payload::text AS payload_text", values, start, end)
+        return await self._reader.explain(f"{text} {self._ordered()} LIMIT {int(most)}", values)
+
+    def start(self, cursor: str) -> JobPosition:
+        """Behind which id, or name, a page begins."""
+        name, last_id = read_cursor(cursor, self._order.value, 2)
+        return name or "" if self._by_name else UUID(last_id)
+
+    def cursor_after(self, item: Job) -> str:
+        """Behind a job."""
+        return write_cursor(self._order.value, item.name, item.id)
+
+    def cursor_at(self, place: JobPosition) -> str:
+        """Behind an id, or a name."""
+        name, last_id = (place, _FIRST_ID) if self._by_name else (None, place)
+        return write_cursor(self._order.value, name, last_id)
+
+    def moment_of(self, place: JobPosition) -> datetime | None:
+        """The instant that an id bears."""
+        return id_created_at(place) if isinstance(place, UUID) else None
+
+    def _query(self, columns: str, values: QueryParameters, start: JobPosition | None, end: JobPosition | None) -> str:
+        conditions = self._bounds(values, start, end)
+        if self._only is not None:
+            few = [UUID(bytes=id_) for id_ in (self._only if self._by_name else self._candidates_between(start, end))]
+            conditions.append(f"job.id = ANY ({values.add(few, 'uuid[]')})")
+        conditions += _conditions(self._filter, values, self._reader.clock.now())
+        return f"SELECT {columns} FROM timeball.job WHERE {' AND '.join(conditions)}"
+
+    def _candidates_between(self, start: JobPosition | None, end: JobPosition | None) -> list[bytes]:
+        """The jobs that were led to, within a stretch and in its order."""
+        ids = self._only or []
+        first = self._number_behind(start) if isinstance(start, UUID) else 0
+        last = self._number_behind(end) if isinstance(end, UUID) else len(ids)
+        return ids[first:last]
+
+    def _number_behind(self, place: UUID) -> int:
+        """How many of the jobs that were led to do not lie behind a place."""
+        sign = -1 if self._is_descending else 1
+        return bisect_right(self._only or [], sign * place.int, key=lambda id_: sign * int.from_bytes(id_))
+
+    def _bounds(self, values: QueryParameters, start: JobPosition | None, end: JobPosition | None) -> list[str]:
+        """What the index that the list is read by knows of."""
+        kind = "text" if self._by_name else "uuid"
+        beyond, within = ("<", ">=") if self._is_descending else (">", "<=")
+        bounds = (
+            ["job.name IS NOT NULL", "job.deleted_at IS NULL"]
+            if self._by_name
+            else _id_bounds(self._filter, values, self._reader.clock.now())
+        )
+        if start is not None:
+            bounds.append(f"job.{self._column} {beyond} {values.add(start, kind)}")
+        if end is not None:
+            bounds.append(f"job.{self._column} {within} {values.add(end, kind)}")
+        return bounds or ["true"]
+
+    def _ordered(self) -> str:
+        return f"ORDER BY job.{self._column} {'DESC' if self._is_descending else 'ASC'}"
+
+
+def _filters_by_status(filter_: JobFilter) -> bool:
+    return any(term.field == "status" for term in filter_.terms)
+
+
+def _bound(filter_: JobFilter, field: str, moment: datetime) -> datetime | None:
+    """The instant of the term about this field, if there is just one."""
+    terms = [term for term in filter_.terms if term.field == field and not term.is_negated]
+    if len(terms) != 1 or len(terms[0].values) != 1:
+        return None
+    return instant_of(terms[0].values[0], moment)
+
+
+def _id_bounds(filter_: JobFilter, values: QueryParameters, moment: datetime) -> list[str]:
+    """Ids are in the order of creation, nearly: the exact instants are compared besides."""
+    bounds = []
+    created_from, created_until = _bound(filter_, "after", moment), _bound(filter_, "before", moment)
+    if created_from is not None:
+        bounds.append(f"job.id >= {values.add(first_id_at(created_from - _CLOCK_TOLERANCE), 'uuid')}")
+    if created_until is not None:
+        bounds.append(f"job.id < {values.add(first_id_at(created_until + _CLOCK_TOLERANCE), 'uuid')}")
+    return bounds
+
+
+# Looks into the rooms are values, not EXISTS: a planner may answer many of those by reading a whole room.
+def _has_one(table: str, *conditions: str) -> str:
+    return f"(SELECT true FROM timeball.{table} WHERE {' AND '.join(conditions)} LIMIT 1) IS NOT NULL"
+
+
+def _in_table(table: str, *conditions: str) -> str:
+    """Enqueued executions bear their job's id; the indexes on job_id leave them out, so both are asked for."""
+    own = _has_one(table, f"{table}.id = job.id", *conditions)
+    others = _has_one(table, f"{table}.job_id = job.id", f"{table}.job_id <> {table}.id", *conditions)
+    return f"({own} OR {others})"
+
+
+_HAS_ONE = {
+    ExecutionState.SCHEDULED: _in_table("due", "due.kind NOT IN ('retry', 'resume')"),
+    ExecutionState.RETRYING: _in_table("due", "due.kind = 'retry'"),
+    ExecutionState.QUEUED: f"({_in_table('ready')} OR {_has_one('blocked', 'blocked.job_id = job.id')})",
+    ExecutionState.RUNNING: _in_table("running"),
+}
+_WAITS = _in_table("due", "due.kind <> 'resume'")
+_LIVE = f"({_WAITS} OR {_HAS_ONE[ExecutionState.QUEUED]} OR {_HAS_ONE[ExecutionState.RUNNING]})"
+_STATUS = {
+    JobStatus.PAUSED: "job.paused_at IS NOT NULL",
+    JobStatus.ACTIVE: f"(job.paused_at IS NULL AND (job.kind = 'manual' OR {_LIVE}))",
+    JobStatus.FINISHED: f"(job.paused_at IS NULL AND job.kind <> 'manual' AND NOT {_LIVE})",
+}
+
+
+# Rows are compared, not job_id alone: otherwise the planner may walk the whole history by id to find the latest of one job.
+_ENDED_AS = f"""
+(
+    SELECT latest.state
+    FROM (
+        (
+            SELECT id, state
+            FROM timeball.finished
+            WHERE (finished.job_id, finished.id) >= (job.id, '{_FIRST_ID}'::uuid)
+              AND (finished.job_id, finished.id) <= (job.id, '{UUID(int=2**128 - 1)}'::uuid)
+              AND finished.job_id <> finished.id
+            ORDER BY job_id DESC, id DESC
+            LIMIT 1
+        )
+        UNION ALL
+        SELECT id, state FROM timeball.finished WHERE finished.id = job.id
+        ORDER BY id DESC
+        LIMIT 1
+    ) AS latest
+) = ANY ({{states}})"""
+
+
+def _conditions(filter_: JobFilter, values: QueryParameters, moment: datetime) -> list[str]:
+    def states(some: Sequence[ExecutionState]) -> str:
+        return _state_condition(some, values)
+
+    conditions = ["job.deleted_at IS NULL"]
+    for term in filter_.terms:
+        conditions.append(job_condition(term, values.add, moment, status=_STATUS.__getitem__, states=states))
+    if filter_.is_named:
+        conditions.append("job.name IS NOT NULL")
+    return conditions
+
+
+def _state_condition(states: Sequence[ExecutionState], values: QueryParameters) -> str:
+    """Something of the job waits or runs in one of these states, or its latest ended execution ended so."""
+    parts = [_HAS_ONE[state] for state in states if not state.is_final]
+    ended = [state.value for state in states if state.is_final]
+    if ended:
+        parts.append(_ENDED_AS.format(states=values.add(ended, "text[]")))
+    return f"({' OR '.join(parts)})"

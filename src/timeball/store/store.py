@@ -1,0 +1,152 @@
+"""The store: PostgreSQL, opened once, its methods in groups."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from timeball.clock import SystemClock
+from timeball.store.db.database import Database, DatabaseTimeouts
+from timeball.store.db.migrate import check, migrate
+from timeball.store.db.notifier import Notifier
+from timeball.store.enqueue import Enqueuer
+from timeball.store.executions import ExecutionStore
+from timeball.store.history import HistoryStore, RetentionStore
+from timeball.store.jobs import JobStore
+from timeball.store.nodes import NodeStore
+from timeball.store.queues import QueueStore
+
+if TYPE_CHECKING:
+    from timeball.env import Env
+    from timeball.store.changes import ChangeStream
+    from timeball.store.executions import TicketStore
+    from timeball.store.nodes import HandlerStore
+    from timeball.store.operations import OperationStore
+    from timeball.store.rollups import RollupStore
+    from timeball.store.templates import TemplateStore
+
+DEFAULT_SHARDS = 64
+DEFAULT_PROMOTE_WINDOW = timedelta(milliseconds=500)
+_CLOCK_READINGS = 3
+_INITIAL_PARTITIONS = 8
+
+
+class Store:
+    """Where the truth lives. `open` before use, `close` after.
+
+    What an idle worker never asks for is imported when somebody does.
+    """
+
+    notifier: Notifier
+    enqueuer: Enqueuer
+    jobs: JobStore
+    queues: QueueStore
+    executions: ExecutionStore
+    nodes: NodeStore
+    history: HistoryStore
+    retention: RetentionStore
+    shards: int
+
+    def __init__(
+        self,
+        dsn: str,
+        env: Env,
+        *,
+        pool_size: int = 8,
+        behind_pgbouncer: bool = False,
+        patience: DatabaseTimeouts | None = None,
+        hoist_window: timedelta = DEFAULT_PROMOTE_WINDOW,
+    ) -> None:
+        self.env = env
+        self.database = Database(dsn, env, pool_size=pool_size, behind_pgbouncer=behind_pgbouncer, patience=patience)
+        self.hoist_window = hoist_window
+
+    async def open(self, *, migrates: bool = True, shards: int = DEFAULT_SHARDS) -> None:
+        """Connect, bring the schema up to date (or check that it is), and learn the database's clock."""
+        if migrates:
+            await migrate(self.database, shards=shards)
+        await self.database.open()
+        try:
+            await self._read_schema(checks=not migrates)
+        except BaseException:
+            await self.database.close()
+            raise
+        self.notifier = Notifier(self.database)
+        self.executions = ExecutionStore(self.database, self.notifier, self.shards)
+        self.enqueuer = Enqueuer(self.database, self.notifier, self.executions, self.hoist_window)
+        self.jobs = JobStore(self.database, self.notifier, self.executions, self.hoist_window)
+        self.queues = QueueStore(self.database, self.notifier, self.executions)
+        self.nodes = NodeStore(self.database, self.notifier)
+        self.retention = RetentionStore(self.database)
+        self.history = HistoryStore(self.database, self.retention)
+        if migrates:
+            await self._make_first_days()
+        await self.learn_clock()
+
+    @cached_property
+    def tickets(self) -> TicketStore:
+        """What is ready, for a broker to carry."""
+        from timeball.store.executions import TicketStore
+
+        return TicketStore(self.database)
+
+    @cached_property
+    def rollups(self) -> RollupStore:
+        """The past, added up."""
+        from timeball.store.rollups import RollupStore
+
+        return RollupStore(self.database)
+
+    @cached_property
+    def changes(self) -> ChangeStream:
+        """What happens, as it happens."""
+        from timeball.store.changes import ChangeStream
+
+        return ChangeStream(self.database)
+
+    @cached_property
+    def templates(self) -> TemplateStore:
+        """Jobs to make more of."""
+        from timeball.store.templates import TemplateStore
+
+        return TemplateStore(self.database)
+
+    @cached_property
+    def handlers(self) -> HandlerStore:
+        """What workers have published of their handlers."""
+        from timeball.store.nodes import HandlerStore
+
+        return HandlerStore(self.database)
+
+    @cached_property
+    def operations(self) -> OperationStore:
+        """What is done to many at a time."""
+        from timeball.store.operations import OperationStore
+
+        return OperationStore(self.database)
+
+    async def _read_schema(self, *, checks: bool) -> None:
+        async with self.database.connection() as connection:
+            if checks:
+                await check(connection)
+            self.shards = await connection.fetchval("SELECT count(*) FROM timeball.shard")
+
+    async def _make_first_days(self) -> None:
+        """A new database gets its partitions at once; later on the janitor makes them."""
+        if not await self.history.days():
+            today = (await self.history.moment()).date()
+            for ahead in range(_INITIAL_PARTITIONS):
+                await self.history.add_day(today + timedelta(days=ahead))
+
+    async def learn_clock(self) -> None:
+        """Take a few readings of the database's clock."""
+        clock = self.env.clock
+        if isinstance(clock, SystemClock):
+            for _ in range(_CLOCK_READINGS):
+                clock.learn(await self.nodes.read_clock())
+
+    async def close(self) -> None:
+        """Send the last hints and give the connections back."""
+        await self.notifier.flush()
+        await self.database.close()

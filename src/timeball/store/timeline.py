@@ -1,0 +1,272 @@
+"""Past and future runs of all jobs and their typical durations, for timelines and forecasts; every read is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
+
+from timeball.domain.forecast.outlook import FutureRuns
+from timeball.domain.job import jitter_of
+from timeball.domain.rollup import TypicalDuration
+from timeball.domain.values.ids import ExecutionId, JobId, first_id_at, format_job_id
+from timeball.store.db.rows import rule_from
+
+if TYPE_CHECKING:
+    from timeball.store.db.database import Database
+
+# How long executions usually take. The one place that knows where this is read from.
+#
+# Every time line and every forecast asks for all jobs there are, and one more run hardly changes a median: what was read of a
+# job for them is remembered for a minute, in this process. A job that has not run yet is asked for each time.
+
+# So many of the latest executions tell how long the next one will take.
+_HISTORY_OF_A_JOB = 50
+_HISTORY_OF_HANDLERS = 2_000
+
+
+# Of very many jobs at once, fewer of each.
+_MAX_READ = 10_000
+CACHED_SECONDS = 60.0
+_MAX_CACHED = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class TypicalDurations:
+    """How long things usually take, by job; for jobs that have not run yet, by handler. Nothing of it is older than *read_at*."""
+
+    of_jobs: Mapping[JobId, TypicalDuration]
+    of_handlers: Mapping[str, TypicalDuration]
+    read_at: datetime | None = None
+
+    def of(self, job_id: JobId, handler: str) -> TypicalDuration | None:
+        """What is known of a job, or else of its handler."""
+        return self.of_jobs.get(job_id) or self.of_handlers.get(handler)
+
+
+NO_DURATIONS = TypicalDurations({}, {})
+
+
+async def read_typical_durations(database: Database, job_ids: Collection[JobId]) -> TypicalDurations:
+    """How long executions of these jobs usually take, as of now."""
+    return TypicalDurations(await _of_jobs(database, job_ids), await _of_handlers(database))
+
+
+@dataclass(slots=True)
+class _CachedDurations:
+    """What was read, and since when."""
+
+    since: float
+    read_at: datetime
+    of_jobs: dict[JobId, TypicalDuration]
+    of_handlers: Mapping[str, TypicalDuration]
+
+
+class DurationCache:
+    """How long executions usually take, at most a minute old."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._memory: _CachedDurations | None = None
+
+    async def of(self, job_ids: Collection[JobId]) -> TypicalDurations:
+        """How long executions of these jobs usually take."""
+        memory = await self._fresh()
+        unknown = [job_id for job_id in job_ids if job_id not in memory.of_jobs]
+        if unknown:
+            memory.of_jobs |= await _of_jobs(self._database, unknown)
+        return TypicalDurations(memory.of_jobs, memory.of_handlers, memory.read_at)
+
+    async def _fresh(self) -> _CachedDurations:
+        clock = self._database.env.clock
+        now = clock.monotonic()
+        memory = self._memory
+        if memory is None or now - memory.since > CACHED_SECONDS or len(memory.of_jobs) > _MAX_CACHED:
+            memory = self._memory = _CachedDurations(now, clock.now(), {}, await _of_handlers(self._database))
+        return memory
+
+
+async def _of_jobs(database: Database, job_ids: Collection[JobId]) -> dict[JobId, TypicalDuration]:
+    ids = sorted(job_ids, key=lambda id_: id_.bytes)
+    most = min(_HISTORY_OF_A_JOB, max(_MAX_READ // max(len(ids), 1), 1))
+    rows = await database.fetch("usual_durations_of_jobs", ids=ids, most=most)
+    return {JobId(row["id"]): _typical_from(row) for row in rows}
+
+
+async def _of_handlers(database: Database) -> dict[str, TypicalDuration]:
+    rows = await database.fetch("usual_durations_of_handlers", most=_HISTORY_OF_HANDLERS)
+    return {row["handler"]: _typical_from(row) for row in rows}
+
+
+def _typical_from(row: Any) -> TypicalDuration:
+    median, p95 = row["durations"]
+    return TypicalDuration(timedelta(seconds=max(median, 0)), timedelta(seconds=max(p95, 0)), row["executions"])
+
+
+# The past and the future of all jobs, for those who draw them: bounded reads, whatever the size of the history.
+
+# What ended within a span may have been made for an earlier time: retries, and what waited.
+_EARLIER = timedelta(days=1)
+MAX_LINES = 2_000
+_ONE_OFFS_A_SHARD = 40
+_MAX_RUNNING = 2_000
+
+
+class TimelineRun(NamedTuple):
+    """Something that ran, runs or is to run; a tuple, because a view reads them by the thousand."""
+
+    id: ExecutionId
+    job_id: JobId
+    handler: str
+    queue: str
+    started_at: datetime
+    worker: UUID | None = None
+    finished_at: datetime | None = None
+    state: str | None = None
+
+    @property
+    def is_enqueued(self) -> bool:
+        """Whether it bears its job's id: it is the only run of that job, which has no name and never gets one."""
+        return self.job_id == self.id
+
+
+@dataclass(frozen=True, slots=True)
+class PastRuns:
+    """What was read of the past; *cut_before* says that there is more, before that."""
+
+    runs: Sequence[TimelineRun] = ()
+    cut_before: datetime | None = None
+
+
+class FutureLines(NamedTuple):
+    """The jobs that have a schedule; whether there are more of them; and when it was read how long they usually take."""
+
+    lines: list[FutureRuns]
+    has_more: bool
+    durations_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class NamedJob:
+    """A job that bears a name."""
+
+    name: str
+    handler: str
+    queue: str
+    kind: str
+
+
+class TimelineStore:
+    """Reads for time lines and forecasts."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._usual = DurationCache(database)
+
+    async def futures(self, queue: str | None, most: int = MAX_LINES) -> FutureLines:
+        """The future of every job that has a schedule, with how long it usually takes."""
+        rows = await self._database.fetch("futures", most=most + 1)
+        wanted = [row for row in rows[:most] if row["due_kind"] == "occurrence" and queue in (None, row["queue"])]
+        durations = await self.durations([JobId(row["id"]) for row in wanted])
+        # Aside: thousands of schedules are read here, and others wait for this loop.
+        lines = await asyncio.to_thread(lambda: [_line_from(row, durations) for row in wanted])
+        return FutureLines(lines, len(rows) > most, durations.read_at)
+
+    async def future_of(self, job_id: JobId) -> FutureRuns | None:
+        """The future of one job, whether it recurs or runs once; None if nothing of it is to come by itself."""
+        row = next(iter(await self._database.fetch("future_of_job", job_id=job_id)), None)
+        return None if row is None else _line_from(row, await self.durations([job_id]))
+
+    async def durations(self, job_ids: Collection[JobId]) -> TypicalDurations:
+        """How long executions of these jobs usually take, at most a minute old."""
+        return await self._usual.of(job_ids)
+
+    async def durations_of(self, runs: Iterable[TimelineRun]) -> TypicalDurations:
+        """How long these runs usually take; one that was enqueued has no history of its own."""
+        runs = list(runs)
+        return await self.durations({run.job_id for run in runs if not run.is_enqueued}) if runs else NO_DURATIONS
+
+    async def one_offs(self, start: datetime, until: datetime, queue: str | None) -> list[TimelineRun]:
+        """What else is due within a span; the soonest, if there is very much."""
+        rows = await self._database.fetch("one_offs", start=start, until=until, queue=queue, each=_ONE_OFFS_A_SHARD)
+        return [_run_from(row, started_at=row["run_at"]) for row in rows]
+
+    async def running(self, queue: str | None) -> list[TimelineRun]:
+        """What runs now."""
+        rows = await self._database.fetch("running_now", queue=queue, most=_MAX_RUNNING)
+        return [_run_from(row, started_at=row["started_at"])._replace(worker=row["worker"]) for row in rows]
+
+    async def past(self, start: datetime, until: datetime, queue: str | None, most: int) -> PastRuns:
+        """What ran and ended within a span, among its latest *most* executions."""
+        rows = await self._database.fetch("past", most=most, **_window(start, until))
+        wanted = rows if queue is None else [row for row in rows if row["queue"] == queue]
+        return _past_from(wanted, until, is_cut=len(rows) >= most)
+
+    async def past_of_jobs(
+        self, ids: Sequence[JobId], start: datetime, until: datetime, each: int
+    ) -> dict[JobId, PastRuns]:
+        """What of these jobs ran and ended within a span: the latest *each* of every one."""
+        rows = await self._database.fetch("past_of_jobs", ids=list(ids), each=each, **_window(start, until))
+        by_job: dict[JobId, list[Any]] = {}
+        for row in rows:
+            by_job.setdefault(JobId(row["job_id"]), []).append(row)
+        return {id_: _past_from(own, until, is_cut=len(own) >= each) for id_, own in by_job.items()}
+
+    async def next_due(self, most: int) -> list[dict[str, Any]]:
+        """What falls due next, the soonest first."""
+        return [dict(row) for row in await self._database.fetch("next_due", most=most)]
+
+    async def names(self, ids: Collection[JobId]) -> dict[JobId, NamedJob]:
+        """Those of the jobs that bear a name."""
+        rows = await self._database.fetch("named_jobs", ids=list(ids))
+        return {JobId(row["id"]): NamedJob(row["name"], row["handler"], row["queue"], row["kind"]) for row in rows}
+
+    async def queue_limits(self) -> dict[str, int]:
+        """The queues that let only so many run together."""
+        rows = await self._database.fetch("queue_limits")
+        return {row["name"]: row["max_running"] for row in rows}
+
+
+def _window(start: datetime, until: datetime) -> dict[str, Any]:
+    return {
+        "start": start,
+        "first_id": first_id_at(start - _EARLIER),
+        "last_id": first_id_at(until + timedelta(milliseconds=1)),
+    }
+
+
+def _past_from(rows: Sequence[Any], until: datetime, *, is_cut: bool) -> PastRuns:
+    # The statements name their columns in the order of a run's fields.
+    ended = map(TimelineRun._make, rows)
+    runs = [run for run in ended if run.started_at is not None and run.started_at < until]
+    return PastRuns(runs, min((run.started_at for run in runs), default=until) if is_cut else None)
+
+
+def _line_from(row: Any, durations: TypicalDurations) -> FutureRuns:
+    job_id = JobId(row["id"])
+    return FutureRuns(
+        job_id=job_id,
+        label=row["name"] or format_job_id(job_id),
+        handler=row["handler"],
+        queue=row["queue"],
+        rule=rule_from(row),
+        pending=row["scheduled_for"],
+        since=row["created_at"],
+        jitter=jitter_of(job_id, row["jitter_seconds"] or 0),
+        left=row["executions_left"],
+        usual=durations.of(job_id, row["handler"]),
+        execution_id=ExecutionId(row["execution_id"]),
+    )
+
+
+def _run_from(row: Any, *, started_at: datetime) -> TimelineRun:
+    return TimelineRun(
+        id=ExecutionId(row["id"]),
+        job_id=JobId(row["job_id"]),
+        handler=row["handler"],
+        queue=row["queue"],
+        started_at=started_at,
+    )

@@ -1,0 +1,255 @@
+"""A real scheduler and worker that a test moves by hand, on a clock that stands still."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from timeball.application.commands import Commands
+from timeball.config.settings import Settings
+from timeball.domain.execution import ClaimedExecution
+from timeball.domain.handler import Handler, RunStyle
+from timeball.domain.node import Node, NodeKind
+from timeball.domain.values.ids import ExecutionId, Incarnation, format_execution_id
+from timeball.domain.values.wording import format_duration
+from timeball.engine.runners.base import Runner
+from timeball.engine.runners.in_process import CoroutineRunner, ThreadRunner
+from timeball.engine.scheduler.scheduler import Scheduler
+from timeball.engine.scheduler.shards import ShardBalancer
+from timeball.engine.service import Service
+from timeball.engine.worker.node import WorkerNode
+from timeball.errors import ExecutionFailed, ResultTimeout
+from timeball.handlers.binding import style_of
+from timeball.handlers.registry import Registry
+from timeball.runtime import Runtime, built_in_handlers, open_runtime
+from timeball.store.diagnostics import RecordedExecutions
+from timeball.telemetry.events import AttemptFailed, Event
+from timeball.testing.environment import HarnessEnv
+from timeball.version import __version__
+
+_CENTURY_SECONDS = 100 * 365 * 86_400.0
+_NO_LIMIT = 1e9
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.1
+_FAILURES = frozenset({"failed", "timedout", "lost"})
+
+
+class DrainResult(NamedTuple):
+    """What came of the attempts that were made; *other* ones snoozed or were cancelled."""
+
+    succeeded: int = 0
+    failed: int = 0
+    other: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ElapsedTime:
+    """A stretch of time that has passed: what came of the attempts in it, and the errors of those that failed."""
+
+    tally: DrainResult
+    errors: Sequence[ExecutionFailed]
+
+
+def harness_settings(settings: Settings, database_url: str) -> Settings:
+    """The settings of a program, on the database of a test: no broker, and one worker that serves everything."""
+    worker = settings.worker.model_copy(
+        update={
+            "hold_limit": 0,
+            "queues": (),
+            "lease_seconds": _CENTURY_SECONDS,
+            "retry_budget_per_second": _NO_LIMIT,
+        }
+    )
+    scheduler = settings.scheduler.model_copy(update={"lease_seconds": _CENTURY_SECONDS})
+    return settings.model_copy(
+        update={
+            "database_url": database_url,
+            "broker_url": None,
+            "behind_pgbouncer": False,
+            "migrate": False,
+            "worker": worker,
+            "scheduler": scheduler,
+        }
+    )
+
+
+@asynccontextmanager
+async def open_nodes(
+    settings: Settings, env: HarnessEnv, registry: Registry, tell: Callable[[str], None]
+) -> AsyncIterator[ManualNodes]:
+    """A scheduler and a worker that stand ready."""
+    async with open_runtime(settings, env) as parts:
+        stage = ManualNodes(parts, env, registry, tell)
+        await stage.enter()
+        try:
+            yield stage
+        finally:
+            await stage.leave()
+
+
+class ManualNodes:
+    """One scheduler and one worker, used in one event loop alone."""
+
+    def __init__(self, parts: Runtime, env: HarnessEnv, registry: Registry, tell: Callable[[str], None]) -> None:
+        self._parts = parts
+        self._env = env
+        self._tell = tell
+        self._failures: list[AttemptFailed] = []
+        self._succeeded = 0
+        self._other = 0
+        self.ledger = RecordedExecutions(parts.store.database)
+        self._handlers = Registry([_in_this_process(each) for each in registry.merge(built_in_handlers(parts))])
+        self._scheduler = self._node(NodeKind.SCHEDULER)
+        self._keeper = ShardBalancer(env, self._on_event, parts.store.nodes, self._scheduler.incarnation, lambda: None)
+        self._runners: dict[RunStyle, Runner] = {
+            RunStyle.COROUTINE: CoroutineRunner(),
+            RunStyle.THREAD: ThreadRunner(parts.settings.worker.slots),
+        }
+        self._worker = WorkerNode(
+            env,
+            self._on_event,
+            parts.store,
+            self._node(NodeKind.WORKER),
+            parts.settings.worker,
+            self._handlers,
+            self._runners,
+        )
+        # No heart beats here: the lease outlasts the test.
+        self._worker.executor.may_begin = lambda: True
+        self._worker.executor.on_success = self._note_success
+
+    @property
+    def commands(self) -> Commands:
+        """For declaring schedules, as a starting worker does."""
+        return self._parts.commands
+
+    async def enter(self) -> None:
+        """Register the nodes, and take the whole schedule."""
+        nodes = self._parts.store.nodes
+        await nodes.register(self._scheduler)
+        await nodes.register(self._worker.node)
+        await self._keeper.tick()
+        self._handlers.prepare()
+
+    async def leave(self) -> None:
+        """Stop what still runs; nobody waits for it any more."""
+        self._worker.executor.abandon()
+        for runner in self._runners.values():
+            await runner.stop()
+
+    async def drain(self, patience: timedelta) -> ElapsedTime:
+        """Run everything that is due now to its end, and what comes of it."""
+        return await self.advance_to(self._env.clock.now(), patience)
+
+    async def advance_to(self, instant: datetime, patience: timedelta) -> ElapsedTime:
+        """Let time pass up to *instant*, leaping from one instant at which there is something to do to the next."""
+        self._begin_count()
+        await self._settle(patience)
+        while (at := await self.ledger.next_instant()) is not None and at <= instant:
+            self._env.virtual_clock.advance_to(at)
+            await self._settle(patience)
+        self._env.virtual_clock.advance_to(instant)
+        tally = DrainResult(self._succeeded, len(self._failures), self._other)
+        return ElapsedTime(tally, [await self._error_of(failure) for failure in self._failures])
+
+    async def lines(self, execution_id: ExecutionId) -> list[str]:
+        """What was said in an execution."""
+        return [line.message for line in await self._parts.store.history.log(execution_id)]
+
+    # turns
+
+    async def _settle(self, patience: timedelta) -> None:
+        """Take turns until nothing runs and nothing begins any more."""
+        loop, executor = asyncio.get_running_loop(), self._worker.executor
+        deadline, pause = loop.time() + patience.total_seconds(), _FIRST_PAUSE
+        while True:
+            # What still runs when a turn begins may enqueue after the turn has claimed: such a turn proves nothing.
+            nothing_ran, started = not self._is_running(), executor.started
+            await self._run_once()
+            if self._is_running():
+                if loop.time() > deadline:
+                    raise self._still_running(patience)
+                # What runs may wait for what it enqueued: the turns go on beside it.
+                await executor.wait_idle(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            elif nothing_ran and executor.started == started:
+                return
+
+    def _is_running(self) -> bool:
+        return bool(self._worker.executor.busy or self._worker.executor.waiting)
+
+    async def _run_once(self) -> None:
+        worker = self._worker
+        # A new one each time: it remembers nothing, so it overlooks nothing.
+        store, settings = self._parts.store, self._parts.settings.scheduler
+        await _tick_until_idle(
+            Scheduler(self._env, self._on_event, store.executions, store.jobs, self._keeper, settings)
+        )
+        await worker.sweeper.tick()
+        await _tick_until_idle(worker.claimer)
+        await worker.cancellation_poller.tick()
+        await worker.executor.wait_idle(_FIRST_PAUSE)
+        await _tick_until_idle(worker.recorder)
+        await _tick_until_idle(worker.log_writer)
+
+    def _still_running(self, patience: timedelta) -> ResultTimeout:
+        running = ", ".join(sorted({claimed.handler for claimed in self._worker.executor.unfinished()}))
+        return ResultTimeout(
+            f"{running} still runs after {format_duration(patience)} of real time, while the clock of the test stands still; "
+            "does it wait for something outside of the test?"
+        )
+
+    # what came of it
+
+    def _begin_count(self) -> None:
+        self._failures, self._succeeded, self._other = [], 0, 0
+
+    def _note_success(self, _handler: Handler, _claimed: ClaimedExecution) -> None:
+        self._succeeded += 1
+
+    def _on_event(self, event: Event) -> None:
+        if not isinstance(event, AttemptFailed):
+            return
+        if event.outcome not in _FAILURES:
+            self._other += 1
+            return
+        self._failures.append(event)
+        self._tell(f"{event.handler} attempt {event.attempt} {event.outcome}, now {event.becomes}: {event.error}")
+
+    async def _error_of(self, failure: AttemptFailed) -> ExecutionFailed:
+        error = ExecutionFailed(format_execution_id(failure.execution_id), failure.becomes, failure.error)
+        for attempt in await self._parts.store.history.attempts(failure.execution_id):
+            if attempt.number == failure.attempt and attempt.error is not None and attempt.error.traceback:
+                error.add_note(attempt.error.traceback)
+        return error
+
+    def _node(self, kind: NodeKind) -> Node:
+        settings = self._parts.settings
+        is_worker = kind is NodeKind.WORKER
+        return Node(
+            incarnation=Incarnation(self._env.new_id()),
+            kind=kind,
+            name="rehearsal",
+            lease=settings.worker.lease if is_worker else settings.scheduler.lease,
+            slots=settings.worker.slots if is_worker else 0,
+            queues=None,
+            handlers=self._handlers.names() if is_worker else (),
+            version=__version__,
+            broker=self._parts.broker.kind,
+        )
+
+
+async def _tick_until_idle(service: Service) -> None:
+    """Tick a service until it wants to rest."""
+    while await service.tick() <= timedelta(0):
+        pass
+
+
+def _in_this_process(handler: Handler) -> Handler:
+    """A handler that has a process of its own runs in this one, where the test can watch and patch what it uses."""
+    if handler.style is not RunStyle.PROCESS:
+        return handler
+    return replace(handler, style=style_of(handler.function, isolate=False))

@@ -1,0 +1,244 @@
+"""Whatever a person does writes one line of audit, in the transaction of the deed: a deed that cannot be audited does not happen."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.support.factories import FAILURE, HANDLER, ROOMS, claim_all, enqueue, found, make_node, record, table
+from timeball.application.commands import Commands
+from timeball.application.commands.requests import Actor
+from timeball.domain.bulk_operation import OperationAction, OperationSubject
+from timeball.domain.execution import Failed
+from timeball.domain.job import JobSpec
+from timeball.domain.values.ids import ExecutionId
+from timeball.store.access import ApiKeyStore
+from timeball.store.search.listing import ListingStore
+from timeball.store.store import Store
+from timeball.store.types import AuditEntry
+from timeball.testing import VirtualClock
+
+on_one_server = pytest.mark.parametrize("fresh_database", ["pg15"], indirect=True)
+
+ADA = Actor("ada", "because")
+ENTRY = AuditEntry("ada", "because")
+TABLES = (
+    *ROOMS,
+    "job",
+    "job_version",
+    "skip_range",
+    "running_limit",
+    "live_key",
+    "queue",
+    "node",
+    "template",
+    "api_key",
+)
+TABLES += ("settled", "operation", "operation_item")
+
+# Commands that are audited, each with its action; a command that is not here has to be named below.
+AUDITED: dict[str, tuple[str, Callable[[World], Awaitable[Any]]]] = {
+    "jobs.create": ("job.create", lambda w: w.commands.jobs.create(JobSpec(name="new", handler=HANDLER), actor=ADA)),
+    "jobs.create_all": (
+        "job.create",
+        lambda w: w.commands.jobs.create_all([JobSpec(name=name, handler=HANDLER) for name in "xy"], actor=ADA),
+    ),
+    "jobs.enqueue_many": (
+        "job.create",
+        lambda w: w.commands.jobs.enqueue_many(JobSpec(handler=HANDLER), ["{}"] * 3, ADA),
+    ),
+    "jobs.declare": ("job.create", lambda w: w.commands.jobs.declare(JobSpec(name="new", handler=HANDLER), "app")),
+    "jobs.sync": (
+        "job.create",
+        lambda w: w.commands.jobs.sync([JobSpec(name="new", handler=HANDLER)], "app", actor=ADA),
+    ),
+    "jobs.update": ("job.update", lambda w: w.commands.jobs.update(w.job_id, {"priority": 9}, ADA)),
+    "jobs.pause": ("job.pause", lambda w: w.commands.jobs.pause(w.job_id, actor=ADA)),
+    "jobs.resume": ("job.resume", lambda w: w.commands.jobs.resume(w.paused_id, ADA)),
+    "jobs.delete": ("job.delete", lambda w: w.commands.jobs.delete(w.job_id, ADA)),
+    "jobs.skip_next": ("job.skip_next", lambda w: w.commands.jobs.skip_next(w.job_id, ADA)),
+    "executions.trigger": ("job.trigger", lambda w: w.commands.executions.trigger(w.job_id, actor=ADA)),
+    "executions.trigger_with_id": (
+        "job.trigger",
+        lambda w: w.commands.executions.trigger_with_id(ExecutionId(w.store.env.new_id()), w.job_id, actor=ADA),
+    ),
+    "executions.retry_with_id": (
+        "execution.retry",
+        lambda w: w.commands.executions.retry_with_id(ExecutionId(w.store.env.new_id()), w.dead, actor=ADA),
+    ),
+    "executions.backfill": (
+        "job.backfill",
+        lambda w: w.commands.executions.backfill(w.job_id, w.now - 3 * MINUTE, w.now, ADA),
+    ),
+    "executions.retry": ("execution.retry", lambda w: w.commands.executions.retry(w.dead, actor=ADA)),
+    "executions.cancel": ("execution.cancel", lambda w: w.commands.executions.cancel([w.waiting, w.running], ADA)),
+    "operations.start": (
+        "execution.cancel",
+        lambda w: w.commands.operations.start(OperationAction.CANCEL, [w.waiting, w.running], ADA),
+    ),
+    "operations.cancel": ("operation.cancel", lambda w: w.commands.operations.cancel(w.operation_id, ADA)),
+    "queues.pause": ("queue.pause", lambda w: w.commands.queues.pause("q", ADA)),
+    "queues.resume": ("queue.resume", lambda w: w.commands.queues.resume("shut", ADA)),
+    "queues.limit": ("queue.limit", lambda w: w.commands.queues.limit("q", 3, ADA)),
+    "queues.purge": ("queue.purge", lambda w: w.commands.queues.purge("default", ADA)),
+    "nodes.drain": ("node.drain", lambda w: w.commands.nodes.drain(w.worker, ADA)),
+    "templates.create": (
+        "template.create",
+        lambda w: w.commands.templates.create("new", {"handler": HANDLER}, actor=ADA),
+    ),
+    "templates.update": (
+        "template.update",
+        lambda w: w.commands.templates.update(w.template.id, {"description": "other"}, ADA),
+    ),
+    "templates.delete": ("template.delete", lambda w: w.commands.templates.delete(w.template.id, ADA)),
+    "templates.use": ("job.create", lambda w: w.commands.templates.use(w.template, {"name": "made"}, actor=ADA)),
+    # What fronts do without commands.
+    "create_key": ("key.create", lambda w: w.keys.create("viewer", "new", None, ENTRY)),
+    "revoke_key": ("key.revoke", lambda w: w.keys.revoke(w.key_id, ENTRY)),
+    "settle": ("dead_letter.discarded", lambda w: w.listing.settle([w.dead], "discarded", ENTRY)),
+}
+# The enqueue of a one-off is work, not a change; an operation was audited when it was started; the rest only reads.
+UNAUDITED = {
+    "jobs.enqueue",
+    "jobs.aenqueue_direct",
+    "jobs.make_sure",
+    "jobs.existing",
+    "jobs.undeclared",
+    "jobs.plan_sync",
+    "executions.exists",
+    "operations.claim",
+    "operations.find_started",
+    "operations.run",
+    "operations.apply_to_job",
+    "operations.retry_once",
+    "contracts.resolve",
+    "contracts.resolve_each",
+    "contracts.fields_for_edit",
+    "contracts.check_contract",
+    "contracts.warn",
+    "contracts.published",
+}
+MINUTE = timedelta(minutes=1)
+
+
+class World:
+    """A little of everything that something can be done to."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.commands = Commands(store, store.env)
+        self.keys, self.listing = ApiKeyStore(store.database), ListingStore(store.database)
+        self.now = store.env.clock.now()
+
+    async def build(self) -> World:
+        store, commands = self.store, self.commands
+        self.worker = await make_node(store)
+        await enqueue(store)
+        (failed,) = await claim_all(store, worker=self.worker)
+        await record(store, [found(failed, Failed(FAILURE, is_retryable=False))])
+        self.dead = failed.id
+        self.running = await enqueue(store)
+        await claim_all(store, worker=self.worker)
+        self.waiting = await enqueue(store)
+        self.job_id = (await commands.jobs.create(JobSpec(name="a", handler=HANDLER, interval_seconds=60))).job_id
+        self.paused_id = (await commands.jobs.create(JobSpec(name="b", handler=HANDLER, interval_seconds=60))).job_id
+        await commands.jobs.pause(self.paused_id)
+        await commands.queues.pause("shut")
+        self.template = await commands.templates.create("t", {"handler": HANDLER})
+        self.key_id = (await self.keys.create("viewer", "old", None, ENTRY))[0].id
+        self.operation_id = (await commands.operations.start(OperationAction.CANCEL, [self.waiting])).id
+        return self
+
+    async def everything(self) -> dict[str, Any]:
+        return {name: await table(self.store, name) for name in TABLES}
+
+
+@pytest.fixture
+async def world(store: Store, clock: VirtualClock) -> World:
+    made = await World(store).build()
+    clock.advance("150s")
+    made.now = clock.now()
+    return made
+
+
+@asynccontextmanager
+async def without_paper(store: Store) -> AsyncIterator[None]:
+    """Nothing can be written into the audit."""
+    async with store.database.transaction() as connection:
+        await connection.execute("ALTER TABLE timeball.audit ADD CONSTRAINT no_paper CHECK (false) NOT VALID")
+    yield
+    async with store.database.transaction() as connection:
+        await connection.execute("ALTER TABLE timeball.audit DROP CONSTRAINT no_paper")
+
+
+@on_one_server
+@pytest.mark.parametrize("name", AUDITED)
+async def test_a_command_is_audited_once_or_not_done(world: World, name: str) -> None:
+    action, do = AUDITED[name]
+    before, audited = await world.everything(), await table(world.store, "audit")
+
+    async with without_paper(world.store):
+        with pytest.raises(Exception, match="no_paper"):
+            await do(world)
+    assert await world.everything() == before, "what could not be audited was not done"
+
+    await do(world)
+
+    assert await world.everything() != before
+    known = {row["id"] for row in audited}
+    (line,) = [row for row in await table(world.store, "audit") if row["id"] not in known]
+    who, why = ("declaration", None) if name == "jobs.declare" else ("ada", "because")
+    assert (line["action"], line["actor"], line["reason"]) == (action, who, why)
+
+
+@on_one_server
+async def test_a_definition_in_the_transaction_of_its_author_is_audited_there(world: World) -> None:
+    for ends in (RuntimeError, None):
+        try:
+            async with world.store.database.transaction() as connection:
+                await world.commands.jobs.create(JobSpec(name="theirs", handler=HANDLER), connection, ADA)
+                if ends is not None:
+                    raise ends
+        except RuntimeError:
+            pass
+
+    lines = [row for row in await table(world.store, "audit") if row["actor"] == "ada"]
+    assert [(row["action"], row["reason"]) for row in lines if row["action"] == "job.create"] == [
+        ("job.create", "because")
+    ]
+
+
+@on_one_server
+@pytest.mark.parametrize("action", [OperationAction.PAUSE, OperationAction.TRIGGER, OperationAction.DELETE])
+async def test_what_an_operation_does_to_jobs_is_audited_job_by_job(world: World, action: OperationAction) -> None:
+    holder = world.store.env.new_id()
+    ids = [world.job_id, world.paused_id]
+    begun = await world.commands.operations.start(action, ids, ADA, subject=OperationSubject.JOB, holder=holder)
+
+    async with without_paper(world.store):
+        with pytest.raises(Exception, match="no_paper"):
+            await world.commands.operations.run(begun, holder)
+    again = await world.commands.operations.start(action, ids, ADA, subject=OperationSubject.JOB, holder=holder)
+    await world.commands.operations.run(again, holder)
+
+    lines = [row for row in await table(world.store, "audit") if row["actor"] == "ada"]
+    told = [row["subject"] for row in lines if row["action"] == f"job.{action.value}"]
+    assert sorted(told) == sorted(f"job:{job_id}" for job_id in ids)
+
+
+def _is_public_command(group: object, name: str) -> bool:
+    return not name.startswith("_") and inspect.iscoroutinefunction(getattr(group, name))
+
+
+@on_one_server
+def test_every_command_is_listed_as_audited_or_not(store: Store) -> None:
+    """A new command has to say here how it is audited."""
+    groups = vars(Commands(store, store.env)).items()
+    commands = {f"{group}.{name}" for group, made in groups for name in dir(made) if _is_public_command(made, name)}
+
+    assert commands - AUDITED.keys() == UNAUDITED

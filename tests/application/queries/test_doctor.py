@@ -1,0 +1,116 @@
+"""The doctor and what needs a human, over a real store."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from tests.application.queries.support import ran
+from tests.support.factories import (
+    FAILURE,
+    HANDLER,
+    claim_all,
+    enqueue,
+    found,
+    make_node,
+    make_owner,
+    make_recurring,
+    record,
+)
+from timeball.application.commands import Commands
+from timeball.application.commands.requests import Actor
+from timeball.application.queries.lookup import Queries
+from timeball.application.queries.views import AttentionItem
+from timeball.domain.execution import Failed
+from timeball.domain.explain.diagnosis import Diagnosis, DiagnosisStatus
+from timeball.domain.node import Lease, NodeKind
+from timeball.domain.values.ids import format_execution_id
+from timeball.store.store import Store
+from timeball.testing import VirtualClock
+
+LONG = Lease(span=timedelta(hours=9), interval=timedelta(hours=1))
+
+
+def bad(lines: list[Diagnosis]) -> dict[str, str]:
+    return {line.code: line.found for line in lines if line.status is not DiagnosisStatus.OK}
+
+
+async def test_an_empty_house_needs_schedulers_workers_and_keys(store: Store, queries: Queries) -> None:
+    complaints = bad(await queries.diagnose())
+
+    assert {"schedulers", "workers", "access"} <= set(complaints)
+    assert complaints["workers"] == "none is alive, 0 waiting"
+    # The test's servers do without fsync, and their history begins on another day than the test's clock.
+    assert set(complaints) <= {"schedulers", "workers", "access", "durability", "partitions"}
+
+
+async def test_what_is_wrong_in_a_real_store(store: Store, queries: Queries, commands: Commands) -> None:
+    await make_owner(store)
+    await make_node(store, slots=2, handlers=(HANDLER,), queues=("default", "mail"))
+    for _ in range(3):
+        await enqueue(store, queue="reports")
+    await enqueue(store, queue="mail")
+    await commands.queues.pause("mail", Actor("ana"))
+    # A job that waits for its next occurrence and has one waiting besides is one job.
+    old = await make_recurring(store, handler="app.old:sync")
+    await commands.executions.trigger(old.id)
+    await enqueue(store, max_retries=0)
+    await record(
+        store, [found(claimed, Failed(FAILURE)) for claimed in await claim_all(store) if claimed.queue == "default"]
+    )
+
+    complaints = bad(await queries.diagnose())
+
+    assert complaints["queue_paused"].endswith("1 waiting")
+    assert complaints["handler_unknown"] == "used by 1 job, known to no worker of its queue"
+    assert complaints["dead_letters"].startswith("1 execution is dead")
+    assert "schedulers" not in complaints
+
+
+async def test_attention_begins_with_the_gravest_and_says_why(
+    store: Store, queries: Queries, clock: VirtualClock
+) -> None:
+    await make_node(store, NodeKind.SCHEDULER, lease=LONG)
+    worker = await make_node(store, slots=1, handlers=(HANDLER,), queues=("default",), lease=LONG, name="web-1")
+    running = await enqueue(store)
+    await claim_all(store, worker=worker)
+    await store.nodes.renew(worker, busy=1)
+    late = await enqueue(store)
+    await enqueue(store, queue="reports")
+    clock.advance("14m")
+
+    concerns = await queries.attention()
+
+    assert [concern.status for concern in concerns] == sorted(
+        (concern.status for concern in concerns), key=["fail", "warn"].index
+    )
+    unserved = only(concerns, "queue_unserved")
+    assert unserved.sentence == "queue reports: 1 waiting, no worker serves it"
+    assert unserved.target == ("queue", "reports")
+    waits = only(concerns, "late")
+    assert waits.sentence == f"{HANDLER} ({format_execution_id(late)}) in queue default is 14 min late"
+    assert waits.why is not None
+    assert waits.why.startswith(f"NOT STARTED: the one slot of web-1 is taken: {format_execution_id(running)}")
+    assert not {"access", "durability", "clock"} & {concern.code for concern in concerns}
+
+
+async def test_what_runs_much_longer_than_usual_needs_a_look(
+    store: Store, queries: Queries, clock: VirtualClock
+) -> None:
+    worker = await make_node(store, slots=4, handlers=(HANDLER,), lease=LONG)
+    for number in range(5):
+        await ran(store, clock.now() - timedelta(hours=number + 1), 120)
+    running = await enqueue(store)
+    await claim_all(store, worker=worker)
+    clock.advance("5m")
+    assert [concern.code for concern in await queries.attention() if concern.code == "overrunning"] == []
+
+    clock.advance("2m")
+    concern = only(await queries.attention(), "overrunning")
+
+    assert concern.target == ("execution", format_execution_id(running))
+    assert "has run for 7 min, its like usually take 2 min" in concern.sentence
+
+
+def only(concerns: list[AttentionItem], code: str) -> AttentionItem:
+    (found_one,) = [concern for concern in concerns if concern.code == code]
+    return found_one

@@ -1,0 +1,66 @@
+"""A small world for commands to act on: jobs, executions of every kind, and nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+
+from tests.support.factories import FAILURE, SOMEBODY, claim_all, enqueue, found, make_job, make_node, record
+from timeball.cli.session import CliSession
+from timeball.config.settings import load_settings
+from timeball.domain.execution import Failed, Succeeded
+from timeball.domain.node import Lease
+from timeball.domain.values.ids import format_execution_id, format_id
+from timeball.env import Env
+from timeball.store.access import ApiKeyStore
+from timeball.store.store import Store
+
+FOR_LONG = Lease(span=timedelta(days=1), interval=timedelta(seconds=5))
+
+
+@dataclass(frozen=True)
+class World:
+    """What stands for the placeholders of examples."""
+
+    waiting: str
+    succeeded: str
+    dead: str
+    worker: str
+    key: str
+
+
+def make_world(dsn: str) -> World:
+    """Fill an empty database."""
+    with ThreadPoolExecutor(1) as aside:  # the loop of the test is none of our business
+        return aside.submit(lambda: asyncio.run(_fill(dsn))).result()
+
+
+async def _fill(dsn: str) -> World:
+    store = Store(dsn, Env())
+    await store.open(migrates=False)
+    try:
+        worker = await make_node(store, lease=FOR_LONG, slots=4, name="here/1", handlers=("test.echo",))
+        await make_job(store, name="nightly", handler="test.echo", schedule="30 2 * * *", queue="mail", tags=["night"])
+        await make_job(store, name="by-hand", handler="test.echo")
+        ended = [await enqueue(store, handler="test.echo", max_retries=0, payload={"n": n}) for n in range(2)]
+        claims = await claim_all(store, worker=worker, handlers=["test.echo"])
+        outcomes = [Failed(FAILURE), Succeeded()]
+        ids = sorted(ended)
+        by_id = {claimed.id: claimed for claimed in claims}
+        await record(store, [found(by_id[one], outcome) for one, outcome in zip(ids, outcomes, strict=True)])
+        key, _ = await ApiKeyStore(store.database).create("viewer", "grafana", None, SOMEBODY)
+        waiting = await enqueue(store, after=86_400, handler="test.echo", queue="mail")
+    finally:
+        await store.close()
+    async with CliSession().connected(load_settings(database_url=dsn, migrate=False)) as client:
+        await client.templates.create("welcome", {"handler": "test.echo", "payload": {"to": "{{to}}"}})
+    dead, succeeded = ids
+    return World(
+        format_execution_id(waiting),
+        format_execution_id(succeeded),
+        format_execution_id(dead),
+        format_id("wrk", worker),
+        key.id,
+    )

@@ -1,0 +1,111 @@
+"""Every address of the dashboard, by every caller: what SECURITY.md's table counts, repeated."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx
+import pytest
+from starlette.routing import Route
+
+from tests.dashboard.conftest import Browser, open_browser, token_of
+from tests.support.factories import table
+from timeball.api.auth import Role
+from timeball.dashboard.app import _ROUTERS
+from timeball.runtime import ServerRuntime
+from timeball.store.store import Store
+
+LogIn = Callable[[str], Awaitable[Browser]]
+ROLES = [role.value for role in Role]
+
+
+def routes(method: str) -> list[Route]:
+    return [route for router in _ROUTERS for route in router.routes if method in (route.methods or ())]
+
+
+def address(route: Route) -> str:
+    """An address of the route; what stands in its places is there for nobody."""
+    return re.sub(r"\{[^}]+\}", "nothing", route.path)
+
+
+def role_of(route: Route) -> Role:
+    """The role that a route was given when it was added."""
+    cells: dict[str, Any] = dict(
+        zip(
+            route.endpoint.__code__.co_freevars,
+            (cell.cell_contents for cell in route.endpoint.__closure__),
+            strict=True,
+        )
+    )
+    return Role(cells["role"])
+
+
+async def test_every_page_is_for_its_role(parts: ServerRuntime, log_in: LogIn) -> None:
+    visitors = {role: await log_in(role) for role in ROLES}
+    async with open_browser(parts) as stranger:
+        tried = 0
+        for route in routes("GET"):
+            if route.path == "/parts/stream":  # without an end; the stream's own tests have it
+                continue
+            path, least = address(route), role_of(route)
+            for cookie in ({}, {"Cookie": "timeball_session=guessed"}, {"Authorization": "Bearer tb_x_y"}):
+                refused = await stranger.get(path, headers=cookie, follow_redirects=False)
+                assert refused.status_code in (303, 401), path
+                assert "/login" in refused.headers.get("location", "/login")
+                tried += 1
+            for role, visitor in visitors.items():
+                seen = await visitor.get(path, follow_redirects=False)
+                assert (seen.status_code == 403) == (not Role(role).includes(least)), (path, role)
+                assert seen.status_code < 500
+                tried += 1
+    assert tried == 7 * (len(routes("GET")) - 1)
+
+
+async def test_every_form_is_for_its_role_and_from_our_own_pages(
+    parts: ServerRuntime, log_in: LogIn, store: Store
+) -> None:
+    visitors = {role: await log_in(role) for role in ROLES}
+    pages = {role: token_of((await visitor.get("/")).text) for role, visitor in visitors.items()}
+    before = await table(store, "audit")
+    async with open_browser(parts) as stranger:
+        for route in routes("POST"):
+            path, least = address(route), role_of(route)
+            assert (await stranger.post(path, follow_redirects=False)).status_code == 401, path
+            for role, visitor in visitors.items():
+                for headers, token in _forgeries(pages, role):
+                    refused = await visitor.post(path, data={"token": token}, headers=headers, follow_redirects=False)
+                    assert refused.status_code == 403, (path, role, headers)
+                if not Role(role).includes(least):
+                    refused = await visitor.post(path, data={"token": pages[role]}, follow_redirects=False)
+                    assert refused.status_code == 403, (path, role)
+
+    assert await table(store, "audit") == before
+
+
+def _forgeries(pages: dict[str, str], role: str) -> list[tuple[dict[str, str], str]]:
+    """A form of another site, and one of ours without its token."""
+    other = next(token for name, token in pages.items() if name != role)
+    return [
+        ({}, ""),
+        ({}, "0" * 64),
+        ({}, other),
+        ({"Origin": "https://evil.example"}, pages[role]),
+        ({"Sec-Fetch-Site": "cross-site"}, pages[role]),
+        ({"Sec-Fetch-Site": "same-site"}, pages[role]),
+    ]
+
+
+@pytest.mark.parametrize(
+    "wanted", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)", "/%0d%0aX: y"]
+)
+async def test_a_login_does_not_lead_away(log_in: LogIn, wanted: str) -> None:
+    browser = await log_in("viewer")
+    browser.follow_redirects = False
+
+    led: httpx.Response = await browser.get("/login/done", params={"next": wanted})
+
+    assert led.headers["location"].startswith("/")
+    assert not led.headers["location"].startswith(("//", "/\\"))
+    assert "\n" not in led.headers["location"]

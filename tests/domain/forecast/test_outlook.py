@@ -1,0 +1,146 @@
+"""The future of a job comes from its own schedule, within a budget; and what it needs is counted right."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timeball.domain.forecast.outlook import FireTimeBudget, FireTimes, FutureRuns, even_edges
+from timeball.domain.forecast.timeline import BucketLoad
+from timeball.domain.rollup import TypicalDuration
+from timeball.domain.scheduling.schedule import Cron, Every, Once, Schedule
+from timeball.domain.values.ids import JobId
+
+NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+def line(rule: Schedule, **fields: object) -> FutureRuns:
+    pending = rule.next_after(NOW - timedelta(microseconds=1))
+    assert pending is not None
+    given: dict[str, object] = {
+        "job_id": JobId(UUID(int=1)),
+        "label": "a",
+        "handler": "h",
+        "queue": "q",
+        "rule": rule,
+        "pending": pending,
+        "since": NOW - timedelta(days=30),
+        "usual": TypicalDuration(timedelta(minutes=3), timedelta(minutes=4), 9),
+    }
+    return FutureRuns(**given | fields)  # type: ignore[arg-type]
+
+
+RULES = [
+    Cron(expression="*/7 * * * *", timezone="Europe/Berlin"),
+    Cron(expression="30 2 * * *", timezone="Europe/Berlin"),
+    Every(interval_seconds=61, anchor=NOW - timedelta(days=3)),
+    Every(interval_seconds=7200, anchor=NOW + timedelta(seconds=5)),
+    Once(scheduled_at=NOW + timedelta(hours=5)),
+]
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("jitter", [0, 90])
+def test_counts_and_fire_times_say_the_same(rule: Schedule, jitter: int) -> None:
+    some = line(rule, jitter=timedelta(seconds=jitter))
+    edges = even_edges(NOW, NOW + 24 * HOUR, 24)
+
+    one_by_one = [sum(low <= at < high for at in some.fires(NOW, NOW + 24 * HOUR)) for low, high in pairwise(edges)]
+
+    assert one_by_one == [some.count(low, high) for low, high in pairwise(edges)]
+    assert sum(one_by_one) > 0
+
+
+def test_what_is_left_bounds_the_fire_times() -> None:
+    some = line(Every(interval_seconds=60, anchor=NOW), left=3)
+
+    (fires,) = FireTimeBudget(even_edges(NOW, NOW + HOUR, 6)).of([some])
+
+    assert fires.at == (NOW, NOW + timedelta(minutes=1), NOW + timedelta(minutes=2))
+
+
+def test_a_dense_line_is_counted_and_lines_of_one_rhythm_only_once() -> None:
+    minutely = Every(interval_seconds=10, anchor=NOW)
+    foresight = FireTimeBudget(even_edges(NOW, NOW + HOUR, 60), budget=100)
+
+    found = foresight.of([line(minutely), line(minutely, job_id=JobId(UUID(int=2)))])
+
+    assert [fires.counts for fires in found] == [(6,) * 60] * 2
+    assert (foresight.budget, foresight.left_out) == (40, 0)
+
+
+def test_beyond_the_budget_lines_are_left_out_and_counted() -> None:
+    foresight = FireTimeBudget(even_edges(NOW, NOW + HOUR, 60), budget=10)
+
+    found = foresight.of([line(Every(interval_seconds=60, anchor=NOW)), line(Every(interval_seconds=1200, anchor=NOW))])
+
+    assert [len(fires.at) for fires in found] == [3]
+    assert foresight.left_out == 1
+
+
+def test_a_line_as_it_lay_ahead_yesterday() -> None:
+    some = line(Every(interval_seconds=3600, anchor=NOW - timedelta(days=5)), since=NOW - timedelta(hours=12))
+
+    earlier = some.from_the_start(NOW - 24 * HOUR)
+
+    assert earlier is not None
+    assert list(earlier.fires(NOW - 24 * HOUR, NOW)) == [NOW - number * HOUR for number in range(12, 0, -1)]
+
+
+# load
+
+
+def test_work_is_spread_over_the_buckets_it_touches() -> None:
+    load = BucketLoad(even_edges(NOW, NOW + 4 * HOUR, 4))
+
+    load.add_span(NOW + 0.5 * HOUR, NOW + 2.25 * HOUR)
+
+    assert [load.busy(number) for number in range(4)] == [0.5, 1.0, 0.25, 0.0]
+    assert load.starts == [1, 0, 0, 0]
+    assert load.peaks() == [1, 1, 1, 0]
+
+
+def test_counted_runs_bring_their_whole_work() -> None:
+    load = BucketLoad(even_edges(NOW, NOW + 4 * HOUR, 4))
+
+    load.add(FireTimes(line(Every(interval_seconds=60, anchor=NOW)), counts=(60, 0, 0, 0)))
+
+    assert load.busy(0) == 3.0
+    assert load.starts == [60, 0, 0, 0]
+
+
+def test_what_was_only_counted_when_it_ended_was_done_before_that() -> None:
+    load = BucketLoad(even_edges(NOW, NOW + 4 * HOUR, 4))
+
+    # One run of two hours, and a hundred of a minute each.
+    load.add_ended(NOW + 2.5 * HOUR, 7_200.0, 7_200.0)
+    load.add_ended(NOW + 3.5 * HOUR, 6_000.0, 60.0)
+    # Half of this was done before the load begins.
+    load.add_ended(NOW + 0.25 * HOUR, 1_800.0, 1_800.0)
+
+    assert [load.busy(number) for number in range(4)] == pytest.approx([0.75, 1.0, 0.5, 6_000 / 3_600])
+    assert load.starts == [0, 0, 0, 0]
+
+
+SPANS = st.lists(st.tuples(st.integers(-100, 500), st.integers(1, 300)), max_size=12)
+
+
+@given(SPANS)
+def test_peaks_and_seconds_are_those_of_a_recount(spans: list[tuple[int, int]]) -> None:
+    minute = timedelta(minutes=1)
+    load = BucketLoad(even_edges(NOW, NOW + 400 * minute, 8))
+    for start, length in spans:
+        load.add_span(NOW + start * minute, NOW + (start + length) * minute)
+
+    minutes = [sum(start <= at < start + length for start, length in spans) for at in range(400)]
+
+    assert load.peaks() == [max(minutes[50 * number : 50 * number + 50]) for number in range(8)]
+    assert [round(seconds / 60) for seconds in load.seconds] == [
+        sum(minutes[50 * number : 50 * number + 50]) for number in range(8)
+    ]

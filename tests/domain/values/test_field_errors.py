@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from timeball.domain.values.field_errors import FieldError, read_field_errors
+
+
+class Place(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    street: Annotated[str, Field(min_length=1, max_length=100)] = "a"
+
+
+class Order(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    number: Annotated[int, Field(ge=1, lt=10)]
+    weight: int | float = 1
+    colour: Literal["red", "blue"] = "red"
+    token: int = 0
+    is_paid: bool = False
+    tags: Annotated[list[str], Field(max_length=2)] = Field(default_factory=list)
+    place: Place | None = None
+    word: Annotated[str, Field(pattern="^a$")] = "a"
+    at: datetime | None = None
+    even: int = 2
+
+    @field_validator("even")
+    @classmethod
+    def _even(cls, even: int) -> int:
+        if even % 2:
+            raise ValueError(f"{even} is odd, expected an even number")
+        return even
+
+
+def misfits_of(value: Any, *, shows_value: bool = True) -> list[FieldError]:
+    with pytest.raises(ValidationError) as caught:
+        Order.model_validate(value)
+    return read_field_errors(
+        caught.value.errors(), value, "the order", known=Order.model_fields, shows_value=shows_value
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "pointer", "words"),
+    [
+        ({"number": 0}, "/number", "number is 0, expected 1 or more"),
+        ({"number": 10}, "/number", "number is 10, expected less than 10"),
+        ({"number": "7"}, "/number", 'number is "7", expected a whole number'),
+        ({"number": 1.5}, "/number", "number is 1.5, expected a whole number"),
+        ({"number": None}, "/number", "number is null, expected a whole number"),
+        ({"number": {"a": 1}}, "/number", "number is an object, expected a whole number"),
+        ({"weight": "much"}, "/weight", 'weight is "much", expected a whole number or a number'),
+        ({"colour": "pink"}, "/colour", "colour is \"pink\", expected 'red' or 'blue'"),
+        ({"is_paid": "yes"}, "/is_paid", 'is_paid is "yes", expected true or false'),
+        ({"tags": "a,b"}, "/tags", 'tags is "a,b", expected a list'),
+        ({"tags": ["a", "b", "c"]}, "/tags", "tags is a list of 3, expected at most 2"),
+        ({"tags": ["a", 1]}, "/tags/1", "tags.1 is 1, expected text"),
+        ({"place": []}, "/place", "place is a list of 0, expected an object"),
+        ({"place": {"street": ""}}, "/place/street", 'place.street is "", expected at least 1 character'),
+        (
+            {"place": {"street": "x" * 101}},
+            "/place/street",
+            "place.street has 101 characters, expected at most 100 characters",
+        ),
+        ({"word": "b"}, "/word", 'word is "b", expected text that matches ^a$'),
+        ({"at": "soon"}, "/at", 'at is "soon", expected an instant such as 2026-11-16T06:00:00Z'),
+        ({"even": 3}, "/even", "even: 3 is odd, expected an even number"),
+        ({"colur": "red"}, "/colur", "colur is unknown: did you mean colour?"),
+        (
+            {"a/b~": 1},
+            "/a~1b~0",
+            "a/b~ is unknown, expected number, weight, colour, token, is_paid, tags, place, word, at, even",
+        ),
+        ({"place": {"town": 1}}, "/place/town", "place.town is unknown"),
+    ],
+)
+def test_it_is_said_what_was_found_and_what_was_expected(given: dict[str, Any], pointer: str, words: str) -> None:
+    (misfit,) = misfits_of({"number": 1, **given})
+
+    assert (misfit.pointer, misfit.words) == (pointer, words)
+
+
+def test_what_is_missing_is_named() -> None:
+    (misfit,) = misfits_of({})
+
+    assert (misfit.pointer, misfit.words) == ("/number", "number is missing")
+
+
+def test_what_is_no_object_at_all_is_called_by_its_name() -> None:
+    (misfit,) = misfits_of([1, 2])
+
+    assert (misfit.pointer, misfit.words) == ("", "the order is a list of 2, expected an object")
+
+
+@pytest.mark.parametrize(
+    ("given", "shows_value"),
+    [({"token": "hunter2"}, True), ({"weight": "https://me:hunter2@host"}, True), ({"weight": "hunter2"}, False)],
+)
+def test_a_secret_is_not_repeated(given: dict[str, Any], shows_value: bool) -> None:
+    (misfit,) = misfits_of({"number": 1, **given}, shows_value=shows_value)
+
+    assert "hunter2" not in misfit.words
+    assert "expected a whole number" in misfit.words
+
+
+def test_all_places_are_told_of() -> None:
+    found = misfits_of({"number": 0, "weight": "x", "colur": 1})
+
+    assert [misfit.pointer for misfit in found] == ["/number", "/weight", "/colur"]
+    assert [misfit.is_unknown for misfit in found] == [False, False, True]

@@ -1,0 +1,195 @@
+"""What a seed draws for the swarm: who is there, which work is made, who has a turn when, and what goes wrong.
+
+A plan is a list of deeds, one after the other; nothing else happens until everything is healed. What is left to chance within a deed
+hangs on the seed and on the deed's own number, so a plan from which something was taken still means the same in all that is left of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from timeball.domain.policies import Misfire, Overlap
+
+SCHEDULER, WORKER = "scheduler", "worker"
+# The loops of a node; who is named twice has more turns.
+LOOPS = {
+    SCHEDULER: ("keeper", "scheduler", "scheduler", "reaper"),
+    WORKER: ("recorder", "recorder", "claimer", "claimer", "sweeper", "stocktaker", "stop watch"),
+}
+# Work: schedules by their overlap, which end after so many occurrences, and one-offs.
+SCHEDULES = tuple(overlap.value for overlap in Overlap)
+MISFIRES = tuple(misfire.value for misfire in Misfire)
+PLAIN, NARROW, POISON = "plain", "narrow", "poison"
+
+CUT, KILL = "cut", "kill"
+# Of so many points of one turn each may be struck; none of them passes more.
+POINTS = 40
+_MORE_WORK = 12
+
+# What strikes, and where: at which point of the turn, or, once it has struck, the first one of that name.
+Fault = tuple[str, int | str]
+
+
+class What(StrEnum):
+    """What happens."""
+
+    TURN = "turn"
+    WAIT = "wait"
+    WORK = "work"
+    KILL = "kill"
+    FREEZE = "freeze"
+    SAVE = "save"
+    FALL_BACK = "fall back"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deed:
+    """One thing that happens. Which of the fields mean something depends on *what* it is."""
+
+    what: What
+    number: int = 0
+    node: str = ""
+    loop: str = ""
+    # Seconds that pass before a turn, or that a node is frozen for.
+    seconds: float = 0.0
+    # How many of the runs that end in a turn fail.
+    fails: float = 0.0
+    faults: tuple[Fault, ...] = ()
+    work: str = ""
+    # What a schedule does about occurrences that come too late.
+    misfire: str = Misfire.ALL.value
+    # How many are made, or how often a node that wakes goes on before it looks at any clock.
+    amount: int = 0
+
+    def __str__(self) -> str:
+        return json.dumps(self.as_dict())
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON, without what means nothing."""
+        unset = Deed(what=self.what)
+        return {name: value for name, value in asdict(self).items() if name == "what" or value != getattr(unset, name)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything that tells one run from another."""
+
+    seed: int
+    nodes: tuple[str, ...]
+    # How many of a worker's runs end in one of its turns.
+    ends: float
+    deeds: tuple[Deed, ...]
+
+    def __str__(self) -> str:
+        kinds = Counter(node.partition("-")[0] for node in self.nodes)
+        what = Counter(str(deed.what) for deed in self.deeds)
+        return f"seed {self.seed}: {dict(kinds)}, {dict(what)}, {self.faults} faults"
+
+    @property
+    def faults(self) -> int:
+        """How many faults strike statements."""
+        return sum(len(deed.faults) for deed in self.deeds)
+
+    def chance(self, *of: object) -> Random:
+        """The chances of one deed."""
+        return Random(" ".join(map(str, (self.seed, *of))))
+
+    def healing(self) -> Iterator[Deed]:
+        """Turns without end, in which nothing goes wrong."""
+        rng = self.chance("healing")
+        for number, turn in enumerate(_turns(rng, self.nodes, (0, 0.1, 0.5, 1)), start=1):
+            yield replace(turn, number=-number)
+
+    def write(self, file: Path, broke: str) -> None:
+        """Keep it, a line for each deed, with what it broke."""
+        deeds = ",\n".join(f"    {deed}" for deed in self.deeds)
+        head = json.dumps(
+            {"broke": broke, "seed": self.seed, "ends": self.ends, "nodes": self.nodes}, indent=2
+        ).removesuffix("\n}")
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(f'{head},\n  "deeds": [\n{deeds}\n  ]\n}}\n')
+
+
+def read(file: Path) -> Plan:
+    """A plan that was kept."""
+    kept = json.loads(file.read_text())
+    deeds = tuple(_deed(**deed) for deed in kept["deeds"])
+    return Plan(seed=kept["seed"], ends=kept["ends"], nodes=tuple(kept["nodes"]), deeds=deeds)
+
+
+def _deed(what: str, faults: Any = (), **rest: Any) -> Deed:
+    return Deed(what=What(what), faults=tuple((kind, point) for kind, point in faults), **rest)
+
+
+def draw(seed: int) -> Plan:
+    """Short plans and long ones, few nodes and many, calm and troubled."""
+    rng = Random(seed)
+    nodes = (
+        *(f"{SCHEDULER}-{number}" for number in range(1, rng.randint(1, 3) + 1)),
+        *(f"{WORKER}-{number}" for number in range(1, rng.randint(1, 3) + 1)),
+    )
+    rates = {CUT: rng.choice((0, 0.02, 0.1)), KILL: rng.choice((0, 0.002, 0.01))}
+    length = rng.choice((60, 100, 150, 250, 500))
+    trouble_rate = rng.choice((2, 10)) / length
+    saves_at = length // 2 if rng.random() < 0.4 else None
+    falls_back_at = saves_at + rng.randint(5, 29) if saves_at is not None else None
+    deeds = list(_first_work(rng))
+    turns = _turns(rng, nodes, (0, 0.01, 0.1, 0.5))
+    for number, turn in enumerate(islice(turns, length)):
+        if number == saves_at:
+            # What is claimed between here and there will be claimed again, under the same number.
+            deeds += [Deed(what=What.WORK, work=PLAIN, amount=5), Deed(what=What.SAVE)]
+        if number == falls_back_at:
+            deeds.append(Deed(what=What.FALL_BACK))
+        if rng.random() < trouble_rate:
+            deeds.append(_trouble(rng, turn.node))
+        faults = tuple(_faults(rng, rates))
+        deeds.append(replace(turn, faults=faults, fails=rng.choice((0, 0.2, 0.4))))
+        if number % _MORE_WORK == 0:
+            deeds.append(Deed(what=What.WORK, work=PLAIN, amount=rng.choice((1, 5))))
+    return Plan(seed=seed, nodes=nodes, ends=rng.choice((0.1, 0.5)), deeds=tuple(deeds))
+
+
+def _first_work(rng: Random) -> Iterator[Deed]:
+    for overlap in SCHEDULES:
+        yield Deed(what=What.WORK, work=overlap, misfire=rng.choice(MISFIRES), amount=rng.choice((1, 2, 4)))
+    yield Deed(what=What.WORK, work=PLAIN, amount=rng.choice((5, 30)))
+    yield Deed(what=What.WORK, work=NARROW, amount=rng.choice((3, 10)))
+    if rng.random() < 0.3:
+        yield Deed(what=What.WORK, work=POISON, amount=1)
+
+
+def _turns(rng: Random, nodes: tuple[str, ...], waits: tuple[float, ...]) -> Iterator[Deed]:
+    """Turns without end: in every round each node has one, in any order, and each of its loops before one of them has another."""
+    loops = {node: _rounds(rng, LOOPS[node.partition("-")[0]]) for node in nodes}
+    for number, node in enumerate(_rounds(rng, nodes)):
+        yield Deed(what=What.TURN, number=number, node=node, loop=next(loops[node]), seconds=rng.choice(waits))
+
+
+def _rounds(rng: Random, of: tuple[str, ...]) -> Iterator[str]:
+    while True:
+        yield from rng.sample(of, len(of))
+
+
+def _trouble(rng: Random, node: str) -> Deed:
+    if rng.random() < 0.5:
+        return Deed(what=What.KILL, node=node)
+    return Deed(what=What.FREEZE, node=node, seconds=rng.choice((2, 15, 40)), amount=rng.choice((1, 2, 4)))
+
+
+def _faults(rng: Random, rates: dict[str, float]) -> Iterator[Fault]:
+    for point in range(POINTS):
+        chance = rng.random()
+        if chance < rates[KILL]:
+            yield KILL, point
+            return
+        if chance < rates[KILL] + rates[CUT]:
+            yield CUT, point

@@ -1,0 +1,555 @@
+"""Outcomes become rows: in batches, each by its claim, none lost and none counted twice."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from tests.engine.support import Hands, Heard, check_promises, create, settle, start_worker
+from tests.support.factories import FAILURE, enqueue, only_row, rooms_of, seconds, table
+from timeball.application.commands import Commands
+from timeball.domain.execution import (
+    Cancelled,
+    ClaimedExecution,
+    Failed,
+    FinishedAttempt,
+    Lost,
+    NotStarted,
+    Outcome,
+    Released,
+    Snoozed,
+    Succeeded,
+    TimedOut,
+)
+from timeball.engine.service import AT_ONCE, LONGEST_REST
+from timeball.engine.worker.recorder import Recorder, record_now
+from timeball.env import Env
+from timeball.errors import StoreUnavailable
+from timeball.store.store import Store
+from timeball.telemetry.events import AttemptFailed, ExecutionsSucceeded, OutcomeRefused
+from timeball.testing import VirtualClock
+
+
+@pytest.fixture
+async def worker(store: Store) -> Hands:
+    return await start_worker(store)
+
+
+@pytest.fixture
+def recorder(store: Store, env: Env, heard: Heard) -> Recorder:
+    return Recorder(env, heard, store.executions)
+
+
+def finding(claimed: ClaimedExecution, outcome: Outcome | None = None, after: float = 0) -> FinishedAttempt:
+    """An attempt that began at its instant, and ended some seconds later; what was called off has not begun."""
+    started_at = None if isinstance(outcome, NotStarted) else claimed.run_at
+    return FinishedAttempt(claimed, outcome or Succeeded(), started_at, claimed.run_at + seconds(after))
+
+
+async def claimed_one(store: Store, worker: Hands, **fields: object) -> ClaimedExecution:
+    await enqueue(store, **fields)
+    (claimed,) = await worker.claim()
+    return claimed
+
+
+async def record(recorder: Recorder, *findings: FinishedAttempt) -> None:
+    for each in findings:
+        recorder.hand_over(each)
+    await settle(recorder)
+
+
+class Cuts:
+    """Cuts the connection at some points, a number of times."""
+
+    def __init__(self, *points: str, times: int = 1) -> None:
+        self.left = dict.fromkeys(points, times)
+
+    def __call__(self, point: str) -> None:
+        if self.left.get(point):
+            self.left[point] -= 1
+            raise StoreUnavailable("the connection was cut")
+
+
+# batches
+
+
+async def test_a_crowd_that_is_being_dropped_goes_first_but_not_for_long(
+    store: Store, clock: VirtualClock, worker: Hands, recorder: Recorder
+) -> None:
+    claimed = await claimed_one(store, worker)
+    recorder.hand_over(finding(claimed))
+    recorder.is_starting = lambda: True
+
+    assert AT_ONCE < await recorder.tick() < LONGEST_REST
+    assert await rooms_of(store, claimed.id) == ["running"]
+
+    clock.advance("10ms")
+    assert await recorder.tick() == AT_ONCE
+    assert await rooms_of(store, claimed.id) == ["finished"]
+
+
+async def test_outcomes_are_written_as_soon_as_the_crowd_has_begun(
+    store: Store, worker: Hands, recorder: Recorder
+) -> None:
+    claimed = await claimed_one(store, worker)
+    recorder.hand_over(finding(claimed))
+    recorder.is_starting = lambda: True
+    await recorder.tick()
+
+    recorder.is_starting = lambda: False
+    assert await recorder.tick() == AT_ONCE
+    assert await rooms_of(store, claimed.id) == ["finished"]
+
+
+async def test_outcomes_are_written_in_one_batch(
+    store: Store, env: Env, worker: Hands, recorder: Recorder, heard: Heard
+) -> None:
+    for _ in range(50):
+        await enqueue(store)
+    claims = await worker.claim()
+    statements: list[str] = []
+    env.fault = statements.append
+
+    for claimed in claims:
+        recorder.hand_over(finding(claimed))
+    assert await recorder.tick() == AT_ONCE
+
+    assert statements.count("finish_succeeded.before") == 1
+    assert len(await table(store, "finished")) == 50
+    assert await recorder.tick() == LONGEST_REST
+    assert [(event.count, event.worst_lateness) for event in heard.of(ExecutionsSucceeded)] == [(50, timedelta(0))]
+
+
+async def test_what_comes_in_while_a_batch_is_written_is_the_next_one(
+    store: Store, env: Env, worker: Hands, recorder: Recorder
+) -> None:
+    await enqueue(store)
+    await enqueue(store)
+    first, second = await worker.claim()
+    recorder.hand_over(finding(first))
+
+    def hand_over_another(point: str) -> None:
+        if point == "finish_succeeded.before" and not recorder._waiting:
+            env.fault = lambda _: None
+            recorder.hand_over(finding(second))
+
+    env.fault = hand_over_another
+    await recorder.tick()
+    assert len(await table(store, "finished")) == 1
+
+    await recorder.tick()
+    assert len(await table(store, "finished")) == 2
+
+
+async def test_a_batch_of_all_kinds_is_sorted_out(store: Store, worker: Hands, recorder: Recorder) -> None:
+    for _ in range(7):
+        await enqueue(store)
+    claims = await worker.claim()
+    outcomes = [
+        Succeeded('{"a":1}'),
+        Failed(FAILURE),
+        TimedOut(FAILURE),
+        Snoozed(seconds(60)),
+        Cancelled("enough"),
+        NotStarted("paused"),
+        Released(),
+    ]
+
+    await record(recorder, *(finding(claimed, outcome) for claimed, outcome in zip(claims, outcomes, strict=True)))
+
+    executions = [await rooms_of(store, claimed.id) for claimed in claims]
+    assert executions == [["finished"], ["due"], ["due"], ["due"], ["finished"], ["finished"], ["ready"]]
+    states = {row["id"]: row["state"] for row in await table(store, "finished")}
+    assert [states.get(claims[number].id) for number in (0, 4, 5)] == ["succeeded", "cancelled", "skipped"]
+    await check_promises(store)
+
+
+async def test_the_worst_lateness_is_told(
+    store: Store, clock: VirtualClock, worker: Hands, recorder: Recorder, heard: Heard
+) -> None:
+    claims = [await claimed_one(store, worker) for _ in range(2)]
+
+    late = zip(claims, (3, 1), strict=True)
+    await record(
+        recorder, *(FinishedAttempt(c, Succeeded(), c.run_at + seconds(n), c.run_at + seconds(4)) for c, n in late)
+    )
+
+    assert heard.of(ExecutionsSucceeded) == [ExecutionsSucceeded(2, seconds(3))]
+
+
+async def test_flush_waits_until_everything_is_written(store: Store, worker: Hands, recorder: Recorder) -> None:
+    recorder.hand_over(finding(await claimed_one(store, worker)))
+    assert not recorder._idle.is_set()
+
+    await settle(recorder)
+
+    await recorder.flush()
+    assert len(await table(store, "finished")) == 1
+
+
+# what follows
+
+
+async def test_a_failure_is_tried_again_after_its_back_off(
+    store: Store, env: Env, clock: VirtualClock, worker: Hands, recorder: Recorder, heard: Heard
+) -> None:
+    claimed = await claimed_one(store, worker, initial_backoff_ms=4_000)
+
+    await record(recorder, finding(claimed, Failed(FAILURE), after=1))
+
+    row = await only_row(store, "due")
+    assert row["kind"] == "retry"
+    assert seconds(2) <= row["run_at"] - (claimed.run_at + seconds(1)) <= seconds(4)
+    assert (row["attempts"], row["lost"], row["fence"]) == (1, 0, 1)
+    attempt = await only_row(store, "attempt")
+    assert (attempt["number"], attempt["outcome"], attempt["error_type"]) == (1, "failed", "ValueError")
+    (told,) = heard.of(AttemptFailed)
+    assert (told.attempt, told.outcome, told.becomes, told.error) == (1, "failed", "retrying", "ValueError: no")
+
+
+async def test_the_dead_keep_every_attempt(
+    store: Store, clock: VirtualClock, worker: Hands, recorder: Recorder, heard: Heard
+) -> None:
+    """max_retries = 2: three attempts, then dead."""
+    execution_id = await enqueue(store, max_retries=2)
+
+    for _ in range(3):
+        (claimed,) = await worker.claim()
+        await record(recorder, finding(claimed, Failed(FAILURE)))
+        await make_ready(store)
+
+    row = await only_row(store, "finished")
+    assert (row["id"], row["state"], row["attempts"], row["fence"]) == (execution_id, "dead", 3, 3)
+    assert (row["error_type"], row["reason"]) == ("ValueError", "failed 3 times, max_retries is 2")
+    assert [(a["number"], a["fence"], a["traceback"]) for a in await table(store, "attempt")] == [
+        (1, 1, "a stack"),
+        (2, 2, "a stack"),
+        (3, 3, "a stack"),
+    ]
+    assert [event.becomes for event in heard.of(AttemptFailed)] == ["retrying", "retrying", "dead"]
+    await check_promises(store)
+
+
+async def make_ready(store: Store) -> None:
+    """Hoist what waits in `due`, past all back-off."""
+    async with store.database.transaction() as connection:
+        await connection.execute(
+            """
+            WITH gone AS (DELETE FROM timeball.due RETURNING *)
+            INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at,
+                                        queued_at, attempts, lost, fence)
+            SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, scheduled_for,
+                   queued_at, attempts, lost, fence
+            FROM gone
+            """
+        )
+
+
+async def test_a_snooze_waits_and_does_not_count(store: Store, worker: Hands, recorder: Recorder) -> None:
+    claimed = await claimed_one(store, worker)
+
+    await record(recorder, finding(claimed, Snoozed(seconds(30)), after=1))
+
+    row = await only_row(store, "due")
+    assert (row["kind"], row["attempts"], row["fence"]) == ("snooze", 0, 1)
+    assert row["run_at"] == claimed.run_at + seconds(31)
+    assert await table(store, "attempt") == []
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+async def test_a_snooze_is_news_of_a_handler_only_if_that_has_begun(
+    store: Store, worker: Hands, recorder: Recorder, heard: Heard, has_begun: bool
+) -> None:
+    """A retry that is held back by the budget of its target has not been made."""
+    claimed = await claimed_one(store, worker)
+
+    await record(
+        recorder, FinishedAttempt(claimed, Snoozed(seconds(9)), claimed.run_at if has_begun else None, claimed.run_at)
+    )
+
+    assert [event.outcome for event in heard.of(AttemptFailed)] == ["snoozed"] * has_begun
+
+
+async def test_a_cancelled_attempt_ends_with_its_reason(store: Store, worker: Hands, recorder: Recorder) -> None:
+    claimed = await claimed_one(store, worker, unique_key="one")
+
+    await record(recorder, finding(claimed, Cancelled("the order is gone")))
+
+    row = await only_row(store, "finished")
+    assert (row["state"], row["reason"]) == ("cancelled", "the order is gone")
+    assert await table(store, "live_key") == []
+
+
+async def test_what_is_given_back_is_ready_at_once_and_uncounted(
+    store: Store, worker: Hands, recorder: Recorder, heard: Heard
+) -> None:
+    claimed = await claimed_one(store, worker)
+
+    await record(recorder, FinishedAttempt(claimed, Released(), None, claimed.run_at))
+
+    row = await only_row(store, "ready")
+    assert (row["attempts"], row["lost"], row["fence"], row["run_at"]) == (0, 0, 1, claimed.run_at)
+    assert await table(store, "attempt") == []
+    assert heard.of(AttemptFailed) == [], "nothing has failed"
+
+
+async def test_a_lost_attempt_goes_back_until_it_was_lost_too_often(
+    store: Store, worker: Hands, recorder: Recorder
+) -> None:
+    execution_id = await enqueue(store, max_lost=2)
+
+    (claimed,) = await worker.claim()
+    await record(recorder, finding(claimed, Lost(FAILURE)))
+    row = await only_row(store, "ready")
+    assert (row["attempts"], row["lost"]) == (1, 1)
+
+    (claimed,) = await worker.claim()
+    await record(recorder, finding(claimed, Lost(FAILURE)))
+    row = await only_row(store, "finished")
+    assert (row["id"], row["state"], row["lost"]) == (execution_id, "dead", 2)
+    assert row["reason"] == "lost with its worker 2 times, max_lost is 2"
+    assert [attempt["outcome"] for attempt in await table(store, "attempt")] == ["lost", "lost"]
+    await check_promises(store)
+
+
+async def test_at_most_once_is_not_run_again_after_a_loss(store: Store, worker: Hands, recorder: Recorder) -> None:
+    claimed = await claimed_one(store, worker, delivery="at_most_once")
+
+    await record(recorder, finding(claimed, Lost(FAILURE)))
+
+    assert (await only_row(store, "finished"))["state"] == "dead"
+
+
+async def test_an_end_lets_the_next_of_a_limit_in(store: Store, worker: Hands, recorder: Recorder) -> None:
+    job = await create(store, max_running=1)
+    commands = Commands(store, store.env)
+    ids = [await commands.executions.trigger(job.id) for _ in range(3)]
+    (first,) = await worker.claim()
+
+    await record(recorder, finding(first, Failed(FAILURE)))
+    (second,) = await worker.claim()
+    await record(recorder, finding(second))
+    (third,) = await worker.claim()
+
+    assert {first.id, second.id, third.id} == set(ids)
+
+
+# refused
+
+
+@pytest.mark.parametrize("outcome", [Succeeded(), Failed(FAILURE), Released(), Cancelled("enough")])
+async def test_a_stale_outcome_changes_nothing_and_is_told(
+    store: Store, worker: Hands, recorder: Recorder, heard: Heard, outcome: Outcome
+) -> None:
+    stale = await claimed_one(store, worker)
+    await record_now(store.env, lambda _: None, store.executions, [finding(stale, Lost(FAILURE))])
+    (fresh,) = await worker.claim()
+    before = await everything(store)
+
+    await record(recorder, finding(stale, outcome))
+
+    assert heard.of(OutcomeRefused) == [OutcomeRefused(stale.id, stale.handler, 1)]
+    assert await everything(store) == before
+    heard.clear()
+    await record(recorder, finding(fresh))
+    assert heard.of(OutcomeRefused) == []
+    assert (await only_row(store, "finished"))["fence"] == 2
+
+
+async def everything(store: Store) -> list[object]:
+    return [await table(store, room) for room in ("due", "ready", "running", "finished", "attempt")]
+
+
+async def test_the_claim_id_alone_refuses_a_claim_that_another_history_gave(
+    store: Store, worker: Hands, recorder: Recorder, heard: Heard
+) -> None:
+    """After a failover that lost writes, a fence may be given out twice; a claim id is not."""
+    claimed = await claimed_one(store, worker)
+    stranger = claimed._replace(claim_id=store.env.new_id())
+
+    await record(recorder, finding(stranger), finding(stranger, Failed(FAILURE)))
+
+    assert len(heard.of(OutcomeRefused)) == 2
+    assert await rooms_of(store, claimed.id) == ["running"]
+
+
+async def test_the_stale_do_not_hold_back_the_others(
+    store: Store, worker: Hands, recorder: Recorder, heard: Heard
+) -> None:
+    for _ in range(4):
+        await enqueue(store)
+    claims = await worker.claim()
+    strangers = [claimed._replace(claim_id=store.env.new_id()) for claimed in claims[:2]]
+
+    await record(
+        recorder,
+        finding(strangers[0]),
+        finding(strangers[1], Failed(FAILURE)),
+        finding(claims[2]),
+        finding(claims[3], Failed(FAILURE)),
+    )
+
+    assert {event.execution_id for event in heard.of(OutcomeRefused)} == {claims[0].id, claims[1].id}
+    assert [await rooms_of(store, claimed.id) for claimed in claims] == [
+        ["running"],
+        ["running"],
+        ["finished"],
+        ["due"],
+    ]
+    assert [event.count for event in heard.of(ExecutionsSucceeded)] == [1], "what was refused did not succeed"
+    assert [event.execution_id for event in heard.of(AttemptFailed)] == [claims[3].id]
+
+
+# faults
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        Succeeded(),
+        Failed(FAILURE),
+        TimedOut(FAILURE),
+        Lost(FAILURE),
+        Cancelled("enough"),
+        NotStarted("paused"),
+        Released(),
+        Snoozed(seconds(9)),
+    ],
+)
+async def test_a_lost_reply_is_no_stale_outcome(
+    store: Store, env: Env, worker: Hands, recorder: Recorder, heard: Heard, outcome: Outcome
+) -> None:
+    claimed = await claimed_one(store, worker)
+    env.fault = Cuts("finish_succeeded.after_commit", "record_transitions.after_commit")
+    recorder.hand_over(finding(claimed, outcome))
+
+    with pytest.raises(StoreUnavailable):
+        await recorder.tick()
+    before = await everything(store)
+    await settle(recorder)
+
+    assert await everything(store) == before, "the second write found nothing to do"
+    assert heard.of(OutcomeRefused) == []
+
+
+async def test_a_truly_stale_outcome_is_told_even_if_the_connection_was_cut(
+    store: Store, env: Env, worker: Hands, recorder: Recorder, heard: Heard
+) -> None:
+    claimed = await claimed_one(store, worker)
+    env.fault = Cuts("finish_succeeded.before")
+    recorder.hand_over(finding(claimed._replace(claim_id=env.new_id())))
+
+    with pytest.raises(StoreUnavailable):
+        await recorder.tick()
+    await settle(recorder)
+
+    assert len(heard.of(OutcomeRefused)) == 1
+
+
+@pytest.mark.parametrize("outcome", [Succeeded(), Failed(FAILURE), Cancelled("enough"), Released()])
+async def test_an_outcome_that_came_too_late_is_told_even_if_it_had_been_tried_before(
+    store: Store, env: Env, worker: Hands, recorder: Recorder, heard: Heard, outcome: Outcome
+) -> None:
+    """The claim has an outcome, but it is the reaper's."""
+    claimed = await claimed_one(store, worker)
+    env.fault = Cuts("finish_succeeded.before", "standings.before")
+    recorder.hand_over(finding(claimed, outcome))
+    with pytest.raises(StoreUnavailable):
+        await recorder.tick()
+    env.fault = lambda _: None
+    await record_now(env, lambda _: None, store.executions, [finding(claimed, Lost(FAILURE))])
+
+    await settle(recorder)
+
+    assert heard.of(OutcomeRefused) == [OutcomeRefused(claimed.id, claimed.handler, 1)]
+
+
+@pytest.mark.parametrize(
+    "point",
+    ["finish_succeeded.before", "standings.before", "record_transitions.before", "finish_succeeded.after_commit"],
+)
+async def test_a_failing_store_loses_no_outcome(
+    store: Store, env: Env, worker: Hands, recorder: Recorder, heard: Heard, point: str
+) -> None:
+    for _ in range(6):
+        await enqueue(store)
+    claims = await worker.claim()
+    env.fault = Cuts(point, times=4)
+    for number, claimed in enumerate(claims):
+        recorder.hand_over(finding(claimed, Failed(FAILURE) if number % 2 else Succeeded()))
+
+    failures = await tick_through(recorder)
+
+    assert failures == 4
+    assert [await rooms_of(store, claimed.id) for claimed in claims] == [["finished"], ["due"]] * 3
+    assert len(await table(store, "attempt")) == 3
+    assert heard.of(OutcomeRefused) == []
+    await check_promises(store)
+
+
+async def tick_through(recorder: Recorder) -> int:
+    """Tick until all is written; returns how often it failed."""
+    failures = 0
+    while True:
+        try:
+            if await recorder.tick() > AT_ONCE:
+                return failures
+        except StoreUnavailable:
+            failures += 1
+
+
+async def test_what_came_in_meanwhile_waits_behind_what_is_in_doubt(
+    store: Store, env: Env, worker: Hands, recorder: Recorder
+) -> None:
+    await enqueue(store)
+    await enqueue(store)
+    first, second = await worker.claim()
+    env.fault = Cuts("finish_succeeded.before")
+    recorder.hand_over(finding(first))
+    with pytest.raises(StoreUnavailable):
+        await recorder.tick()
+
+    recorder.hand_over(finding(second))
+    await recorder.tick()
+    assert [row["id"] for row in await table(store, "finished")] == [first.id]
+
+    await recorder.tick()
+    assert len(await table(store, "finished")) == 2
+
+
+async def test_a_life_that_is_over_writes_nothing_any_more(store: Store, worker: Hands, recorder: Recorder) -> None:
+    claimed = await claimed_one(store, worker)
+    recorder.hand_over(finding(claimed))
+
+    recorder.forget_all()
+    await settle(recorder)
+
+    assert await rooms_of(store, claimed.id) == ["running"]
+    await recorder.flush()
+
+
+async def test_a_life_that_is_over_forgets_what_is_in_doubt_too(
+    store: Store, env: Env, worker: Hands, recorder: Recorder
+) -> None:
+    claimed = await claimed_one(store, worker)
+    env.fault = Cuts("finish_succeeded.before_commit", "finish_succeeded.after_commit")
+    recorder.hand_over(finding(claimed))
+    with pytest.raises(StoreUnavailable):
+        await recorder.tick()
+    assert recorder.unrecorded() == {(claimed.id, claimed.claim_id)}
+
+    recorder.forget_all()
+
+    assert recorder.unrecorded() == set()
+
+
+async def test_recording_at_once_says_whether_it_could(store: Store, env: Env, worker: Hands, heard: Heard) -> None:
+    claimed = await claimed_one(store, worker)
+    env.fault = Cuts("finish_succeeded.before")
+
+    with pytest.raises(StoreUnavailable):
+        await record_now(env, heard, store.executions, [finding(claimed)])
+    await record_now(env, heard, store.executions, [finding(claimed)])
+
+    assert await rooms_of(store, claimed.id) == ["finished"]

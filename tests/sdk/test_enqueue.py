@@ -1,0 +1,429 @@
+"""Enqueuing: what is written, what comes back, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.sdk.conftest import ON_ONE_SERVER
+from timeball import (
+    ExecutionFailed,
+    InvalidInput,
+    NotFound,
+    PayloadError,
+    ResultTimeout,
+    Retry,
+    StoreUnavailable,
+    Timeball,
+    current,
+)
+
+pytestmark = ON_ONE_SERVER
+
+Rows = Callable[[str], list[dict[str, Any]]]
+Node = Callable[[], AbstractContextManager[None]]
+
+
+@dataclass
+class Receipt:
+    order_id: int
+    sent_at: datetime
+
+
+# results
+
+
+def test_what_the_handler_returns_comes_back_as_what_it_is_annotated_to_return(tb: Timeball, node: Node) -> None:
+    @tb.handler
+    def send(order_id: int, at: datetime) -> Receipt:
+        return Receipt(order_id, at)
+
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    with node():
+        run = send.enqueue(42, at=at)
+
+        assert run.result(timeout=20) == Receipt(42, at)
+        assert run.state() == "succeeded"
+        assert run.is_new
+
+
+async def test_coroutines_enqueue_and_wait_without_blocking(tb: Timeball, node: Node) -> None:
+    @tb.handler
+    async def double(n: int) -> int:
+        return 2 * n
+
+    with node():
+        runs = await asyncio.gather(*(double.aenqueue(n) for n in range(20)))
+
+        assert await asyncio.gather(*(run.aresult(timeout="20s") for run in runs)) == [2 * n for n in range(20)]
+        assert await runs[0].astate() == "succeeded"
+
+
+def test_a_result_that_does_not_fit_its_annotation_is_given_as_it_is(tb: Timeball, node: Node) -> None:
+    @tb.handler
+    def lie() -> int:
+        return "seven"  # type: ignore[return-value]
+
+    with node():
+        assert lie.enqueue().result(timeout=20) == "seven"  # type: ignore[comparison-overlap]
+
+
+def test_an_execution_that_dies_raises_with_what_went_wrong(tb: Timeball, node: Node) -> None:
+    @tb.handler(retries=0)
+    def fail() -> None:
+        raise KeyError("order 42")
+
+    with node(), pytest.raises(ExecutionFailed, match=r"exe_\w+ is dead: KeyError: 'order 42'") as caught:
+        fail.enqueue().result(timeout=20)
+
+    assert caught.value.state == "dead"
+
+
+def test_waiting_goes_on_through_retries(tb: Timeball, node: Node) -> None:
+    @tb.handler(retries=3, backoff="10ms")
+    def third_time_lucky() -> int:
+        if current.attempt < 3:
+            raise Retry("not yet", after="10ms")
+        return current.attempt
+
+    with node():
+        assert third_time_lucky.enqueue().result(timeout=20) == 3
+
+
+def test_a_result_that_could_not_be_kept_is_told_apart_from_a_result(tb: Timeball, node: Node) -> None:
+    @tb.handler
+    def huge() -> str:
+        return "x" * 300_000
+
+    with node(), pytest.raises(PayloadError, match=r"has succeeded, but the result was dropped: it has 300002 bytes"):
+        huge.enqueue().result(timeout=20)
+
+
+def test_waiting_in_vain_says_what_the_execution_waits_for(tb: Timeball) -> None:
+    @tb.handler(name="send", queue="mail")
+    def send() -> None: ...
+
+    run = send.enqueue()
+
+    with pytest.raises(ResultTimeout, match=rf"after 20ms {run.id} is still queued") as caught:
+        run.result(timeout=0.02)
+    assert caught.value.hint is not None
+    assert "queue 'mail'" in caught.value.hint
+    with pytest.raises(ResultTimeout, match="after 0s"):
+        run.result(timeout=0)
+
+
+def test_a_cancelled_execution_raises_with_the_reason(tb: Timeball) -> None:
+    @tb.handler
+    def send() -> None: ...
+
+    run = send.enqueue()
+
+    assert run.cancel("the order is gone")
+    assert not run.cancel()
+    with pytest.raises(ExecutionFailed, match="is cancelled: the order is gone"):
+        run.result(timeout=5)
+
+
+def test_a_run_is_found_again_by_its_id(tb: Timeball) -> None:
+    @tb.handler
+    def send() -> None: ...
+
+    run = send.enqueue()
+
+    assert tb.get_run(run.id) == run
+    assert tb.get_run(run.id).state() == "queued"
+    with pytest.raises(NotFound, match="there is no execution exe_0"):
+        tb.get_run("00000000-0000-7000-8000-000000000000").state()
+    with pytest.raises(InvalidInput, match="is no id; expected one like exe_"):
+        tb.get_run("42")
+
+
+# options
+
+
+def test_an_enqueue_says_what_its_handler_said_unless_it_says_otherwise(tb: Timeball, rows: Rows) -> None:
+    @tb.handler(queue="mail", priority=20, retries=5, timeout="30s", tags=["a"], delivery="at_most_once")
+    def send(n: int) -> None: ...
+
+    send.enqueue(1)
+    send.options(priority=90, queue="fast", retries=0, timeout=None, tags=("b", "c"), backoff="5s").enqueue(2)
+
+    said, overruled = rows("SELECT * FROM timeball.job ORDER BY payload ->> 'n'")
+    assert (said["queue"], said["priority"], said["max_retries"], said["timeout_ms"]) == ("mail", 20, 5, 30_000)
+    assert (said["tags"], said["at_most_once"]) == (["a"], True)
+    assert (overruled["queue"], overruled["priority"], overruled["max_retries"]) == ("fast", 90, 0)
+    assert (overruled["timeout_ms"], overruled["tags"], overruled["initial_backoff_ms"]) == (None, ["b", "c"], 5_000)
+
+
+def test_options_add_up(tb: Timeball, rows: Rows) -> None:
+    @tb.handler
+    def send() -> None: ...
+
+    send.options(priority=90).options(queue="fast").options(priority=80).enqueue()
+
+    (job,) = rows("SELECT queue, priority FROM timeball.job")
+    assert job == {"queue": "fast", "priority": 80}
+
+
+def test_a_delay_counts_from_the_databases_now(tb: Timeball, rows: Rows) -> None:
+    @tb.handler
+    def send() -> None: ...
+
+    run = send.options(delay="10m").enqueue()
+
+    assert run.state() == "scheduled"
+    (due,) = rows("SELECT run_at - now() AS ahead FROM timeball.due")
+    assert timedelta(minutes=9, seconds=50) < due["ahead"] <= timedelta(minutes=10, seconds=1)
+
+
+def test_an_instant_is_kept_exactly_and_read_on_the_clock_of_its_zone(tb: Timeball, rows: Rows) -> None:
+    @tb.handler
+    def send() -> None: ...
+
+    send.options(at=datetime(2100, 7, 1, 12, 0, 0, 7, tzinfo=UTC)).enqueue()
+    send.options(at="2100-07-02 12:00", timezone="Europe/Berlin").enqueue()
+
+    found = rows("SELECT scheduled_for FROM timeball.due ORDER BY 1")
+    assert [row["scheduled_for"] for row in found] == [
+        datetime(2100, 7, 1, 12, 0, 0, 7, tzinfo=UTC),
+        datetime(2100, 7, 2, 10, 0, tzinfo=UTC),
+    ]
+
+
+def test_while_a_key_is_alive_enqueuing_gives_the_one_that_holds_it(tb: Timeball, rows: Rows) -> None:
+    @tb.handler
+    def send(n: int) -> None: ...
+
+    first = send.options(key="r-42").enqueue(1)
+    second = send.options(key="r-42").enqueue(2)
+    other = send.options(key="r-43").enqueue(3)
+
+    assert (first.is_new, second.is_new, other.is_new) == (True, False, True)
+    assert (second.id, second.job_id) == (first.id, first.job_id)
+    assert len(rows("SELECT FROM timeball.job")) == 2
+
+    first.cancel()
+    assert send.options(key="r-42").enqueue(4).is_new
+
+
+async def test_of_many_at_once_with_one_key_one_is_new(tb: Timeball) -> None:
+    @tb.handler
+    def send(n: int) -> None: ...
+
+    runs = await asyncio.gather(*(send.options(key="only").aenqueue(n) for n in range(50)))
+
+    assert sum(run.is_new for run in runs) == 1
+    assert len({run.id for run in runs}) == 1
+    assert len({run.job_id for run in runs}) == 1
+
+
+def test_the_limit_of_a_handler_is_shared_by_all_its_jobs(tb: Timeball, rows: Rows) -> None:
+    @tb.handler(name="crawl", max_running=2)
+    def crawl(site: str) -> None: ...
+
+    for number in range(5):
+        crawl.enqueue(f"site {number}")
+    crawl.options(limit_key="site 9").enqueue("site 9")
+    crawl.options(max_running=None).enqueue("unlimited")
+
+    assert rows("SELECT key, max_running FROM timeball.running_limit ORDER BY key") == [
+        {"key": "crawl", "max_running": 2},
+        {"key": "site 9", "max_running": 2},
+    ]
+    assert rows("SELECT limit_key, count(*) AS n FROM timeball.ready GROUP BY 1 ORDER BY 1") == [
+        {"limit_key": "crawl", "n": 2},
+        {"limit_key": "site 9", "n": 1},
+        {"limit_key": None, "n": 1},
+    ]
+
+
+# many
+
+
+def test_many_calls_are_written_in_one_go(tb: Timeball, node: Node, rows: Rows) -> None:
+    @tb.handler(queue="bulk", priority=70)
+    def square(n: int) -> int:
+        return n * n
+
+    runs = square.enqueue_many(square.call(n) for n in range(1_000))
+
+    assert len({run.id for run in runs}) == 1_000
+    assert rows("SELECT DISTINCT queue, priority FROM timeball.ready") == [{"queue": "bulk", "priority": 70}]
+    assert len(rows("SELECT DISTINCT xmin::text FROM timeball.job")) == 1
+    with node():
+        assert runs[30].result(timeout=20) == 900
+
+
+async def test_many_delayed_calls_wait_for_their_time(tb: Timeball, rows: Rows) -> None:
+    @tb.handler
+    def square(n: int) -> int:
+        return n * n
+
+    runs = await square.options(delay="1h").aenqueue_many([square.call(1), square.call(2)])
+
+    assert [await run.astate() for run in runs] == ["scheduled", "scheduled"]
+    assert len(rows("SELECT FROM timeball.due WHERE run_at > now() + interval '59 minutes'")) == 2
+
+
+def test_many_calls_of_a_limited_handler_keep_to_the_limit(tb: Timeball, rows: Rows) -> None:
+    @tb.handler(max_running=3)
+    def crawl(n: int) -> None: ...
+
+    runs = crawl.enqueue_many(crawl.call(n) for n in range(10))
+
+    assert len(runs) == 10
+    assert len(rows("SELECT FROM timeball.ready")) == 3
+    assert len(rows("SELECT FROM timeball.blocked")) == 7
+
+
+def test_if_one_of_many_cannot_be_none_is_written(tb: Timeball, rows: Rows) -> None:
+    @tb.handler
+    def send(value: Any) -> None: ...
+
+    @tb.handler
+    def other(value: Any) -> None: ...
+
+    with pytest.raises(PayloadError, match="value is not JSON"):
+        send.enqueue_many(send.call(value) for value in (1, 2, object()))
+    with pytest.raises(InvalidInput, match=r"enqueue_many of .*send was given a call of .*other"):
+        send.enqueue_many([send.call(1), other.call(2)])
+    with pytest.raises(InvalidInput, match=r"given a dict, expected calls: .*send\.call\(\.\.\.\)"):
+        send.enqueue_many([{"value": 1}])  # type: ignore[list-item]
+    with pytest.raises(InvalidInput, match="unique_key"):
+        send.options(key="x").enqueue_many([send.call(1)])
+    assert send.enqueue_many([]) == []
+
+    assert rows("SELECT FROM timeball.job") == []
+
+
+# together
+
+
+async def test_concurrent_enqueues_share_commits(tb: Timeball, rows: Rows) -> None:
+    @tb.handler
+    def send(n: int) -> None: ...
+
+    await send.aenqueue(-1)
+    await asyncio.gather(*(send.aenqueue(n) for n in range(300)))
+
+    (found,) = rows("SELECT count(*) AS jobs, count(DISTINCT xmin::text) AS commits FROM timeball.job")
+    assert found["jobs"] == 301
+    assert found["commits"] <= 10
+
+
+def test_threads_share_commits_too(tb: Timeball, rows: Rows) -> None:
+    @tb.handler
+    def send(n: int) -> None: ...
+
+    send.enqueue(-1)
+    start = threading.Barrier(16)
+
+    def work(number: int) -> None:
+        start.wait()
+        for n in range(10):
+            send.enqueue(10 * number + n)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    (found,) = rows("SELECT count(*) AS jobs, count(DISTINCT xmin::text) AS commits FROM timeball.job")
+    assert found["jobs"] == 161
+    assert found["commits"] < 160
+
+
+async def test_one_that_cannot_be_does_not_fail_those_beside_it(tb: Timeball, rows: Rows) -> None:
+    await tb.aenqueue("first")
+    found = await asyncio.gather(
+        *(tb.aenqueue("elsewhere", {"n": n}, priority=101 if n == 7 else 50) for n in range(20)),
+        return_exceptions=True,
+    )
+
+    refused = [answer for answer in found if isinstance(answer, BaseException)]
+    assert [type(error) for error in refused] == [InvalidInput]
+    assert len(rows("SELECT FROM timeball.job WHERE handler = 'elsewhere'")) == 19
+
+
+# by name
+
+
+def test_a_handler_that_is_not_known_here_is_enqueued_by_its_name(tb: Timeball, rows: Rows) -> None:
+    tb.enqueue("billing:charge", {"order_id": 42}, queue="billing", key="c-42")
+    tb.enqueue("billing:tick")
+    tb.enqueue("billing:list", [1, 2])
+
+    assert rows("SELECT handler, queue, unique_key, payload FROM timeball.job ORDER BY handler") == [
+        {"handler": "billing:charge", "queue": "billing", "unique_key": "c-42", "payload": {"order_id": 42}},
+        {"handler": "billing:list", "queue": "default", "unique_key": None, "payload": [1, 2]},
+        {"handler": "billing:tick", "queue": "default", "unique_key": None, "payload": {}},
+    ]
+
+
+def test_a_handler_that_is_known_here_keeps_its_options_and_checks_its_arguments(tb: Timeball, rows: Rows) -> None:
+    @tb.handler(name="send", queue="mail")
+    def send(to: str, copy: bool = False) -> None: ...
+
+    tb.enqueue("send", {"to": "a@b.co"})
+    tb.enqueue(send, {"to": "c@d.co"}, priority=90)
+
+    with pytest.raises(InvalidInput, match="to is missing"):
+        tb.enqueue(send, {"copy": True})
+    with pytest.raises(InvalidInput, match="the payload for send is a list, expected its arguments by name"):
+        tb.enqueue("send", ["a@b.co"])
+    assert rows("SELECT queue, priority FROM timeball.job ORDER BY priority") == [
+        {"queue": "mail", "priority": 50},
+        {"queue": "mail", "priority": 90},
+    ]
+
+
+async def test_jobs_are_triggered_paused_and_resumed_by_name(tb: Timeball, node: Node, rows: Rows) -> None:
+    @tb.every("1h", name="hourly", arguments={"what": "report"})
+    def say(what: str) -> str:
+        return what
+
+    await tb.async_sync_schedules()
+    with node():
+        assert await (await tb.atrigger("hourly")).aresult(timeout=20) == "report"
+        assert await (await tb.atrigger("hourly", {"what": "other"})).aresult(timeout=20) == "other"
+    run = await tb.atrigger("hourly")
+    assert await tb.atrigger(run.job_id)
+
+    await tb.apause("hourly", reason="holidays")
+    assert rows("SELECT pause_reason FROM timeball.job") == [{"pause_reason": "holidays"}]
+    await tb.aresume("hourly")
+    assert rows("SELECT paused_at FROM timeball.job") == [{"paused_at": None}]
+    with pytest.raises(NotFound, match="there is no job daily"):
+        await tb.atrigger("daily")
+    with pytest.raises(NotFound, match="there is no job job_0"):
+        await tb.apause("job_00000000000000000000000000")
+
+
+# opening and closing
+
+
+def test_a_database_that_is_away_is_told_and_tried_again(fresh_database: Any) -> None:
+    with Timeball("postgresql://timeball@/nothing?host=/nowhere") as tb:
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable, match="PostgreSQL cannot be reached"):
+                tb.enqueue("elsewhere")
+
+
+async def test_after_closing_the_next_use_opens_again(tb: Timeball, rows: Rows) -> None:
+    async with tb:
+        await tb.aenqueue("first")
+    await tb.aenqueue("second")
+    await tb.aclose()
+    await tb.aclose()
+    await asyncio.to_thread(tb.enqueue, "third")
+
+    assert len(rows("SELECT FROM timeball.job")) == 3

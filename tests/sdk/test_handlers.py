@@ -1,0 +1,192 @@
+"""Declaring handlers: what a handle is, and what is refused where it is written."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import threading
+from typing import Any
+
+import pytest
+
+from timeball import Conflict, HandlerHandle, InvalidInput, Timeball
+from timeball.config.settings import load_settings
+from timeball.domain.handler import RunStyle
+
+tb = Timeball("postgresql://nobody@nowhere.invalid/nothing")
+
+
+@tb.handler
+def add(a: int, b: int = 1) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@tb.handler(queue="slow", priority=90, retries=7, timeout=None, backoff="2s", max_backoff="1m", no_retry=KeyError)
+async def double(n: int) -> int:
+    return 2 * n
+
+
+@pytest.fixture
+def fresh() -> Timeball:
+    return Timeball("postgresql://nobody@nowhere.invalid/nothing")
+
+
+def test_a_handler_called_directly_is_just_the_function() -> None:
+    assert add(1, b=2) == 3
+
+
+async def test_an_async_handler_called_directly_is_just_the_coroutine_function() -> None:
+    assert await double(2) == 4
+
+
+def test_a_handle_looks_like_its_function() -> None:
+    assert add.__name__ == "add"
+    assert add.__doc__ == "Add two numbers."
+    assert list(inspect.signature(add).parameters) == ["a", "b"]
+    assert repr(add) == "<handler tests.sdk.test_handlers:add>"
+
+
+def test_a_handle_is_pickled_by_its_place_as_functions_are() -> None:
+    assert pickle.loads(pickle.dumps(add)) is add
+
+
+def test_a_handler_is_named_after_its_module_and_function() -> None:
+    assert add.name == "tests.sdk.test_handlers:add"
+
+
+def test_a_handler_can_be_given_a_name(fresh: Timeball) -> None:
+    @fresh.handler(name="mail.send")
+    def send() -> None: ...
+
+    assert send.name == "mail.send"
+    assert fresh.registry.names() == ("mail.send",)
+
+
+def test_what_is_said_with_a_handler_is_kept_with_it() -> None:
+    options = double.handler.options
+
+    assert (options.queue, options.priority, options.max_retries, options.timeout_ms) == ("slow", 90, 7, None)
+    assert (options.initial_backoff_ms, options.max_backoff_ms) == (2_000, 60_000)
+    assert options.no_retry == (KeyError,)
+
+
+@pytest.mark.parametrize(
+    ("isolate", "expected"), [(False, RunStyle.THREAD), (True, RunStyle.PROCESS)], ids=["thread", "process"]
+)
+def test_isolate_runs_a_handler_in_a_child_process(fresh: Timeball, isolate: bool, expected: RunStyle) -> None:
+    @fresh.handler(isolate=isolate)
+    def crunch() -> None: ...
+
+    assert crunch.handler.style is expected
+
+
+def test_declaring_starts_and_opens_nothing(fresh: Timeball) -> None:
+    threads = threading.active_count()
+
+    fresh.handler(lambda: None)
+    fresh.every("1s", name="tick", arguments={"a": 1})(add.__wrapped__)
+
+    assert threading.active_count() == threads
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"priority": 101}, "priority is 101, expected 0 to 100"),
+        ({"retries": -1}, "max_retries is -1"),
+        ({"timeout": "soon"}, 'timeout is "soon", expected a span'),
+        ({"backoff": 0.0001}, "backoff is 0.0001, expected a whole number of milliseconds"),
+        ({"queue": ""}, "queue has 0 characters"),
+        ({"delivery": "maybe"}, "delivery is 'maybe', expected one of at_least_once, at_most_once"),
+        ({"no_retry": ("ValueError",)}, "no_retry has 'ValueError', expected classes of exceptions"),
+        ({"tags": "one"}, "tags is str, expected a list"),
+        ({"retry": 5}, "@tb.handler has no option 'retry'; known are backoff"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_options_that_cannot_be_are_refused_where_they_are_written(
+    fresh: Timeball, options: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(InvalidInput, match=problem.replace("(", r"\(")):
+        fresh.handler(**options)(lambda: None)
+
+
+def test_a_name_given_by_position_is_refused_with_the_right_way(fresh: Timeball) -> None:
+    with pytest.raises(InvalidInput, match=r"'mail', expected a function; options have names: @tb.handler\(name=...\)"):
+        fresh.handler("mail")  # type: ignore[call-overload]
+
+
+def test_generators_are_refused(fresh: Timeball) -> None:
+    with pytest.raises(InvalidInput, match="is a generator"):
+
+        @fresh.handler
+        def pages() -> Any:
+            yield 1
+
+
+def test_two_handlers_of_one_name_are_refused_with_both_places(fresh: Timeball) -> None:
+    fresh.handler(name="twice")(lambda: None)
+
+    with pytest.raises(Conflict, match=r"declared twice: by .*test_handlers.py:\d+ and by"):
+        fresh.handler(name="twice")(lambda: None)
+
+
+def test_a_handle_of_another_timeball_is_refused(fresh: Timeball) -> None:
+    with pytest.raises(InvalidInput, match="belongs to another Timeball"):
+        fresh.handler(add)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"delay": "1m", "at": "2030-01-01T00:00Z"}, "delay and at are both given"),
+        ({"delay": "-1s"}, "delay is"),
+        ({"prio": 1}, r"options\(\) has no option 'prio'; known are at, backoff"),
+    ],
+    ids=["both", "negative", "unknown"],
+)
+def test_options_of_an_enqueue_that_cannot_be_are_refused(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InvalidInput, match=problem):
+        add.options(**options).enqueue(1)
+
+
+def test_arguments_that_do_not_fit_are_refused_before_anything_is_opened() -> None:
+    with pytest.raises(InvalidInput, match=r"do not fit add\(a: int, b: int = …\): a is missing"):
+        add.enqueue(b=2)  # type: ignore[call-arg]
+
+
+def test_settings_go_alone(fresh: Timeball) -> None:
+    with pytest.raises(InvalidInput, match="expected one or the other"):
+        Timeball("postgresql:///x", settings=fresh.settings)
+
+
+def test_handles_are_found_by_whoever_takes_any_handler() -> None:
+    assert isinstance(add, HandlerHandle)
+    assert isinstance(double, HandlerHandle)
+
+
+def test_a_misspelt_option_is_answered_with_what_was_probably_meant(fresh: Timeball) -> None:
+    with pytest.raises(InvalidInput, match="has no option 'prority'") as refusal:
+        fresh.handler(prority=3)  # type: ignore[call-overload]
+
+    assert refusal.value.hint == "did you mean priority?"
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"settings": "postgresql://h"}, "settings is str, expected Settings"),
+        ({"settings": {"port": 1}}, "settings is dict, expected Settings"),
+        (
+            {"settings": load_settings(), "database_url": "postgresql://h"},
+            "settings are given beside database_url or data_dir, expected one or the other",
+        ),
+    ],
+    ids=["text", "mapping", "both"],
+)
+def test_settings_that_a_program_cannot_use_are_refused_where_it_is_made(given: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InvalidInput, match=problem) as refusal:
+        Timeball(**given)
+
+    assert "load_settings" in (refusal.value.hint or "")

@@ -1,0 +1,120 @@
+"""Every option of the Python face becomes a field of the stored job, whichever way it is enqueued or declared."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import asyncpg
+import pytest
+
+from tests.sdk.conftest import ON_ONE_SERVER
+from timeball import Settings, Timeball
+from timeball.domain.job import SPEC_FIELDS
+from timeball.sdk.options import EnqueueOptions, ScheduleOptions, job_fields
+from timeball.sdk.runs import Run
+
+Rows = Callable[[str], list[dict[str, Any]]]
+
+COMMON: dict[str, Any] = {
+    "queue": "7",
+    "priority": 81,
+    "retries": 5,
+    "max_lost": 2,
+    "timeout": None,
+    "backoff": "250ms",
+    "max_backoff": "9s",
+    "delivery": "at_most_once",
+    "max_running": 4,
+    "tags": ["1", "b,c"],
+    "limit_key": "2026",
+    "timezone": "Europe/Berlin",
+}
+ENQUEUE: dict[str, Any] = COMMON | {"key": "31"}
+LATER: dict[str, Any] = ENQUEUE | {"at": datetime(2098, 2, 1, tzinfo=UTC)}
+SCHEDULE: dict[str, Any] = COMMON | {
+    "name": "2024",
+    "description": "what it is for",
+    "on_gap": "skip",
+    "on_repeat": "both",
+    "misfire": "all",
+    "misfire_grace": "31s",
+    "misfire_cap": 17,
+    "misfire_max_age": "1h",
+    "overlap": "allow",
+    "jitter": "3s",
+    "starts_at": datetime(2098, 1, 1, tzinfo=UTC),
+    "ends_at": datetime(2099, 1, 1, tzinfo=UTC),
+    "max_executions": 12,
+}
+
+
+def stored(options: dict[str, Any]) -> dict[str, Any]:
+    """What the row of a job holds for these options; the key of a one-off stands in a table of its own."""
+    fields = job_fields(options)
+    del fields["delivery"]
+    fields.pop("unique_key", None)
+    return fields | {"tags": list(fields["tags"]), "at_most_once": True}
+
+
+def test_every_option_has_a_value_here() -> None:
+    assert set(LATER) == set(EnqueueOptions.__optional_keys__) - {"delay", "connection", "unchecked"}
+    assert set(SCHEDULE) == set(ScheduleOptions.__optional_keys__) - {"arguments"}
+    beside = {"handler", "payload", "schedule", "interval_seconds"}
+    assert {*job_fields(LATER), *job_fields(SCHEDULE), *beside} == SPEC_FIELDS
+
+
+async def one(handle: Any, _settings: Settings) -> list[Run[Any]]:
+    return [await handle.aenqueue(3)]
+
+
+async def many(handle: Any, _settings: Settings) -> list[Run[Any]]:
+    return list(await handle.aenqueue_many([handle.call(3)]))
+
+
+async def from_a_thread(handle: Any, _settings: Settings) -> list[Run[Any]]:
+    return [handle.enqueue(3)]
+
+
+async def in_a_transaction(handle: Any, settings: Settings) -> list[Run[Any]]:
+    connection = await asyncpg.connect(settings.database_url)
+    try:
+        async with connection.transaction():
+            return [await handle.options(connection=connection).aenqueue(3)]
+    finally:
+        await connection.close()
+
+
+@ON_ONE_SERVER
+@pytest.mark.parametrize("way", [one, many, from_a_thread, in_a_transaction])
+@pytest.mark.parametrize("options", [ENQUEUE, LATER], ids=["now", "later"])
+async def test_every_option_of_an_enqueue_is_kept(
+    tb: Timeball, settings: Settings, rows: Rows, way: Callable[..., Awaitable[list[Run[Any]]]], options: dict[str, Any]
+) -> None:
+    @tb.handler
+    def noted(number: int) -> int:
+        return number
+
+    await way(noted.options(**options), settings)
+
+    (job,) = rows("SELECT * FROM timeball.job")
+    (key,) = rows("SELECT * FROM timeball.live_key")
+    expected = stored(options)
+    assert {name: job[name] for name in expected} == expected
+    assert key["key"] == "31"
+
+
+@ON_ONE_SERVER
+@pytest.mark.parametrize("rhythm", ["cron", "every"])
+async def test_every_option_of_a_schedule_is_kept(tb: Timeball, rows: Rows, rhythm: str) -> None:
+    @getattr(tb, rhythm)("30 2 * * *" if rhythm == "cron" else "77s", arguments={"number": 3}, **SCHEDULE)
+    def noted(number: int) -> int:
+        return number
+
+    await tb.async_sync_schedules()
+
+    (job,) = rows("SELECT * FROM timeball.job")
+    # The clock changes only for cron.
+    expected = stored(SCHEDULE) if rhythm == "cron" else stored(SCHEDULE) | {"on_gap": None, "on_repeat": None}
+    assert {name: job[name] for name in expected} == expected

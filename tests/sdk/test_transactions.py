@@ -1,0 +1,406 @@
+"""Enqueuing inside the caller's own transaction: there if it commits, never there if it does not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import asyncpg
+import psycopg
+import pytest
+import sqlalchemy
+from psycopg.rows import dict_row
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from sqlalchemy.pool import NullPool
+
+from tests.conftest import FreshDatabase
+from tests.sdk.conftest import ON_ONE_SERVER
+from timeball import ConnectionUnknown, ResultTimeout, Timeball
+
+pytestmark = ON_ONE_SERVER
+
+Rows = Callable[[str], list[dict[str, Any]]]
+
+
+@dataclass
+class Open:
+    """An open transaction: what `connection=` is given, and its two ends."""
+
+    connection: Any
+    commit: Callable[[], Any]
+    rollback: Callable[[], Any]
+
+
+# the ways people have, not asynchronous
+
+
+@contextmanager
+def with_psycopg(dsn: str) -> Iterator[Open]:
+    with psycopg.connect(dsn) as connection:
+        yield Open(connection, connection.commit, connection.rollback)
+
+
+@contextmanager
+def with_psycopg_of_other_tastes(dsn: str) -> Iterator[Open]:
+    with psycopg.connect(dsn, row_factory=dict_row, cursor_factory=psycopg.ClientCursor) as connection:
+        yield Open(connection, connection.commit, connection.rollback)
+
+
+@contextmanager
+def engine_of(dsn: str) -> Iterator[sqlalchemy.Engine]:
+    engine = sqlalchemy.create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(dsn), poolclass=NullPool)
+    yield engine
+    engine.dispose()
+
+
+@contextmanager
+def with_sqlalchemy_connection(dsn: str) -> Iterator[Open]:
+    with engine_of(dsn) as engine, engine.connect() as connection:
+        yield Open(connection, connection.commit, connection.rollback)
+
+
+@contextmanager
+def with_sqlalchemy_session(dsn: str) -> Iterator[Open]:
+    with engine_of(dsn) as engine, Session(engine) as session:
+        yield Open(session, session.commit, session.rollback)
+
+
+@contextmanager
+def with_scoped_session(dsn: str) -> Iterator[Open]:
+    with engine_of(dsn) as engine:
+        session = scoped_session(sessionmaker(engine))
+        yield Open(session, session.commit, session.rollback)
+        session.remove()
+
+
+WAYS = [
+    with_psycopg,
+    with_psycopg_of_other_tastes,
+    with_sqlalchemy_connection,
+    with_sqlalchemy_session,
+    with_scoped_session,
+]
+
+
+# the ways people have, asynchronous
+
+
+@asynccontextmanager
+async def transaction_of(connection: Any) -> AsyncIterator[Open]:
+    transaction = connection.transaction()
+    await transaction.start()
+    yield Open(connection, transaction.commit, transaction.rollback)
+
+
+@asynccontextmanager
+async def with_asyncpg(dsn: str) -> AsyncIterator[Open]:
+    connection = await asyncpg.connect(dsn)
+    async with transaction_of(connection) as found:
+        yield found
+    await connection.close()
+
+
+@asynccontextmanager
+async def with_asyncpg_and_codecs(dsn: str) -> AsyncIterator[Open]:
+    connection = await asyncpg.connect(dsn)
+    for kind in ("json", "jsonb"):
+        await connection.set_type_codec(kind, schema="pg_catalog", encoder=json.dumps, decoder=json.loads)
+    await connection.set_type_codec("uuid", schema="pg_catalog", encoder=str, decoder=str)
+    async with transaction_of(connection) as found:
+        yield found
+    await connection.close()
+
+
+@asynccontextmanager
+async def with_asyncpg_pool(dsn: str) -> AsyncIterator[Open]:
+    async with (
+        asyncpg.create_pool(dsn, min_size=1) as pool,
+        pool.acquire() as connection,
+        transaction_of(connection) as found,
+    ):
+        yield found
+
+
+@asynccontextmanager
+async def with_async_psycopg(dsn: str) -> AsyncIterator[Open]:
+    async with await psycopg.AsyncConnection.connect(dsn) as connection:
+        yield Open(connection, connection.commit, connection.rollback)
+
+
+@asynccontextmanager
+async def with_async_connection(dsn: str) -> AsyncIterator[Open]:
+    async def connect() -> Any:
+        return await asyncpg.connect(dsn)
+
+    engine = create_async_engine("postgresql+asyncpg://", async_creator=connect, poolclass=NullPool)
+    async with engine.connect() as connection:
+        yield Open(connection, connection.commit, connection.rollback)
+    await engine.dispose()
+
+
+@asynccontextmanager
+async def with_async_session(dsn: str) -> AsyncIterator[Open]:
+    async def connect() -> Any:
+        return await asyncpg.connect(dsn)
+
+    engine = create_async_engine("postgresql+asyncpg://", async_creator=connect, poolclass=NullPool)
+    async with AsyncSession(engine) as session:
+        yield Open(session, session.commit, session.rollback)
+    await engine.dispose()
+
+
+@asynccontextmanager
+async def with_async_session_on_psycopg(dsn: str) -> AsyncIterator[Open]:
+    async def connect() -> Any:
+        return await psycopg.AsyncConnection.connect(dsn)
+
+    engine = create_async_engine("postgresql+psycopg://", async_creator=connect, poolclass=NullPool)
+    async with AsyncSession(engine) as session:
+        yield Open(session, session.commit, session.rollback)
+    await engine.dispose()
+
+
+ASYNC_WAYS = [
+    with_asyncpg,
+    with_asyncpg_and_codecs,
+    with_asyncpg_pool,
+    with_async_psycopg,
+    with_async_connection,
+    with_async_session,
+    with_async_session_on_psycopg,
+]
+
+every_way = pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+every_async_way = pytest.mark.parametrize("way", ASYNC_WAYS, ids=lambda way: way.__name__)
+
+Way = Callable[[str], AbstractContextManager[Open]]
+AsyncWay = Callable[[str], AbstractAsyncContextManager[Open]]
+
+
+@pytest.fixture
+def dsn(fresh_database: FreshDatabase) -> str:
+    return fresh_database.dsn
+
+
+# there, or not
+
+
+@every_way
+def test_a_job_is_there_once_the_transaction_is_committed(tb: Timeball, rows: Rows, dsn: str, way: Way) -> None:
+    @tb.handler(queue="mail")
+    def send(order_id: int, to: str) -> None: ...
+
+    with way(dsn) as opened:
+        run = send.options(connection=opened.connection, priority=90).enqueue(42, to="50 % off: 'x'; --")
+        later = send.options(connection=opened.connection, delay="1h").enqueue(43, to="")
+        assert rows("SELECT FROM timeball.job") == []
+        opened.commit()
+
+        assert run.state() == "queued"
+        assert later.state() == "scheduled"
+    found, _ = rows("SELECT payload, queue, priority FROM timeball.job ORDER BY priority DESC")
+    assert found == {"payload": {"order_id": 42, "to": "50 % off: 'x'; --"}, "queue": "mail", "priority": 90}
+
+
+@every_way
+def test_a_job_is_never_there_if_the_transaction_is_rolled_back(tb: Timeball, rows: Rows, dsn: str, way: Way) -> None:
+    @tb.handler
+    def send(order_id: int) -> None: ...
+
+    with way(dsn) as opened:
+        send.options(connection=opened.connection, key="k").enqueue(42)
+        send.options(connection=opened.connection).enqueue_many(send.call(n) for n in range(3))
+        opened.rollback()
+
+    for table in ("job", "ready", "due", "live_key", "job_version"):
+        assert rows(f"SELECT FROM timeball.{table}") == []
+
+
+@every_way
+def test_a_command_is_audited_in_the_same_transaction(tb: Timeball, rows: Rows, dsn: str, way: Way) -> None:
+    with way(dsn) as opened:
+        tb.enqueue("shell.command", {"command": "id"}, connection=opened.connection)
+        tb.enqueue("test.echo", {}, connection=opened.connection)
+        assert rows("SELECT FROM timeball.audit") == []
+        opened.commit()
+
+    (note,) = rows("SELECT action, actor, subject, after -> 'handler' AS handler FROM timeball.audit")
+    (job,) = rows("SELECT id, created_by FROM timeball.job WHERE handler = 'shell.command'")
+    assert note == {"action": "job.create", "actor": "local", "subject": f"job:{job['id']}", "handler": "shell.command"}
+    assert job["created_by"].startswith("program:")
+
+
+@every_async_way
+async def test_a_command_of_a_coroutine_is_audited_in_the_same_transaction(
+    tb: Timeball, rows: Rows, dsn: str, way: AsyncWay
+) -> None:
+    async with way(dsn) as opened:
+        await tb.aenqueue("shell.command", {"command": "id"}, connection=opened.connection)
+        await opened.commit()
+
+    assert len(rows("SELECT FROM timeball.audit WHERE action = 'job.create'")) == 1
+
+
+@every_async_way
+async def test_coroutines_have_the_same_with_a_commit(tb: Timeball, rows: Rows, dsn: str, way: AsyncWay) -> None:
+    @tb.handler(queue="mail")
+    def send(order_id: int, to: str) -> None: ...
+
+    async with way(dsn) as opened:
+        run = await send.options(connection=opened.connection, priority=90).aenqueue(42, to="50 % off: 'x'; --")
+        later = await send.options(connection=opened.connection, delay="1h").aenqueue(43, to="")
+        assert rows("SELECT FROM timeball.job") == []
+        await opened.commit()
+
+        assert await run.astate() == "queued"
+        assert await later.astate() == "scheduled"
+    found, _ = rows("SELECT payload, queue, priority FROM timeball.job ORDER BY priority DESC")
+    assert found == {"payload": {"order_id": 42, "to": "50 % off: 'x'; --"}, "queue": "mail", "priority": 90}
+
+
+@every_async_way
+async def test_coroutines_have_the_same_with_a_rollback(tb: Timeball, rows: Rows, dsn: str, way: AsyncWay) -> None:
+    @tb.handler
+    def send(order_id: int) -> None: ...
+
+    async with way(dsn) as opened:
+        await send.options(connection=opened.connection, key="k").aenqueue(42)
+        await send.options(connection=opened.connection).aenqueue_many(send.call(n) for n in range(3))
+        await opened.rollback()
+
+    for table in ("job", "ready", "due", "live_key", "job_version"):
+        assert rows(f"SELECT FROM timeball.{table}") == []
+
+
+# keys, limits, many
+
+
+@every_way
+def test_a_key_that_is_alive_gives_its_holder(tb: Timeball, rows: Rows, dsn: str, way: Way) -> None:
+    @tb.handler
+    def send(n: int) -> None: ...
+
+    before = send.options(key="before").enqueue(1)
+    with way(dsn) as opened:
+        inside = send.options(connection=opened.connection, key="inside").enqueue(2)
+        again = [
+            send.options(connection=opened.connection, key="before").enqueue(3),
+            send.options(connection=opened.connection, key="inside").enqueue(4),
+        ]
+        opened.commit()
+
+    assert again == [before, inside]
+    assert [(run.is_new, run.job_id) for run in again] == [(False, before.job_id), (False, inside.job_id)]
+    assert len(rows("SELECT FROM timeball.job")) == 2
+
+
+@every_async_way
+async def test_a_key_that_is_alive_gives_its_holder_to_coroutines_too(
+    tb: Timeball, rows: Rows, dsn: str, way: AsyncWay
+) -> None:
+    @tb.handler
+    def send(n: int) -> None: ...
+
+    before = await send.options(key="before").aenqueue(1)
+    async with way(dsn) as opened:
+        again = await send.options(connection=opened.connection, key="before").aenqueue(3)
+        await opened.commit()
+
+    assert again == before
+    assert not again.is_new
+    assert len(rows("SELECT FROM timeball.job")) == 1
+
+
+async def test_a_limited_job_waits_for_its_place(tb: Timeball, rows: Rows, dsn: str) -> None:
+    @tb.handler(name="crawl", max_running=1)
+    def crawl(n: int) -> None: ...
+
+    async with with_asyncpg(dsn) as opened:
+        for n in range(3):
+            await crawl.options(connection=opened.connection).aenqueue(n)
+        await opened.commit()
+
+    assert rows("SELECT limit_key, count(*) AS n FROM timeball.blocked GROUP BY 1") == [{"limit_key": "crawl", "n": 3}]
+
+
+async def test_many_are_written_in_pieces_of_one_transaction(tb: Timeball, rows: Rows, dsn: str) -> None:
+    @tb.handler
+    def send(n: int) -> None: ...
+
+    async with with_asyncpg(dsn) as opened:
+        runs = await send.options(connection=opened.connection).aenqueue_many(send.call(n) for n in range(2_500))
+        await opened.commit()
+
+    assert len({run.id for run in runs}) == 2_500
+    assert rows("SELECT count(*) AS n, count(DISTINCT xmin::text) AS commits FROM timeball.ready") == [
+        {"n": 2_500, "commits": 1}
+    ]
+
+
+async def test_nothing_is_announced_from_the_callers_transaction(tb: Timeball, dsn: str) -> None:
+    heard: list[object] = []
+    listener = await asyncpg.connect(dsn)
+    await listener.add_listener("timeball", lambda *_: heard.append(_))
+
+    async with with_asyncpg(dsn) as opened:
+        await tb.aenqueue("elsewhere", connection=opened.connection)
+        await opened.commit()
+    await listener.execute("NOTIFY timeball, 'the end'")
+    while not heard:
+        await asyncio.sleep(0.005)
+
+    assert len(heard) == 1
+    await listener.close()
+
+
+# all the way
+
+
+async def test_what_was_enqueued_in_a_transaction_is_run_and_not_before_its_commit(
+    tb: Timeball, dsn: str, node: Callable[[], AbstractContextManager[None]]
+) -> None:
+    @tb.handler(max_running=1)
+    def double(n: int) -> int:
+        return 2 * n
+
+    with node():
+        async with with_asyncpg(dsn) as opened:
+            runs = [await double.options(connection=opened.connection).aenqueue(n) for n in (21, 22)]
+            with pytest.raises(ResultTimeout, match=r"is not there; has its transaction been committed\?"):
+                await runs[0].aresult(timeout=0.05)
+            waiting = asyncio.ensure_future(runs[0].aresult(timeout=30))
+            await opened.commit()
+
+            assert await waiting == 42
+            assert await runs[1].aresult(timeout=30) == 44
+
+
+# what is no transaction
+
+
+async def test_what_is_no_connection_is_refused_with_what_is(tb: Timeball, dsn: str) -> None:
+    async with asyncpg.create_pool(dsn, min_size=1) as pool:
+        with pytest.raises(ConnectionUnknown, match=r"connection is of type asyncpg\.pool\.Pool, expected") as caught:
+            await tb.aenqueue("elsewhere", connection=pool)
+    assert caught.value.hint is not None
+    assert "a pool or an engine has no transaction" in caught.value.hint
+    with engine_of(dsn) as engine, pytest.raises(ConnectionUnknown, match=r"sqlalchemy.*Engine"):
+        tb.enqueue("elsewhere", connection=engine)
+    with pytest.raises(ConnectionUnknown, match=r"connection is of type builtins\.str"):
+        tb.enqueue("elsewhere", connection=dsn)
+
+
+async def test_the_wrong_twin_is_refused_with_the_right_one(tb: Timeball, rows: Rows, dsn: str) -> None:
+    async with with_async_psycopg(dsn) as opened:
+        with pytest.raises(ConnectionUnknown, match=r"it is asynchronous: await aenqueue\(...\) instead"):
+            tb.enqueue("elsewhere", connection=opened.connection)
+    right = r"it is not asynchronous: call enqueue\(...\) instead"
+    with with_psycopg(dsn) as opened, pytest.raises(ConnectionUnknown, match=right):
+        await tb.aenqueue("elsewhere", connection=opened.connection)
+
+    assert rows("SELECT FROM timeball.job") == []

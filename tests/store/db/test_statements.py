@@ -1,0 +1,90 @@
+"""Statements are loaded from files by name, and rendered for whoever runs them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from timeball.store.db.statements import all_statements, parse
+from timeball.store.store import Store
+
+SOURCE = """-- A word about the file.
+
+-- name: first
+-- What it does, at 12:30 with :no parameters.
+SELECT :b::text, a::integer, :a, x[1:2]
+FROM t -- 100 %
+WHERE a = :b;
+
+-- name: second
+SELECT 1;
+"""
+
+
+def test_a_file_holds_statements_by_name() -> None:
+    statements = parse(SOURCE)
+
+    assert list(statements) == ["first", "second"]
+    assert statements["second"].text == "SELECT 1"
+    assert statements["second"].parameters == ()
+
+
+def test_parameters_are_numbered_by_their_first_use() -> None:
+    first = parse(SOURCE)["first"]
+
+    assert first.parameters == ("b", "a")
+    assert first.numbered() == "SELECT $1::text, a::integer, $2, x[1:2]\nFROM t -- 100 %\nWHERE a = $1"
+
+
+def test_psycopg_gets_names_and_doubled_percent_signs() -> None:
+    first = parse(SOURCE)["first"]
+
+    expected = "SELECT %(b)s::text, a::integer, %(a)s, x[1:2]\nFROM t -- 100 %%\nWHERE a = %(b)s"
+    assert first.pyformat() == expected
+
+
+def test_a_statement_written_twice_is_an_error() -> None:
+    with pytest.raises(ValueError, match="statement first is written twice"):
+        parse(SOURCE + SOURCE)
+
+
+def test_every_statement_says_what_it_is_for_in_one_place() -> None:
+    names = list(all_statements())
+
+    assert len(names) == len(set(names))
+    assert {"claim", "hoist", "finish_succeeded", "create_jobs", "take_shards", "find_execution"} <= set(names)
+
+
+def test_claims_by_lane_by_ticket_and_by_name_end_alike() -> None:
+    """What is taken is made a claim of in the same words, but for the limit that only a lane has, and the order of several."""
+    by_lane, by_ticket, by_name = (
+        all_statements()[name].text.partition("picked AS ")[2] for name in ("claim", "claim_tickets", "claim_named")
+    )
+    first_column = re.compile(r"\nSELECT [^\n]* AS (is_contended|left_ids),")
+    by_lane = by_lane.replace(":is_limited::boolean", "false").replace(
+        "FROM chosen\n", "FROM (VALUES (1)) AS always (one)\n"
+    )
+
+    ends = [first_column.sub("", text) for text in (by_lane, by_ticket, by_name)]
+    without_order = ends[0].partition("\nFROM (VALUES (1))")[0]
+
+    assert without_order
+    assert ends[0] == ends[1]
+    assert ends[2] == f"{without_order}\nFROM picked"
+
+
+@pytest.mark.parametrize("fresh_database", ["pg15", "pg18"], indirect=True)
+async def test_every_statement_is_understood_by_the_server(store: Store) -> None:
+    misunderstood: dict[str, Any] = {}
+    async with store.database.connection() as connection:
+        for name, statement in all_statements().items():
+            try:
+                prepared = await connection.prepare(statement.numbered())
+            except Exception as error:
+                misunderstood[name] = error
+            else:
+                assert len(prepared.get_parameters()) == len(statement.parameters), name
+
+    assert misunderstood == {}

@@ -1,0 +1,126 @@
+"""What people said while an attempt went on: a stop, a pause, a deletion. It holds even if the holder never heard of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from tests.support.factories import (
+    FAILURE,
+    SOMEBODY,
+    claim_all,
+    due_rows,
+    enqueue,
+    found,
+    make_owner,
+    make_recurring,
+    only_row,
+    promote_due,
+    record,
+    rooms_of,
+    table,
+)
+from timeball.domain import job_changes
+from timeball.domain.execution import DueKind, Failed, Lost, Outcome, Released, TimedOut
+from timeball.domain.job_changes import JobChange, JobSnapshot
+from timeball.domain.values.ids import ExecutionId, JobId
+from timeball.store.store import Store
+from timeball.store.verify import verify
+from timeball.testing import VirtualClock
+
+
+async def change(store: Store, execution: ExecutionId, decide: Callable[[JobSnapshot], JobChange]) -> None:
+    """Change the one-off that an execution belongs to."""
+    await store.jobs.change(JobId(execution), decide, SOMEBODY)
+
+
+def pause(snapshot: JobSnapshot) -> JobChange:
+    return job_changes.pause_job(snapshot, None, None)
+
+
+def delete(snapshot: JobSnapshot) -> JobChange:
+    return job_changes.delete_job(snapshot, None)
+
+
+async def check_promises(store: Store) -> None:
+    report = await verify(store.database, store.env.clock.now(), second_look=timedelta(0))
+    assert report.holds, "\n".join(report.lines())
+
+
+async def test_a_claim_knows_what_people_said_meanwhile(store: Store) -> None:
+    ids = [await enqueue(store) for _ in range(4)]
+    claims = await claim_all(store)
+    await store.jobs.cancel([ids[1]], "not needed", SOMEBODY)
+    await change(store, ids[2], pause)
+    await change(store, ids[3], delete)
+
+    standings = await store.executions.standings(claims)
+
+    said = [(standings[id_].stop, standings[id_].is_paused, standings[id_].is_deleted) for id_ in ids]
+    assert said == [(None, False, False), ("not needed", False, False), (None, True, False), (None, False, True)]
+
+
+@pytest.mark.parametrize("outcome", [Failed(FAILURE), TimedOut(FAILURE), Lost(FAILURE), Released(has_started=True)])
+async def test_what_was_cancelled_is_not_tried_again_when_its_worker_dies_or_it_fails(
+    store: Store, outcome: Outcome
+) -> None:
+    execution = await enqueue(store, unique_key="k")
+    (claimed,) = await claim_all(store)
+    await store.jobs.cancel([execution], "not needed", SOMEBODY)
+
+    await record(store, [found(claimed, outcome)])
+
+    row = await only_row(store, "finished")
+    assert (row["id"], row["state"], row["reason"]) == (execution, "cancelled", "not needed")
+    errors = [attempt["error"] for attempt in await table(store, "attempt")]
+    assert errors == ([] if isinstance(outcome, Released) else [FAILURE.message])
+    assert await table(store, "live_key") == []
+    await check_promises(store)
+
+
+async def test_what_is_running_when_its_job_is_deleted_may_end_but_is_not_tried_again(store: Store) -> None:
+    execution = await enqueue(store)
+    (claimed,) = await claim_all(store)
+    await change(store, execution, delete)
+    assert await rooms_of(store, execution) == ["running"]
+
+    await record(store, [found(claimed, Failed(FAILURE))])
+
+    row = await only_row(store, "finished")
+    assert (row["state"], row["reason"], row["error"]) == ("cancelled", "the job was deleted", FAILURE.message)
+    await check_promises(store)
+
+
+async def test_what_its_worker_lost_waits_while_its_job_is_paused(store: Store, clock: VirtualClock) -> None:
+    execution = await enqueue(store)
+    (claimed,) = await claim_all(store)
+    await change(store, execution, pause)
+
+    await record(store, [found(claimed, Lost(FAILURE))])
+
+    (row,) = await due_rows(store)
+    assert (row.id, row.kind, row.is_paused) == (execution, DueKind.RETRY, True)
+    await store.executions.park([row])
+    await check_promises(store)
+
+    clock.advance("60s")
+    await change(store, execution, job_changes.resume_job)
+    await promote_due(store, await make_owner(store))
+    assert await rooms_of(store, execution) == ["ready"]
+
+
+async def test_what_was_called_off_while_held_and_is_given_back_is_skipped(store: Store, clock: VirtualClock) -> None:
+    """Its worker leaves before it has heard of the pause: nobody else may run it then."""
+    job = await make_recurring(store, 60)
+    clock.advance("59.6s")
+    await promote_due(store, await make_owner(store))
+    (held,) = await claim_all(store, holds=5)
+    await store.jobs.change(job.id, pause, SOMEBODY)
+
+    await record(store, [found(held, Released(), started_at=None)])
+
+    row = await only_row(store, "finished")
+    assert (row["state"], row["reason"], row["attempts"]) == ("skipped", "paused", 0)
+    await check_promises(store)

@@ -1,0 +1,142 @@
+"""The change stream: all that happened since a position, each thing once, and nothing that was seen before."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+
+import pytest
+
+from tests.support.factories import FAILURE, claim_all, enqueue, found, make_recurring, record, seconds
+from timeball.application.commands import Commands
+from timeball.domain.execution import Failed
+from timeball.domain.values.ids import ExecutionId, format_execution_id
+from timeball.store.db.pool import Connection
+from timeball.store.store import Store
+from timeball.testing import VirtualClock
+
+pytestmark = pytest.mark.parametrize("fresh_database", ["pg18"], indirect=True)
+
+
+async def succeed(store: Store, **fields: object) -> ExecutionId:
+    execution_id = await enqueue(store, **fields)
+    await record(store, [found(claimed) for claimed in await claim_all(store)])
+    return execution_id
+
+
+async def fail(store: Store, **fields: object) -> ExecutionId:
+    """It waits for its second try."""
+    execution_id = await enqueue(store, **fields)
+    await record(store, [found(claimed, Failed(FAILURE)) for claimed in await claim_all(store)])
+    return execution_id
+
+
+async def pause(store: Store) -> None:
+    await Commands(store, store.env).jobs.pause((await make_recurring(store)).id)
+
+
+SOURCES: dict[str, tuple[Callable[[Store], Awaitable[object]], str]] = {
+    "finished": (succeed, "execution.succeeded"),
+    "attempt": (fail, "attempt.failed"),
+    "audit": (pause, "job.pause"),
+}
+
+
+async def types_since(store: Store, position: str) -> list[str]:
+    return [one.type for one in (await store.changes.since(position, 100)).happenings]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+async def test_what_was_told_is_not_told_again(store: Store, source: str) -> None:
+    happen, what = SOURCES[source]
+    position = await store.changes.position()
+    await happen(store)
+
+    told = await store.changes.since(position, 100)
+
+    assert what in [one.type for one in told.happenings]
+    assert await types_since(store, told.position) == []
+
+
+@pytest.mark.parametrize("source", SOURCES)
+async def test_what_commits_after_the_position_was_taken_is_told(store: Store, source: str) -> None:
+    """Although its transaction is the older one, and others have been seen that began later."""
+    happen, what = SOURCES[source]
+    async with store.database.transaction() as slow:
+        await slow.execute("SELECT pg_current_xact_id()")
+        await happen(store)
+        position = await store.changes.position()
+        await belongs_to(slow, source)
+
+    assert [one for one in await types_since(store, position) if one != "execution.started"] == [what]
+
+
+async def belongs_to(transaction: Connection, source: str) -> None:
+    """What has been recorded there was recorded by this transaction."""
+    await transaction.execute(f"UPDATE timeball.{source} SET recorded = pg_current_xact_id()::text::bigint")
+
+
+async def test_of_each_kind_no_more_is_read_than_may_be(store: Store) -> None:
+    position = await store.changes.position()
+    for happen, _ in SOURCES.values():
+        for _ in range(4):
+            await happen(store)
+
+    rows = await store.database.fetch("changes", position=position, most=3)
+
+    assert Counter(row["source"] for row in rows) == dict.fromkeys(SOURCES, 3)
+    told = await store.changes.since(position, 3)
+    assert (told.is_whole, told.happenings) == (False, [])
+
+
+async def test_a_try_is_told_of_its_own_execution(store: Store) -> None:
+    await enqueue(store, after=60, queue="other")
+    position = await store.changes.position()
+    failed = await fail(store, queue="mail")
+
+    started, ended = (await store.changes.since(position, 100)).happenings
+
+    assert {(one.subject, one.queue) for one in (started, ended)} == {(format_execution_id(failed), "mail")}
+
+
+async def test_the_start_of_a_last_try_is_told_once(store: Store) -> None:
+    position = await store.changes.position()
+    await fail(store, max_retries=0)
+
+    assert await types_since(store, position) == ["execution.started", "attempt.failed", "execution.dead"]
+
+
+async def test_what_happened_is_told_in_the_order_of_time(store: Store, clock: VirtualClock) -> None:
+    position = await store.changes.position()
+    for happen in (fail, pause, succeed):
+        clock.advance("1m")
+        await happen(store)
+
+    told = (await store.changes.since(position, 100)).happenings
+
+    ends = [one for one in told if one.type != "execution.started"]
+    assert [one.type for one in ends] == ["attempt.failed", "job.pause", "execution.succeeded"]
+    assert [one.at for one in ends] == sorted(one.at for one in ends)
+
+
+async def test_what_is_told_to_have_begun_is_what_was_dropped_the_latest_of_it(
+    store: Store, clock: VirtualClock
+) -> None:
+    held = await enqueue(store, after=0.4)
+    await claim_all(store, slots=0, holds=1)
+    clock.advance("100ms")
+    begun = await enqueue(store)
+    await claim_all(store)
+    assert await begun_now(store) == [(format_execution_id(begun), clock.now())], "what is held has not begun"
+
+    clock.advance("1s")
+
+    dropped_at = clock.now() - seconds(0.7)
+    told = [(format_execution_id(begun), dropped_at - seconds(0.3)), (format_execution_id(held), dropped_at)]
+    assert await begun_now(store) == told, "when it was dropped, and not when it was claimed"
+    assert await begun_now(store, most=1) == told[1:]
+
+
+async def begun_now(store: Store, most: int = 100) -> list[tuple[str, datetime]]:
+    return [(one.subject, one.at) for one in await store.changes.dropped(most)]

@@ -1,0 +1,398 @@
+"""The hot statements still use their index: with a million rows, and whatever the planner believes about them.
+
+Plans are not compared by their shape but by what they read: each statement is run, and the rows that its scans touched are counted, and the
+pages. A statement that needs a hundred rows of a million and touches thousands has lost its index; one that touches few, but reads an index
+from one end to the other to find them, has not found its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from tests.support import query_plans
+from tests.support.factories import ALWAYS, claim_all
+from tests.support.query_plans import ALL_MODES, EMPTIED, EMPTY, FORGET, nodes_of, rows_touched
+from tests.support.servers import PostgresServer, Servers, ServiceMissing, give_up_on
+from timeball.env import Env
+from timeball.store.store import Store
+from timeball.store.types import PARKED_AT
+from timeball.testing import VirtualClock
+
+NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
+MILLION = 1_000_000
+SOME = 100_000
+BATCH = 100
+QUEUES, PRIORITIES = 3, 2
+LANES = [(f"q{queue}", 50 + priority) for queue in range(QUEUES) for priority in range(PRIORITIES)]
+HALF = MILLION // 2
+LIMITS = 10
+
+# Row n has the id n, so that each room has ids of its own; every other row belongs to a job of its own.
+# All n have seven hexadecimal digits, which makes an id by plain concatenation: that is where the time goes.
+_DUE, _READY, _RUNNING, _FINISHED, _BLOCKED = (number * MILLION for number in range(17, 22))
+_ID = f"('{'0' * 25}' || to_hex(n))::uuid"
+_JOB = f"(CASE WHEN n % 2 = 0 THEN '{'0' * 25}' ELSE 'f{'0' * 24}' END || to_hex(n))::uuid"
+_AT = f"'{NOW.isoformat()}'::timestamptz + (n % {MILLION} - {HALF}) * interval '1 second'"
+_COMMON = {
+    "id": _ID,
+    "job_id": _JOB,
+    "origin": "'schedule'",
+    "version": "1",
+    "queue": f"'q' || n % {QUEUES}",
+    "priority": f"50 + n / {QUEUES} % {PRIORITIES}",
+    "handler": "'tests:noop'",
+    "scheduled_for": f"'{NOW.isoformat()}'",
+}
+_TRIED = {"attempts": "1", "lost": "0", "fence": "1", "claim_id": _ID}
+_QUEUED = {"run_at": _AT, "queued_at": f"'{NOW.isoformat()}'"}
+
+
+def _rows(table: str, first: int, number: int, columns: dict[str, str]) -> str:
+    columns = _COMMON | columns
+    return (
+        f"INSERT INTO timeball.{table} ({', '.join(columns)}) SELECT {', '.join(columns.values())} "
+        f"FROM generate_series({first + 1}, {first + number}) AS n;"
+    )
+
+
+_FILL = "".join(
+    [
+        _rows("due", _DUE, MILLION, {"kind": "'occurrence'", "shard": "n % 64", "run_at": _AT}),
+        _rows("ready", _READY, MILLION, _QUEUED),
+        _rows("running", _RUNNING, SOME, _QUEUED | _TRIED | {"holder": _ID, "claimed_at": f"'{NOW.isoformat()}'"}),
+        _rows("finished", _FINISHED, SOME, _TRIED | {"state": "'succeeded'", "finished_at": _AT}),
+        _rows("blocked", _BLOCKED, SOME, _QUEUED | {"limit_key": f"'limit ' || n % {LIMITS}"}),
+        f"INSERT INTO timeball.running_limit SELECT 'limit ' || n, {BATCH} FROM generate_series(0, {LIMITS - 1}) AS n;",
+        f"UPDATE timeball.shard SET owner = '{UUID(int=1)}', epoch = 1;",
+        *(
+            f"ALTER TABLE timeball.{room} SET (autovacuum_enabled = off);"
+            for room in ("due", "ready", "blocked", "running")
+        ),
+    ]
+)
+
+_LOOK_UPS = ("Index Scan", "Bitmap Heap Scan", "Bitmap Index Scan")
+
+_LEARN = "ANALYZE timeball.due, timeball.ready, timeball.blocked, timeball.running, timeball.finished"
+
+
+@pytest.fixture(scope="module")
+def server(servers: Servers) -> PostgresServer:
+    try:
+        return servers.postgres("pg15")
+    except ServiceMissing as error:
+        give_up_on(error)
+        raise
+
+
+@pytest.fixture(scope="module")
+def crowded(server: PostgresServer, template_of: Callable[[PostgresServer], str]) -> Iterator[str]:
+    """A database with a million rows in due and in ready, half of them due; its name."""
+    name = server.create_database(template_of(server))
+    # The indexes are made again behind the rows: that takes half the time.
+    asked = "SELECT indexname, indexdef FROM pg_indexes WHERE tablename IN ('due', 'ready') AND indexname !~ 'pkey$'"
+    indexes = server.execute(asked, name)
+    drops = [f"DROP INDEX timeball.{index}" for index, _ in indexes]
+    server.execute(";".join([*drops, _FILL, *(definition for _, definition in indexes)]), name)
+    yield name
+    server.drop_database(name)
+
+
+_BELIEFS = {
+    "fresh statistics": _LEARN,
+    "emptied rooms": EMPTIED,
+    "no statistics": FORGET,
+    "empty rooms": FORGET + EMPTY,
+}
+
+
+@pytest.fixture(scope="module", params=list(_BELIEFS))
+def belief(request: pytest.FixtureRequest, server: PostgresServer, crowded: str) -> str:
+    """What the planner believes about the rooms."""
+    server.execute(_BELIEFS[request.param], crowded)
+    return str(request.param)
+
+
+def session(server: PostgresServer, database: str, belief: str) -> AbstractContextManager[psycopg.Connection[Any]]:
+    joins_off = "SET enable_hashjoin = off; SET enable_mergejoin = off"
+    return query_plans.session(server, database, joins_off if belief == "no statistics" else "")
+
+
+def id_(number: int) -> UUID:
+    return UUID(int=number)
+
+
+def job(number: int) -> UUID:
+    return UUID(int=0xF << 124 | number)
+
+
+def at(number: int) -> datetime:
+    return NOW + timedelta(seconds=number % MILLION - HALF)
+
+
+def odd(room: int) -> list[int]:
+    """A batch of a room's rows that have just fallen due, each of a job of its own."""
+    return list(range(room + HALF - 2 * BATCH + 1, room + HALF, 2))
+
+
+_NOTHING: dict[str, list[Any]] = {
+    name: []
+    for name in (
+        *("run_due_ids", "run_ids", "run_fors", "run_run_ats", "run_targets"),
+        *("skip_due_ids", "skip_ids", "skip_fors", "skip_reasons"),
+        *("range_due_ids", "range_ids", "range_firsts", "range_lasts", "range_counts", "range_reasons"),
+    )
+}
+_CLAIM = {
+    "queues": [queue for queue, _ in LANES],
+    "priorities": [priority for _, priority in LANES],
+    "bounds": [ALWAYS] * len(LANES),
+    "first_ids": [UUID(int=0)] * len(LANES),
+    "is_limited": False,
+    "unclaimed_for": timedelta(0),
+    "handlers": ["tests:noop"],
+    "slots": BATCH,
+    "looks": 2 * BATCH,
+    "holds": BATCH,
+    "most": 2 * BATCH,
+    "incarnation": id_(1),
+    "claim_id": id_(2),
+}
+_HELD = [id_(_RUNNING + number) for number in range(1, BATCH + 1)]
+_ENDED = {
+    "ids": _HELD,
+    "fences": [1] * BATCH,
+    "claim_ids": _HELD,
+    "started": [NOW] * BATCH,
+    "finished": [NOW] * BATCH,
+    "results": [None] * BATCH,
+}
+_JOB_COLUMNS = {"job_id": job(odd(_DUE)[0]), "parked_at": PARKED_AT, "reason": "test", "shard": 1}
+
+_PAST = {"start": NOW - timedelta(days=400), "first_id": UUID(int=0), "last_id": UUID(int=2**128 - 1)}
+
+# What has tests of its own below.
+TRIED_APART = ("is_anything_left",)
+
+# Statement, parameters, and how many rows of the rooms it may touch at most.
+HOT: dict[str, tuple[dict[str, Any], int]] = {
+    # Each lane is read twice a batch deep, and each row that may be taken is locked and taken once.
+    "claim": (_CLAIM, 2 * len(LANES) * 3 * BATCH + 4 * BATCH),
+    # Each row is looked up, locked and taken once; and each of its queues is looked at.
+    "claim_tickets": (
+        {
+            "ids": [id_(number) for number in odd(_READY)],
+            "handlers": ["tests:noop"],
+            "queues": None,
+            "slots": BATCH,
+            "holds": BATCH,
+            "incarnation": id_(1),
+            "claim_id": id_(2),
+        },
+        5 * BATCH,
+    ),
+    # One row, its queue and its job.
+    "claim_named": (
+        {
+            "id": id_(odd(_READY)[0]),
+            "handlers": ["tests:noop"],
+            "queues": None,
+            "incarnation": id_(1),
+            "claim_id": id_(2),
+        },
+        5,
+    ),
+    "read_tickets": (
+        {name: _CLAIM[name] for name in ("queues", "priorities", "bounds", "handlers")} | {"limit": BATCH},
+        2 * len(LANES) * BATCH,
+    ),
+    "lanes": ({}, 3 * len(LANES)),
+    "look_ahead": (
+        {"shards": list(range(64)), "bounds": [ALWAYS] * 64, "horizon": timedelta(days=1), "limit": 10},
+        64 * 10 + 64,
+    ),
+    "due_rows": ({"ids": [id_(number) for number in odd(_DUE)]}, BATCH),
+    "timetables": ({"ids": [job(number) for number in odd(_DUE)]}, BATCH),
+    "hoist": (
+        _NOTHING
+        | {
+            "ids": [id_(number) for number in odd(_DUE)],
+            "run_ats": [at(number) for number in odd(_DUE)],
+            "versions": [1] * BATCH,
+            "next_ids": [id_(10 * MILLION + number) for number in odd(_DUE)],
+            "next_run_ats": [NOW] * BATCH,
+            "next_fors": [NOW] * BATCH,
+            "watermarks": [NOW] * BATCH,
+            "lefts": [None] * BATCH,
+            "shards": list(range(64)),
+            "epochs": [1] * 64,
+            "incarnation": id_(1),
+            "hoist_window": timedelta(milliseconds=500),
+            "tzdata": "2026a",
+        },
+        3 * BATCH,
+    ),
+    "busy_jobs": ({"job_ids": [job(number) for number in odd(_DUE)]}, 5 * BATCH),
+    "finish_succeeded": (_ENDED, 3 * BATCH),
+    "standings": ({"ids": _HELD, "fences": [1] * BATCH, "claim_ids": _HELD}, 2 * BATCH),
+    "already_recorded": ({"ids": _HELD, "claim_ids": _HELD}, 3 * BATCH),
+    "find_execution": ({"id": id_(_FINISHED + 77)}, 10),
+    # What a page of jobs says of each of them, and the answer to every POST of one: rooms are asked eight times, and the history twice.
+    "standing_of_jobs": ({"ids": [id_(number) for number in (*odd(_DUE), *odd(_READY))]}, 12 * 2 * BATCH),
+    "recent_runs_of_jobs": ({"ids": [job(number) for number in odd(_DUE)], "count": 20}, 21 * BATCH),
+    # Every limit lets in as many as it has places, most urgent first.
+    "promote": ({"keys": ["limit 3", "limit 4"]}, 2 * 3 * BATCH),
+    "blocked_keys": ({"behind": "", "limit": 500}, 2 * LIMITS),
+    "request_stop_of_superseded": ({"keys": ["limit 3", "limit 4"], "reason": "test"}, 10),
+    # What every change of a job does.
+    "take_occurrence": (_JOB_COLUMNS, 5),
+    "hoisted_until": (_JOB_COLUMNS | {"first_ahead": id_(_FINISHED)}, 10),
+    "drop_resumption": (_JOB_COLUMNS, 5),
+    "park_waiting": (_JOB_COLUMNS, 5),
+    "unpark": (_JOB_COLUMNS, 5),
+    "is_queued": (_JOB_COLUMNS, 5),
+    "withdraw_waiting": (_JOB_COLUMNS, 10),
+    "stop_held": (_JOB_COLUMNS, 5),
+    "waiting_of_job": (_JOB_COLUMNS, 10),
+    "cancel_waiting": ({"ids": [id_(number) for number in odd(_DUE)], "reason": "test"}, 4 * BATCH),
+    "cancellable": ({"ids": [id_(number) for number in odd(_DUE)]}, 4 * BATCH),
+    # A little more than it needs: others have left dead entries in its indexes.
+    "request_stop": ({"ids": _HELD, "reason": "test"}, 2 * BATCH + 20),
+    "request_stop_of_jobs": ({"job_ids": [job(number) for number in odd(_RUNNING)], "reason": "test"}, 2 * BATCH),
+    "stops": ({"incarnation": _HELD[0]}, 5),
+    "count_running_of_queue": ({"queue": "q1"}, 5),
+    # What is looked at to explain one execution.
+    "whereabouts": ({"id": id_(odd(_READY)[0])}, 5),
+    "gate_facts": ({"queue": "q1", "limit_key": "k", "unique_key": "u"}, 5),
+    "rivals": (
+        {"id": id_(odd(_READY)[0]), "job_id": job(odd(_READY)[0]), "queue": "q1", "limit_key": "k", "most": 20},
+        20,
+    ),
+    "place_in_line": ({"queue": "q1", "priority": 50, "run_at": NOW, "most": 100}, 102 * PRIORITIES),
+    "usual_durations_of_jobs": ({"ids": [job(number) for number in odd(_FINISHED)], "most": 50}, 2 * BATCH),
+    "usual_durations_of_handlers": ({"most": BATCH}, 2 * BATCH),
+    # What is looked at to draw time lines and to foresee.
+    "futures": ({"most": BATCH}, BATCH),
+    "future_of_job": (_JOB_COLUMNS, 5),
+    "one_offs": ({"start": NOW, "until": NOW + timedelta(days=9), "queue": None, "each": 10}, 64 * 10 + 2 * 64),
+    "past_of_jobs": (_PAST | {"ids": [job(number) for number in odd(_FINISHED)], "each": 5}, 2 * BATCH),
+}
+
+
+def run_explained(connection: psycopg.Connection[Any], name: str, given: dict[str, Any]) -> dict[str, Any]:
+    return query_plans.run_explained(connection, name, given, NOW)
+
+
+def check_touched(connection: psycopg.Connection[Any], name: str, given: dict[str, Any], most: int) -> None:
+    query_plans.check_touched(connection, name, given, most, NOW)
+
+
+@pytest.mark.parametrize("name", list(HOT))
+def test_a_hot_statement_touches_little(server: PostgresServer, crowded: str, belief: str, name: str) -> None:
+    """Fault 30."""
+    for plan_cache_mode in ALL_MODES:
+        with session(server, crowded, belief) as connection:
+            connection.execute(f"SET plan_cache_mode = {plan_cache_mode}")
+
+            check_touched(connection, name, *HOT[name])
+
+
+@pytest.mark.parametrize("belief", list(_BELIEFS), indirect=True)
+def test_a_hoist_takes_its_rows_by_where_they_are(server: PostgresServer, crowded: str, belief: str) -> None:
+    """Comparing each with a list of all would read no more rows, and yet cost the square of the batch."""
+    with session(server, crowded, belief) as connection:
+        scans = rows_touched(run_explained(connection, "hoist", HOT["hoist"][0]))
+
+    assert [rows for scan, rows in scans if scan.startswith("Tid Scan on due")] == [BATCH]
+
+
+@pytest.mark.parametrize("belief", list(_BELIEFS), indirect=True)
+def test_successes_are_looked_up_one_by_one(server: PostgresServer, crowded: str, belief: str) -> None:
+    """As they are given, in the order of ids: all at a time they could be locked in the order in which they lie."""
+    for plan_cache_mode in ("force_custom_plan", "force_generic_plan"):
+        with session(server, crowded, belief) as connection:
+            connection.execute(f"SET plan_cache_mode = {plan_cache_mode}")
+
+            plan = run_explained(connection, "finish_succeeded", _ENDED)
+
+            (deletion,) = [
+                each for each in nodes_of(plan) if each.get("Operation") == "Delete" and "running" in each["Alias"]
+            ]
+            _, *parts = nodes_of(deletion)
+            (lookup,) = [each for each in parts if each.get("Relation Name") == "running"]
+            assert {each["Node Type"] for each in parts} <= {"Nested Loop", "CTE Scan", "Function Scan", *_LOOK_UPS}
+            assert lookup["Actual Loops"] == BATCH
+
+
+@pytest.mark.parametrize("belief", list(_BELIEFS), indirect=True)
+@pytest.mark.parametrize("lanes", [1, len(LANES)])
+def test_a_claim_reads_the_heads_of_its_lanes(server: PostgresServer, crowded: str, belief: str, lanes: int) -> None:
+    """They are read inside a function, which no plan shows."""
+    given = _CLAIM | {name: _CLAIM[name][:lanes] for name in ("queues", "priorities", "bounds", "first_ids")}
+    for plan_cache_mode in ALL_MODES:
+        with session(server, crowded, belief) as connection:
+            connection.execute(f"SET plan_cache_mode = {plan_cache_mode}")
+
+            run_explained(connection, "claim", given)
+
+            assert ready_rows_read(connection) <= 2 * lanes * 3 * BATCH + 4 * BATCH
+
+
+@pytest.mark.parametrize("belief", list(_BELIEFS), indirect=True)
+def test_who_looks_for_what_was_left_reads_the_first_of_each_lane(
+    server: PostgresServer, crowded: str, belief: str
+) -> None:
+    for plan_cache_mode in ALL_MODES:
+        with session(server, crowded, belief) as connection:
+            connection.execute(f"SET plan_cache_mode = {plan_cache_mode}")
+
+            run_explained(connection, "is_anything_left", _CLAIM | {"age": timedelta(0)})
+
+            assert ready_rows_read(connection) <= 2 * len(LANES)
+
+
+def ready_rows_read(connection: psycopg.Connection[Any]) -> int:
+    """How many rows of the room this transaction has read."""
+    asked = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relid = 'timeball.ready'::regclass"
+    read = connection.execute(asked).fetchone()
+    assert read is not None
+    return int(read[0])
+
+
+@pytest.mark.parametrize("belief", ["fresh statistics"], indirect=True)
+def test_the_history_of_a_job_is_read_by_its_job(server: PostgresServer, crowded: str, belief: str) -> None:
+    with session(server, crowded, belief) as connection:
+        given = {"job_id": job(_FINISHED + 77), "before": UUID(int=2**128 - 1), "limit": 50}
+
+        check_touched(connection, "executions_of_job", given, 20)
+
+
+@pytest.mark.parametrize("belief", ["fresh statistics"], indirect=True)
+def test_the_latest_of_a_span_are_read_by_their_ids(server: PostgresServer, crowded: str, belief: str) -> None:
+    with session(server, crowded, belief) as connection:
+        check_touched(connection, "past", _PAST | {"most": BATCH}, 2 * BATCH)
+
+
+async def test_a_claim_takes_no_more_than_it_was_asked_for_whatever_the_plan(
+    server: PostgresServer, crowded: str, belief: str
+) -> None:
+    """Fault 30."""
+    store = Store(server.dsn(crowded), Env(VirtualClock(NOW), Random(belief)))
+    await store.open(migrates=False)
+    async with store.database.connection() as connection:
+        if belief == "no statistics":
+            await connection.execute("SET enable_hashjoin = off; SET enable_mergejoin = off")
+
+    claimed = await claim_all(store, slots=7, holds=3)
+
+    await store.close()
+    assert len(claimed) == 10
+    assert len([each for each in claimed if each.run_at <= NOW]) == 7

@@ -1,0 +1,543 @@
+"""What fronts and services ask for costs what they are shown, however full the house is and whatever the planner believes about it.
+
+As in `test_plans`, which has the hot path: each statement is run, and what its scans touched is counted. Every statement of the store is
+tried there or here, or it is said why not: a new one that is not makes the last test fail.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from hashlib import sha256
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import orjson
+import psycopg
+import pytest
+
+from tests.store import test_plans
+from tests.support import full_database, query_plans
+from tests.support.full_database import (
+    DAYS,
+    DELETED,
+    DUE,
+    ENDED,
+    HANDLERS,
+    JOB,
+    LATEST,
+    LIMITS,
+    MANY,
+    NODES,
+    NOW,
+    OTHER,
+    PRIORITIES,
+    QUEUES,
+    RECURRING,
+    RUNNING,
+    RUNS,
+    SOME,
+    FullHouse,
+    holder,
+    id_,
+)
+from tests.support.query_plans import ALL_MODES, EMPTIED, FORGET
+from tests.support.servers import VERSIONS, PostgresServer, Servers, ServiceMissing, give_up_on
+from timeball.domain.execution import ExecutionState
+from timeball.domain.search import ExecutionFilter, PageRequest, where
+from timeball.env import Env
+from timeball.store.db.statements import all_statements
+from timeball.store.rollups import INSTALLATION_SERIES, series_of_queue
+from timeball.store.search.listing import ListingStore
+from timeball.store.store import Store
+from timeball.store.types import PARKED_AT
+from timeball.testing import VirtualClock
+
+PAGE = 50
+SHARDS = 64
+PARTITIONS = DAYS + 2
+# A summary is of sixteen pages, all rows of which are looked at if one of them is wanted.
+SUMMARY = 16 * 100
+
+
+def ids(base: int, count: int = PAGE) -> list[UUID]:
+    return [id_(base + number) for number in range(1, count + 1)]
+
+
+def json(value: Any) -> str:
+    return orjson.dumps(value, default=str).decode()
+
+
+_JOB = {"job_id": id_(JOB + 77)}
+_WINDOW = {
+    "span": "minute",
+    "since": NOW - timedelta(minutes=60),
+    "until": NOW,
+    "step": timedelta(minutes=1),
+    "queue": None,
+    "handler": None,
+    "all_of_handler": None,
+    "series": INSTALLATION_SERIES,
+}
+_GROUPS = {
+    "span": "minute",
+    "since": NOW - timedelta(minutes=90),
+    "first_hour": NOW - timedelta(hours=1),
+    "last_hour": NOW,
+    "until": NOW,
+    "series": UUID(int=0),
+    "queue": None,
+    "handler": None,
+    "most": 100,
+}
+_CLAIM = {"holder": holder(1), "lease": timedelta(seconds=10)}
+_OPERATION = _CLAIM | {
+    "id": id_(OTHER + SOME),
+    "operation_id": id_(OTHER + SOME),
+    "done": 1,
+    "failed": 0,
+    "state": "succeeded",
+    "error": None,
+}
+_REQUEST = {
+    "caller": "key 1",
+    "key": "request 1",
+    "request_hash": b"abc",
+    "seed": "abc",
+    "keep": timedelta(days=1),
+    "patience": timedelta(minutes=1),
+    "status": 200,
+    "headers": "{}",
+    "body": b"",
+}
+_NODE = {
+    "incarnation": holder(1),
+    "busy": 1,
+    "broker_state": "works",
+    "broker_error": None,
+    "broker": "postgresql",
+    "trouble": None,
+}
+_TEMPLATE = {"id": id_(OTHER + 77), "name": "template 77", "description": None, "job": "{}"}
+_DEAD = {"by": "error", "no_fingerprint": "none", "most": PAGE, "limit": 10, "parts": 24}
+_SPAN = {"since": NOW - timedelta(minutes=5), "until": NOW}
+_LAST_DAY = {"day_start": NOW - timedelta(hours=36), "day_end": NOW - timedelta(hours=12), "batch": PAGE}
+_TRANSITIONS = [
+    {
+        "id": id_(RUNS + n),
+        "job_id": id_(JOB + n),
+        "fence": 1,
+        "claim_id": id_(RUNS + n),
+        "is_paused": False,
+        "is_deleted": False,
+        "target": "due" if n % 2 else "finished",
+        "state": "dead",
+        "due_kind": "retry",
+        "run_at": NOW,
+        "shard": 1,
+        "started_at": NOW,
+        "finished_at": NOW,
+        "attempts": 1,
+        "lost": 0,
+        "outcome": "failed",
+    }
+    for n in range(1, PAGE + 1)
+]
+_EXECUTIONS = [{"id": id_(OTHER + n), "job_id": id_(JOB + n), "origin": "trigger"} for n in range(1, PAGE + 1)]
+
+_DEFINITION = {
+    "id": id_(JOB + 77),
+    "name": "job 77",
+    "handler": "handler 7",
+    "payload": {},
+    "kind": "manual",
+    "queue": "q1",
+    "priority": 50,
+    "max_retries": 3,
+    "max_lost": 3,
+    "initial_backoff_ms": 1_000,
+    "max_backoff_ms": 1_000,
+    "at_most_once": False,
+    "version": 101,
+}
+
+# What is asked (a statement, and in what case), with what, and how many rows of all tables it may touch at most.
+TABLE: dict[str, tuple[dict[str, Any], int]] = {
+    # The change stream: what is new, and of each table what shares a summary with it.
+    "changes": ({"position": ..., "most": 1_000}, 4 * LATEST + 2 * SUMMARY),
+    "dropped": ({"most": PAGE}, RUNNING),
+    # Claims and outcomes beside the hot path. The running room is no larger than all slots:
+    # what is seldom asked for reads all of it.
+    "lock_queue": ({"queue": "limited 1"}, 1),
+    "mark_queue_limited": ({}, RUNNING + QUEUES * RUNNING),
+    "read_back_claim": ({"incarnation": holder(1), "claim_id": id_(RUNS + 1)}, RUNNING + 1),
+    "stakes": ({"incarnation": holder(1)}, RUNNING),
+    "record_transitions": ({"transitions": json(_TRANSITIONS)}, 4 * PAGE),
+    "use_secrets": (
+        {"id": id_(RUNS + 1), "claim_id": id_(RUNS + 1), "names": ["A"], "notes": [id_(1)], "is_bound": False},
+        5,
+    ),
+    "report_progress": ({"progress": 0.5, "note": None, "id": id_(RUNS + 1), "fence": 1, "claim_id": id_(RUNS + 1)}, 1),
+    "reap_orphans": ({"limit": PAGE}, RUNNING + NODES * 2 + RUNNING),
+    # One execution, and what stands beside it.
+    "payload_override": ({"id": id_(ENDED + 77)}, 1),
+    "execution_extras": ({"id": id_(ENDED + 77)}, 3),
+    "attempts_of": ({"id": id_(ENDED + 77)}, 1),
+    "attempts_of_some": ({"ids": ids(ENDED)}, PAGE),
+    "log_lines_of": ({"id": id_(ENDED + 77), "fence": 0, "number": 0, "limit": PAGE}, 1),
+    "current_execution_of_job": (_JOB, 3 * MANY // RECURRING),
+    "last_ended_of_job": (_JOB, PARTITIONS + 1),
+    "last_ended_of_job, which was enqueued": ({"job_id": id_(ENDED + 78)}, PARTITIONS + 1),
+    "executions_of_job": (_JOB | {"before": UUID(int=2**128 - 1), "limit": PAGE}, 12 * PAGE),
+    "past": (
+        {"start": NOW - timedelta(days=1), "first_id": UUID(int=0), "last_id": UUID(int=2**128 - 1), "most": PAGE},
+        PARTITIONS * PAGE,
+    ),
+    # Jobs.
+    "live_keys": ({"keys": [f"key {n}" for n in range(1, PAGE + 1)]}, PAGE),
+    "find_jobs": ({"ids": ids(JOB)}, PAGE),
+    "names_of_jobs": ({"ids": ids(JOB)}, PAGE),
+    "named_jobs": ({"ids": ids(JOB)}, PAGE),
+    "find_job_by_name": ({"name": "job 77"}, 1),
+    "find_jobs_by_name": ({"names": [f"job {n}" for n in range(1, 6)]}, 5),
+    "undeclared_jobs": ({"modules": ["module 7"], "names": ["job 7"]}, RECURRING // 100),
+    "jobs_declared_by": ({"declared_by": "module 7"}, RECURRING // 100),
+    "lock_job": ({"id": id_(JOB + 77)}, 1),
+    "has_occurrence": (_JOB, 1),
+    "write_job": ({"job": json(_DEFINITION)}, 1),
+    "keep_version": ({"job_id": id_(ENDED + 77)}, 1),
+    "open_version": (_JOB | {"effective_from": NOW, "tzdata": None}, 1 + SOME // RECURRING),
+    "close_versions": (_JOB | {"closes_at": NOW, "tzdata": None}, SOME // RECURRING),
+    "versions_of_job": (_JOB, SOME // RECURRING),
+    "is_unlimited": (_JOB, 3 * MANY // RECURRING),
+    "put_under_limit": (_JOB | {"limit_key": "limit 77"}, 3 * MANY // RECURRING),
+    "add_executions": ({"executions": json(_EXECUTIONS), "hoist_window": timedelta(0)}, PAGE),
+    "find_note": ({"id": id_(OTHER + 77)}, 1),
+    # Schedules.
+    "park": ({"job_ids": ids(JOB), "ids": ids(DUE + MANY), "run_ats": [NOW] * PAGE, "parked_at": PARKED_AT}, 4 * PAGE),
+    "occurrences_of_other_tzdata": ({"tzdata": "2026b", "shards": list(range(SHARDS)), "limit": PAGE}, RECURRING),
+    "occurrences_of_other_tzdata, but there are none": (
+        {"tzdata": "2026a", "shards": list(range(SHARDS)), "limit": PAGE},
+        0,
+    ),
+    "end_occurrence": (
+        {
+            "id": id_(DUE + 77),
+            "run_at": NOW - timedelta(seconds=23),
+            "version": 1,
+            "reason": "ended",
+            "tzdata": "2026b",
+        },
+        2,
+    ),
+    "move_occurrence": (
+        {
+            "id": id_(DUE + 77),
+            "run_at": NOW - timedelta(seconds=23),
+            "version": 1,
+            "next_id": id_(OTHER),
+            "next_run_at": NOW,
+            "next_for": NOW,
+            "tzdata": "2026b",
+        },
+        1,
+    ),
+    "next_due": ({"most": 10}, SHARDS + 2 * SHARDS * 10),
+    "lock_limits": ({"keys": [f"limit {n}" for n in range(PAGE)]}, PAGE),
+    # Queues.
+    "queue_to_set": ({"name": "limited 1"}, 1),
+    "find_queue": ({"name": "limited 1"}, 1),
+    "queue_limits": ({}, QUEUES),
+    "waiting_in_queue": ({"queue": "q1", "limit": PAGE}, 5 * PAGE),
+    "queue_overview": ({"name": None, "after": None, "rows": PAGE, "by_need": True, "most": PAGE}, RUNNING + 50 * PAGE),
+    "queue_overview, of one": (
+        {"name": "q1", "after": None, "rows": PAGE, "by_need": False, "most": PAGE},
+        RUNNING + 50 * PAGE,
+    ),
+    "oldest_ready": ({"queues": ["q0", "q1", "q2"]}, QUEUES * 101),
+    "uses_of_handlers": ({"most": PAGE}, RECURRING + PAGE),
+    # Overviews.
+    "waiting_counts": ({"most": PAGE}, 5 * (PAGE + 1)),
+    "present_numbers": ({"most": PAGE, "late_after": timedelta(minutes=5)}, RUNNING + 20 * PAGE),
+    "present_numbers, and nothing is late": ({"most": PAGE, "late_after": timedelta(days=5)}, RUNNING + 20 * PAGE),
+    "house_facts": ({}, RECURRING + RUNNING + 3 * SHARDS + NODES),
+    "running_now": ({"queue": None, "most": PAGE}, RUNNING),
+    "on_workers": ({"holders": [holder(1), holder(2)], "most": PAGE}, RUNNING),
+    "unsuccessful_tries": (_SPAN | {"limit": PAGE}, 2 * SUMMARY + 2 * PAGE),
+    "count_dead": ({"most": PAGE}, 5 * PAGE),
+    "dead_groups": (_DEAD, 5 * PAGE + 40),
+    "dead_groups, by handler": (_DEAD | {"by": "handler"}, 5 * PAGE + 40),
+    "settle": ({"how": "retried", "ids": ids(ENDED)}, PAGE),
+    "applied_schema": ({}, 50),
+    # Nodes.
+    "renew_lease": (_NODE, 1 + NODES),
+    "remove_node": (_NODE, 1 + SHARDS),
+    "bury_nodes": ({}, NODES),
+    "drain_node": (_NODE, 1),
+    "list_nodes": ({}, NODES + (NODES + 1) * SHARDS),
+    "read_holdings": ({}, SHARDS + NODES),
+    "host_is_alive": ({"kinds": ["worker"], "host": "host"}, NODES),
+    "read_inboxes": ({"broker": "postgresql"}, NODES),
+    "take_shards": ({"ids": list(range(SHARDS)), "incarnation": holder(1)}, 2 * SHARDS + NODES * SHARDS),
+    "release_shards": ({"ids": list(range(SHARDS)), "incarnation": holder(1)}, SHARDS),
+    "ownerless_shards": ({}, SHARDS + NODES * SHARDS),
+    # Operations.
+    "find_operation": (_OPERATION, 1),
+    "list_operations": ({"before": UUID(int=2**128 - 1), "limit": PAGE}, PAGE),
+    "take_operation": (_OPERATION, 30),
+    "items_left": (_OPERATION | {"limit": PAGE}, PAGE),
+    "operation_items": (_OPERATION | {"after": 100, "status": None, "limit": PAGE}, PAGE),
+    "operation_items, of one status": (_OPERATION | {"after": 100, "status": "done", "limit": PAGE}, 2 * PAGE),
+    "advance_operation": (_OPERATION, 1),
+    "record_items": (
+        _OPERATION
+        | {
+            "numbers": [10 * n for n in range(1, PAGE + 1)],
+            "statuses": ["done"] * PAGE,
+            "made": [None] * PAGE,
+            "errors": [None] * PAGE,
+        },
+        2 * PAGE,
+    ),
+    "finish_operation": (_OPERATION, 1),
+    "cancel_operation": (_OPERATION, 1),
+    # Keys, sessions, idempotency.
+    "find_api_key": ({"id": "key 7"}, 1),
+    "note_api_key_use": ({"id": "key 7"}, 1),
+    "list_api_keys": ({}, NODES),
+    "revoke_api_key": ({"id": "key 7"}, 1),
+    "has_api_keys": ({}, 1),
+    "has_usable_api_key": ({}, NODES),
+    "begin_request": (_REQUEST, 1),
+    "find_request": (_REQUEST, 1),
+    "finish_request": (_REQUEST, 1),
+    "forget_request": (_REQUEST, 1),
+    "leave_request_open": (_REQUEST, 1),
+    "forget_old_requests": ({"keep": timedelta(minutes=SOME - PAGE)}, 4 * PAGE),
+    "forget_old_requests, but none is old": ({"keep": timedelta(days=99)}, 0),
+    "find_session": ({"token_hash": sha256(b"2000").digest(), "idle": timedelta(days=99)}, 1 + NODES),
+    "note_session_use": ({"token_hash": sha256(b"2000").digest()}, 1),
+    "end_session": ({"token_hash": sha256(b"2000").digest()}, 1),
+    "forget_old_sessions": ({}, 2 * 100),
+    # Templates.
+    "find_template": (_TEMPLATE, 1),
+    "find_template_by_name": (_TEMPLATE, 1),
+    "lock_template": (_TEMPLATE, 1),
+    "write_template": (_TEMPLATE, 1),
+    "delete_template": (_TEMPLATE, 1),
+    "list_templates": ({"after": "template 5", "limit": PAGE}, PAGE),
+    # What workers have published of their handlers: a few contracts of each, with the workers that have them.
+    "contract_versions": ({"names": ["published 77", "published 78"]}, 2 * 4 + 2 * 4 * NODES),
+    "contract_schemas": ({"names": ["published 77"], "fingerprints": ["fingerprint 308", "fingerprint 309"]}, 4),
+    "handler_names": ({"after": "published 5", "limit": PAGE}, 2 * PAGE),
+    "forget_old_contracts": ({"names": ["published 77"], "most": 20}, 3 * 4),
+    "payloads_of_jobs": ({"handlers": ["handler 7"], "after": id_(JOB + 777), "limit": PAGE}, PAGE + DELETED),
+    "payloads_of_jobs, from the first": (
+        {"handlers": ["handler 7"], "after": UUID(int=0), "limit": PAGE},
+        PAGE + DELETED,
+    ),
+    "payloads_of_jobs, behind the last": ({"handlers": [], "after": id_(JOB + RECURRING), "limit": PAGE}, 0),
+    # A page of each room, and the job of each that is shown.
+    "waiting_payloads": ({"handlers": ["handler 7"], "after": id_(DUE + 777), "limit": PAGE}, 5 * PAGE),
+    "waiting_payloads, from the first": ({"handlers": ["handler 7"], "after": UUID(int=0), "limit": PAGE}, 5 * PAGE),
+    "waiting_payloads, behind the last": ({"handlers": ["handler 7"], "after": UUID(int=2**128 - 1), "limit": PAGE}, 0),
+    "publish_handlers": (
+        {
+            "names": ["published 77", "published 78"],
+            "fingerprints": ["fingerprint 308", "another"],
+            "schemas": ["{}"] * 2,
+            "options": ["{}"] * 2,
+            "docs": [""] * 2,
+            "run_styles": ["thread"] * 2,
+            "is_start": True,
+        },
+        3 * 2 * 4,
+    ),
+    "get_fact": ({"key": "history_from"}, 1),
+    "read_namespace": ({}, 100),
+    # Rollups.
+    "lock_fold": ({}, 1),
+    "fold": ({"seen": ..., "most": 2_000}, 4 * LATEST + 2 * SUMMARY + 20 * LATEST),
+    "trim_rollups": (
+        {"minutes_kept": timedelta(minutes=100), "hours_kept": timedelta(hours=100), "most": PAGE},
+        5 * PAGE,
+    ),
+    "trim_rollups, but none is old": (
+        {"minutes_kept": timedelta(days=999), "hours_kept": timedelta(days=999), "most": PAGE},
+        0,
+    ),
+    "rollup_series": (_WINDOW, 60),
+    "rollup_series, of a queue": (_WINDOW | {"queue": "q1", "series": series_of_queue("q1")}, 60),
+    "rollup_series, of a job": (_WINDOW | {"series": id_(JOB + 1)}, 60),
+    "rollup_series, of a handler": (_WINDOW | {"handler": "handler 1", "all_of_handler": "handler 1"}, 60),
+    "rollup_groups": (_GROUPS, 40 * HANDLERS),
+    "rollup_groups, of a job": (_GROUPS | {"series": id_(JOB + 1)}, 40),
+    "rollup_tallies": (
+        _WINDOW | {"series": ids(JOB, HANDLERS), "untils": [NOW] * HANDLERS},
+        60 * HANDLERS,
+    ),
+    # Retention, in steps.
+    "trim_idempotency_key": ({"before": NOW - timedelta(minutes=SOME - PAGE), "limit": PAGE}, 4 * PAGE),
+    "trim_idempotency_key, but none is old": ({"before": NOW - timedelta(days=99), "limit": PAGE}, 0),
+    "unused_limits": ({"after": "unused 1", "limit": PAGE}, LIMITS),
+    "trim_limits": ({"keys": [f"unused {n}" for n in range(1, PAGE + 1)]}, PAGE),
+    "trim_limits, but all are in use": ({"keys": [f"limit {n}" for n in range(PAGE)]}, 5 * PAGE),
+    "deleted_jobs": ({"before": NOW, "after": UUID(int=0), "limit": PAGE}, DELETED),
+    "deleted_jobs, but none long ago": (
+        {"before": NOW - timedelta(days=30), "after": UUID(int=0), "limit": PAGE},
+        DELETED,
+    ),
+    "lock_jobs": ({"ids": ids(JOB), "before": NOW}, PAGE),
+    "delete_spent_jobs": ({"ids": ids(JOB + RECURRING), "partition": 0, "own_is_there": False}, 3 * PAGE),
+    "delete_spent_jobs, of a day": ({"ids": ids(ENDED + 1), "partition": 0, "own_is_there": True}, 3 * PAGE),
+    # How many of a day's are looked at before enough are found is the day's own affair; here every tenth is wanted.
+    "delete_finished": (_LAST_DAY | {"states": ["dead"]}, 20 * PAGE + 10 * PAGE),
+}
+
+# What reads no table at all: it writes what it is given, or asks the server itself.
+READS_NO_TABLE = (
+    *("position", "moment", "read_clock", "read_identity", "server_facts", "database_numbers"),
+    *("create_jobs", "create_plain_jobs", "enqueue_one", "enqueue_alike", "enqueue_jobs", "enqueue_ready"),
+    *("enqueue_due", "put_occurrence", "put_resumption", "set_limit", "record_skip_range", "record_skipped"),
+    *("set_queue", "write_audit", "write_log_lines", "set_fact", "add_api_key", "register_node"),
+    *("add_operation", "add_operation_items", "add_session", "add_template", "days_kept"),
+)
+
+_PROOF = "a proof looks at everything there is"
+_ONCE_A_DAY = (
+    "has no index, which every write would have to keep up: once a day the janitor reads the table from end to end"
+)
+_REHEARSAL = "asked by a test of its own small database"
+# What reads a table from end to end, or has no plan, and why.
+READS_ALL = {
+    "lock_out_claims": "a lock, which has no plan",
+    "days_outside": "the default partitions, which are empty unless days were not made in time",
+    "summarize_anew": "makes summaries of a whole day, once, when it is over",
+    "read_dashboard_secret": "a table of one row",
+    "forget_numbers": "asked once, when a database was restored elsewhere",
+    "forget_operations": "operations are few: people ask for them",
+    "trim_settled": _ONCE_A_DAY,
+    "trim_skip_range": _ONCE_A_DAY,
+    "trim_audit": _ONCE_A_DAY,
+    "next_instant": _REHEARSAL,
+    "rehearsed_executions": _REHEARSAL,
+    **dict.fromkeys((name for name in all_statements() if name.startswith("verify_")), _PROOF),
+}
+
+_BELIEFS = {"fresh statistics": "ANALYZE", "emptied rooms": EMPTIED, "no statistics": FORGET}
+
+
+@pytest.fixture(scope="module")
+def house_on(servers: Servers, template_of: Callable[[PostgresServer], str]) -> Iterator[Callable[[str], FullHouse]]:
+    """The full house on a kind of server, filled when first asked for."""
+    houses: dict[str, FullHouse] = {}
+
+    def house(kind: str) -> FullHouse:
+        if kind not in houses:
+            server = servers.postgres(kind)
+            houses[kind] = full_database.fill(server, server.create_database(template_of(server)))
+        return houses[kind]
+
+    yield house
+    for full in houses.values():
+        full.server.drop_database(full.name)
+
+
+@dataclass(frozen=True)
+class Planner:
+    """A session in a full house, whose planner believes something about it."""
+
+    house: FullHouse
+    connection: psycopg.Connection[Any]
+
+    def begin(self, plan_cache_mode: str) -> psycopg.Connection[Any]:
+        """A new transaction, in which nothing is prepared."""
+        self.connection.rollback()
+        self.connection.execute("DEALLOCATE ALL")
+        self.connection.execute(f"SET LOCAL plan_cache_mode = {plan_cache_mode}")
+        return self.connection
+
+
+@pytest.fixture(scope="module", params=[(kind, belief) for kind in VERSIONS for belief in _BELIEFS], ids=", ".join)
+def planner(request: pytest.FixtureRequest, house_on: Callable[[str], FullHouse]) -> Iterator[Planner]:
+    kind, belief = request.param
+    try:
+        house = house_on(kind)
+    except ServiceMissing as error:
+        give_up_on(error)
+        raise
+    house.server.execute(_BELIEFS[belief], house.name)
+    # It may idle for long while others have the machine.
+    with query_plans.session(house.server, house.name, "SET idle_in_transaction_session_timeout = 0") as connection:
+        yield Planner(house, connection)
+
+
+@pytest.mark.parametrize("case", list(TABLE))
+def test_a_statement_touches_what_it_shows(planner: Planner, case: str) -> None:
+    """Fault 30."""
+    given, most = TABLE[case]
+    for plan_cache_mode in ALL_MODES:
+        connection = planner.begin(plan_cache_mode)
+
+        query_plans.check_touched(connection, statement_of(case), planner.house.position_in(given), most, NOW)
+
+
+def statement_of(case: str) -> str:
+    return case.partition(",")[0]
+
+
+def test_what_is_late_is_looked_for_from_the_first_of_each_lane(planner: Planner) -> None:
+    """In vain, where nothing is late: an index that is read from one end to the other shows in no row."""
+    given, _ = TABLE["present_numbers, and nothing is late"]
+    for plan_cache_mode in ALL_MODES:
+        plan = query_plans.run_explained(planner.begin(plan_cache_mode), "present_numbers", given, NOW)
+
+        by_time = [
+            scan for scan in query_plans.scans_of(plan) if scan["Relation Name"] == "ready" and "run_at" in str(scan)
+        ]
+        pages = sum(scan["Shared Hit Blocks"] + scan["Shared Read Blocks"] for scan in by_time)
+        assert pages <= 10 * QUEUES * PRIORITIES
+
+
+async def test_the_first_page_of_executions_is_read_in_the_order_of_an_index(planner: Planner) -> None:
+    """It is composed, and has no name."""
+    store = Store(planner.house.server.dsn(planner.house.name), Env(VirtualClock(NOW), Random(1)))
+    await store.open(migrates=False)
+    listing = ListingStore(store.database)
+
+    states = [(), *((state,) for state in ExecutionState)]
+    told = [
+        await listing.explain_executions(ExecutionFilter(where(status=each)), PageRequest(limit=PAGE))
+        for each in states
+    ]
+
+    await store.close()
+    for plan in told:
+        read = plan.partition("Planning")[0]
+        pages = max(sum(map(int, re.findall(r"(?:hit|read)=(\d+)", line))) for line in read.splitlines())
+        assert pages <= 8 * PAGE, plan
+
+
+@pytest.mark.parametrize("name", READS_NO_TABLE)
+def test_a_statement_reads_no_table(house_on: Callable[[str], FullHouse], name: str) -> None:
+    house = house_on(VERSIONS[0])
+    with query_plans.session(house.server, house.name, "SET plan_cache_mode = force_generic_plan") as connection:
+        given = dict.fromkeys(all_statements()[name].parameters)
+
+        plan = query_plans.explained(connection, name, given, NOW, "VERBOSE")
+
+    assert [scan["Relation Name"] for scan in query_plans.scans_of(plan) if scan["Schema"] == "timeball"] == []
+
+
+def test_every_statement_is_tried_or_it_is_said_why_not() -> None:
+    tried = [*test_plans.HOT, *test_plans.TRIED_APART, *dict.fromkeys(map(statement_of, TABLE))]
+    told = [*tried, *READS_NO_TABLE, *READS_ALL]
+
+    assert set(all_statements()) - set(told) == set(), (
+        "add it to TABLE, or say in READS_ALL why it may read all there is"
+    )
+    assert set(told) - set(all_statements()) == set(), "it is gone"
+    assert len(told) == len(set(told)), "said twice"

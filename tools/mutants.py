@@ -1,0 +1,682 @@
+"""Guards taken out, one at a time, each with the tests that must notice: `make mutants` does it, in a copy of the tree.
+
+A mutant that lives means that a promise is kept by luck. `tests/tools/test_mutants.py` sees to it that this list keeps up with the code.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """In *file*, *old* (found there once) becomes *new*; at least one of *tests* must fail then."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+_SQL = "store/sql"
+_OUTCOMES, _HOIST, _RACES = "tests/store/test_outcomes.py", "tests/store/test_promote.py", "tests/store/test_races.py"
+_SCHEDULER, _REAPER, _LIFE = (
+    "tests/engine/scheduler/test_scheduler.py",
+    "tests/engine/scheduler/test_reaper.py",
+    "tests/engine/test_node.py",
+)
+_EXECUTOR, _HEARTBEAT = "tests/engine/worker/test_executor.py", "tests/engine/test_lease.py"
+_LIFECYCLE, _OCCURRENCES = "tests/domain/test_lifecycle.py", "tests/domain/scheduling/test_occurrences.py"
+_WATCH = "tests/engine/worker/test_contracts.py"
+_DISPATCHER, _RECEIVER = "tests/engine/scheduler/test_ticket_publisher.py", "tests/engine/worker/test_ticket_claimer.py"
+
+
+# What comes behind the counters in the claim by lane, and only there: the claim by name ends otherwise.
+_REST_OF_A_CLAIM_BY_LANE = (
+    "tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only,\n"
+    "           :incarnation, :claim_id, coalesce(:now, now()),\n"
+    "           greatest(coalesce(:now, now()), run_at) + timeout_ms * interval '1 millisecond' + interval '5 seconds', :is_limited"
+)
+
+
+def _one(name: str, file: str, old: str, new: str, *tests: str) -> Mutant:
+    return Mutant(name, file, old, new, tests)
+
+
+MUTANTS = (
+    # what runs
+    _one(
+        "a claim by ticket with the payload of another version",
+        f"{_SQL}/tickets.sql",
+        "CASE WHEN job.version = taken.version THEN job.payload ELSE timeball.payload_of(taken.job_id, taken.version) END",
+        "job.payload",
+        "tests/store/test_job_version.py::test_an_occurrence_that_was_ready_runs_what_its_version_says",
+    ),
+    _one(
+        "an edited one-off that forgets what it was",
+        "store/jobs.py",
+        "if job.is_enqueued and job.version != snapshot.job.version:",
+        "if False:",
+        "tests/store/test_job_version.py::test_a_one_off_that_was_ready_runs_what_its_version_says",
+    ),
+    _one(
+        "a request that asks no right of the handler that is to run",
+        "store/jobs.py",
+        "            if check is not None:\n",
+        "            if False:\n",
+        f"{_RACES}::test_a_right_is_asked_of_the_handler_that_is_to_run",
+    ),
+    _one(
+        "an edit that looks at the new handler alone",
+        "application/commands/contracts.py",
+        "        self.check_owner(before, actor)\n",
+        "",
+        "tests/api/test_handlers.py::test_security_3_an_editor_cannot_put_a_payload_under_a_queued_command",
+    ),
+    # order
+    _one(
+        "a claim that is read back in whatever order it lies",
+        f"{_SQL}/claiming.sql",
+        "\nORDER BY running.run_at - running.priority * interval '12 seconds', running.id;\n",
+        ";\n",
+        "tests/store/test_claim.py::test_a_claim_that_is_read_back_is_in_the_order_of_its_reply",
+    ),
+    _one(
+        "orphans reaped in whatever order they lie",
+        "store/executions.py",
+        'sorted(await self._database.fetch("reap_orphans", limit=limit))',
+        'await self._database.fetch("reap_orphans", limit=limit)',
+        "tests/engine/simulation/test_swarm.py::test_once_the_trouble_is_over_everything_has_ended_once[169]",
+    ),
+    # outcomes
+    _one(
+        "a success without its fence",
+        f"{_SQL}/finishing.sql",
+        "      AND running.fence = outcome.fence\n",
+        "",
+        f"{_OUTCOMES}::test_a_stale_outcome_changes_nothing",
+    ),
+    _one(
+        "successes locked in whatever order they come",
+        "store/executions.py",
+        "sorted(findings, key=lambda f: f.claimed.id.bytes)",
+        "findings",
+        f"{_RACES}::test_a_batch_of_what_runs_is_locked_in_the_order_of_ids",
+    ),
+    _one(
+        "a success without its claim",
+        f"{_SQL}/finishing.sql",
+        "      AND running.claim_id = outcome.claim_id\n",
+        "",
+        "tests/engine/worker/test_recorder.py::test_the_claim_id_alone_refuses_a_claim_that_another_history_gave",
+    ),
+    _one(
+        "an end without its claim",
+        f"{_SQL}/finishing.sql",
+        "          AND running.claim_id = given.claim_id\n          AND running.stop IS NOT DISTINCT FROM given.stop\n",
+        "          AND running.stop IS NOT DISTINCT FROM given.stop\n",
+        f"{_OUTCOMES}::test_of_two_outcomes_in_one_batch_the_one_of_the_claim_counts",
+        f"{_OUTCOMES}::test_a_stale_outcome_changes_nothing",
+    ),
+    _one(
+        "an end that does not hear a stop",
+        f"{_SQL}/finishing.sql",
+        "          AND running.stop IS NOT DISTINCT FROM given.stop\n",
+        "",
+        f"{_REAPER}::test_what_people_say_while_the_reaper_makes_up_its_mind_is_heeded",
+        f"{_RACES}::test_an_outcome_that_was_decided_upon_before_somebody_had_spoken_is_decided_upon_again",
+    ),
+    _one(
+        "an end that does not look at its job again",
+        f"{_SQL}/finishing.sql",
+        "(looked_at.is_paused, looked_at.is_deleted) <> (given.is_paused, given.is_deleted)",
+        "false",
+        f"{_REAPER}::test_what_people_say_while_the_reaper_makes_up_its_mind_is_heeded",
+    ),
+    _one(
+        "a fence that begins again on release",
+        f"{_SQL}/finishing.sql",
+        "           next_attempts, next_lost, fence, tzdata, limit_key",
+        "           next_attempts, next_lost, 0, tzdata, limit_key",
+        f"{_OUTCOMES}::test_fences_grow_over_all_attempts",
+    ),
+    _one(
+        "another's key freed",
+        f"{_SQL}/finishing.sql",
+        "      AND live_key.key = removed.unique_key\n      AND live_key.execution_id = removed.id\n",
+        "      AND live_key.key = removed.unique_key\n",
+        f"{_OUTCOMES}::test_a_key_that_another_holds_by_now_is_not_freed",
+    ),
+    _one(
+        "a lost reply taken for a stale outcome",
+        "engine/worker/recorder.py",
+        "        if refused and was_tried:\n",
+        "        if False:\n",
+        "tests/engine/worker/test_recorder.py::test_a_lost_reply_is_no_stale_outcome",
+    ),
+    # claims
+    _one(
+        "a claim that does not count",
+        f"{_SQL}/claiming.sql",
+        f"           least(attempts, 2147483646) + 1, lost, least(fence, 9223372036854775806) + 1, {_REST_OF_A_CLAIM_BY_LANE}",
+        f"           attempts, lost, least(fence, 9223372036854775806) + 1, {_REST_OF_A_CLAIM_BY_LANE}",
+        "tests/store/test_claim.py::test_a_claim_keeps_every_column_and_adds_its_own",
+    ),
+    _one(
+        "a fence that does not grow",
+        f"{_SQL}/claiming.sql",
+        f"lost, least(fence, 9223372036854775806) + 1, {_REST_OF_A_CLAIM_BY_LANE}",
+        f"lost, fence, {_REST_OF_A_CLAIM_BY_LANE}",
+        f"{_OUTCOMES}::test_fences_grow_over_all_attempts",
+    ),
+    _one(
+        "a claim whose reply was lost is forgotten",
+        "engine/worker/claimer.py",
+        "        self.in_flight = None\n        self._executor.accept(claims)\n",
+        "        self.in_flight = None\n",
+        "tests/engine/worker/test_claimer.py::test_a_claim_whose_reply_was_lost_is_read_back",
+    ),
+    _one(
+        "places counted without a lock",
+        f"{_SQL}/moves.sql",
+        "WHERE key = ANY (:keys::text[])\nORDER BY key\nFOR UPDATE;",
+        "WHERE key = ANY (:keys::text[])\nORDER BY key;",
+        f"{_RACES}::test_who_lets_in_something_more_urgent_counts_what_another_is_letting_in",
+    ),
+    # hoists
+    _one(
+        "a hoist of another version",
+        f"{_SQL}/hoisting.sql",
+        "          AND due.version = owed.version\n",
+        "",
+        f"{_HOIST}::test_a_row_of_another_version_is_not_moved",
+    ),
+    _one(
+        "a hoist of another instant",
+        f"{_SQL}/hoisting.sql",
+        "          AND due.run_at = owed.run_at\n          AND due.version",
+        "          AND due.version",
+        f"{_HOIST}::test_a_row_of_another_instant_is_not_moved",
+        f"{_RACES}::test_a_parked_retry_is_not_hoisted",
+    ),
+    _one(
+        "a hoist beyond the window",
+        f"{_SQL}/hoisting.sql",
+        "          AND due.run_at <= coalesce(:now, now()) + :hoist_window::interval\n        OFFSET 0\n",
+        "        OFFSET 0\n",
+        f"{_HOIST}::test_a_row_beyond_the_window_is_not_moved",
+    ),
+    _one(
+        "a hoist from a shard that is not ours",
+        f"{_SQL}/hoisting.sql",
+        "    WHERE shard.owner = :incarnation\n",
+        "",
+        f"{_HOIST}::test_a_shard_that_another_owns_is_not_ours",
+    ),
+    _one(
+        "a hoist of an earlier epoch",
+        f"{_SQL}/hoisting.sql",
+        "    JOIN timeball.shard USING (id, epoch)\n",
+        "    JOIN timeball.shard ON shard.id = mine.id\n",
+        f"{_HOIST}::test_a_shard_of_an_older_epoch_is_not_ours",
+    ),
+    _one(
+        "the next occurrence counted from now",
+        "domain/scheduling/occurrences.py",
+        "next_at=job.rule.next_after(scheduled_for))\n    return resolve_missed",
+        "next_at=now + ((job.rule.next_after(scheduled_for) or now) - scheduled_for))\n    return resolve_missed",
+        f"{_SCHEDULER}::test_an_interval_is_kept_to_the_microsecond_for_hours",
+    ),
+    # overlap
+    _one(
+        "overlap judged ahead of its instant",
+        "domain/scheduling/occurrences.py",
+        "    if overlaps and row.run_at > now:\n",
+        "    if False:\n",
+        f"{_OCCURRENCES}::test_overlap_is_not_judged_before_the_instant",
+        f"{_SCHEDULER}::test_overlap_is_judged_at_the_instant_itself",
+    ),
+    _one(
+        "a waiting retry is no overlap",
+        f"{_SQL}/hoisting.sql",
+        "AND due.job_id <> due.id AND due.kind IN ('retry', 'snooze') OFFSET 0);",
+        "AND false OFFSET 0);",
+        f"{_SCHEDULER}::test_a_waiting_retry_is_an_overlap_too",
+    ),
+    _one(
+        "what runs is not asked to stop for the next one",
+        "store/executions.py",
+        "            await self.stop_jobs(superseded, SUPERSEDED_REASON)\n",
+        "            pass\n",
+        f"{_SCHEDULER}::test_a_newer_occurrence_asks_the_running_one_to_stop",
+    ),
+    _one(
+        "nor asked again",
+        "engine/scheduler/housekeeping.py",
+        "            await self._executions.stop_superseded_executions(keys)\n",
+        "",
+        f"{_REAPER}::test_what_was_to_stop_for_the_next_occurrence_is_asked_though_its_scheduler_died",
+    ),
+    _one(
+        "an older one makes the newer stop",
+        f"{_SQL}/moves.sql",
+        "        AND blocked.scheduled_for > running.scheduled_for\n",
+        "",
+        f"{_REAPER}::test_nothing_else_that_waits_makes_what_runs_stop",
+    ),
+    # people
+    _one(
+        "a drop that looks at no stop",
+        "engine/worker/executor.py",
+        "        stop = self._stops.pop(claimed.id, None) if self._stops else None\n",
+        "        stop = None\n",
+        f"{_EXECUTOR}::test_what_waits_for_a_slot_is_called_off_when_it_would_start",
+        f"{_EXECUTOR}::test_a_claim_that_comes_with_a_stop_is_not_started",
+    ),
+    _one(
+        "who hears no hints looks seldom",
+        "engine/worker/node.py",
+        "        return _STOP_POLL if self._hears_hints() else _DEAF_STOP_POLL\n",
+        "        return _STOP_POLL\n",
+        f"{_LIFE}::test_what_is_held_is_called_off_before_the_drop_though_nobody_hints",
+    ),
+    _one(
+        "a cancelled one-off comes back with the end of a pause",
+        "domain/job_changes.py",
+        "    if job.is_enqueued and snapshot.pending is None:\n",
+        "    if False:\n",
+        "tests/application/commands/test_jobs.py::test_a_one_off_that_was_cancelled_does_not_come_back_with_a_pause_and_its_end",
+    ),
+    _one(
+        "a retry parked behind the resumption of its job",
+        f"{_SQL}/hoisting.sql",
+        "          AND NOT EXISTS (SELECT 1 FROM looked_at WHERE looked_at.id = due.job_id AND looked_at.paused_at IS NULL)\n",
+        "",
+        f"{_SCHEDULER}::test_a_retry_that_was_read_during_a_pause_is_not_parked_after_it",
+        f"{_RACES}::test_a_retry_is_not_parked_behind_the_resumption_of_its_job",
+    ),
+    _one(
+        "a retry that is held is dropped for a pause",
+        "domain/lifecycle.py",
+        "    if reason == SkipReason.PAUSED and facts.attempts > 1:\n",
+        "    if False:\n",
+        "tests/domain/test_lifecycle.py::test_a_retry_that_was_held_when_its_job_was_paused_waits",
+    ),
+    _one(
+        "a retry that was held waits for no time of its own",
+        f"{_SQL}/finishing.sql",
+        "greatest(next_run_at, run_at)",
+        "next_run_at",
+        "tests/application/commands/test_jobs.py::test_a_retry_that_is_held_when_its_job_is_paused_waits_for_the_end_of_that",
+    ),
+    _one(
+        "a retry forgets its time over a pause",
+        f"{_SQL}/jobs.sql",
+        "scheduled_for, CASE WHEN kind <> 'occurrence' THEN watermark END),",
+        "scheduled_for),",
+        "tests/application/commands/test_jobs.py::test_a_retry_is_not_tried_before_its_time_after_a_pause",
+    ),
+    _one(
+        "retries of a paused job go on",
+        "engine/scheduler/scheduler.py",
+        "        if paused:\n            await self._executions.park(paused)\n",
+        "        paused = []\n        if paused:\n            await self._executions.park(paused)\n",
+        f"{_SCHEDULER}::test_the_retries_of_a_paused_job_wait_until_it_is_resumed",
+    ),
+    _one(
+        "a pause that was made longer ends as it was read",
+        "engine/scheduler/scheduler.py",
+        "    if until is None or until > snapshot.now:\n",
+        "    if until is None:\n",
+        f"{_SCHEDULER}::test_a_pause_that_was_made_longer_is_not_ended_by_what_was_read_before",
+    ),
+    _one(
+        "what fell into a pause is not recorded",
+        "domain/job_changes.py",
+        "        skipped=_paused_skip(snapshot),\n        unpark=True,\n",
+        "        unpark=True,\n",
+        f"{_SCHEDULER}::test_the_scheduler_resumes_a_job_when_its_pause_is_over",
+    ),
+    # the dead
+    _one(
+        "a renewal after the lease has run out",
+        f"{_SQL}/nodes.sql",
+        "  AND lease_until > coalesce(:now, now())\nRETURNING draining",
+        "RETURNING draining",
+        f"{_HEARTBEAT}::test_a_renewal_that_finds_the_lease_run_out_is_refused",
+    ),
+    _one(
+        "a lease that counts from its answer",
+        "engine/lease.py",
+        "        self._extend(sent)\n        self.turns",
+        "        self._extend(self._env.clock.monotonic())\n        self.turns",
+        f"{_HEARTBEAT}::test_a_lease_counts_from_the_moment_it_was_asked_for",
+    ),
+    _one(
+        "reaped before buried",
+        "engine/scheduler/housekeeping.py",
+        "        for incarnation, kind, name in await self._nodes.remove_expired():\n"
+        "            self.emit(NodeExpired(incarnation, kind.value, name))\n"
+        '        self.env.fault("reaper.buried")\n'
+        "        orphans = await self._executions.orphans(_REAP_BATCH)\n",
+        "        orphans = await self._executions.orphans(_REAP_BATCH)\n"
+        "        for incarnation, kind, name in await self._nodes.remove_expired():\n"
+        "            self.emit(NodeExpired(incarnation, kind.value, name))\n",
+        f"{_REAPER}::test_a_dead_node_is_buried_and_what_it_held_is_ready_again",
+    ),
+    _one(
+        "no deadline",
+        f"{_SQL}/finishing.sql",
+        "   OR running.deadline < coalesce(:now, now())\n",
+        "",
+        f"{_REAPER}::test_an_attempt_past_its_deadline_times_out_although_its_worker_lives",
+    ),
+    _one(
+        "at most once, and once more",
+        "domain/lifecycle.py",
+        '    if facts.delivery is Delivery.AT_MOST_ONCE:\n        reason = "its worker was lost',
+        '    if False:\n        reason = "its worker was lost',
+        f"{_LIFECYCLE}::test_at_most_once_never_runs_a_lost_attempt_again",
+    ),
+    _one(
+        "lost once too often",
+        "domain/lifecycle.py",
+        "    if lost >= facts.retry.max_lost:\n",
+        "    if lost > facts.retry.max_lost:\n",
+        f"{_LIFECYCLE}::test_no_sequence_of_outcomes_exceeds_the_budgets",
+        f"{_REAPER}::test_what_kills_its_worker_again_and_again_ends_dead",
+    ),
+    _one(
+        "tried once too often",
+        "domain/lifecycle.py",
+        "    if failures > facts.retry.max_retries:\n",
+        "    if failures > facts.retry.max_retries + 1:\n",
+        f"{_LIFECYCLE}::test_no_sequence_of_outcomes_exceeds_the_budgets",
+    ),
+    _one(
+        "what is given back counts",
+        "domain/lifecycle.py",
+        "    return Requeue(facts.attempts - 1, facts.lost)\n",
+        "    return Requeue(facts.attempts, facts.lost)\n",
+        f"{_LIFECYCLE}::test_given_back_and_snoozed_attempts_do_not_count",
+    ),
+    _one(
+        "begun without a lease",
+        "engine/worker/executor.py",
+        "        if not self.may_begin():\n            return None\n",
+        "",
+        f"{_EXECUTOR}::test_a_life_without_a_lease_begins_nothing",
+    ),
+    _one(
+        "another database goes unnoticed",
+        "engine/lease.py",
+        "        if identity != self._identity:\n",
+        "        if False:\n",
+        f"{_HEARTBEAT}::test_another_database_in_its_place_ends_the_life",
+    ),
+    _one(
+        "and behind PgBouncer",
+        "engine/lease.py",
+        "                if is_new or self._store.database.behind_pgbouncer:\n",
+        "                if is_new:\n",
+        f"{_HEARTBEAT}::test_another_server_behind_pgbouncer_ends_the_life_though_the_connection_stayed",
+    ),
+    # the drop
+    _one(
+        "a timer that is believed",
+        "engine/worker/executor.py",
+        "        while self._held and self._held[0][0] <= now:\n",
+        "        while self._held:\n",
+        f"{_EXECUTOR}::test_a_timer_that_fires_early_drops_nothing",
+    ),
+    _one(
+        "what cannot be ended gives its slot away",
+        "engine/worker/executor.py",
+        "        return len(self._attempts) + self._overrunning()\n",
+        "        return len(self._attempts)\n",
+        f"{_EXECUTOR}::test_what_cannot_be_ended_keeps_its_slot",
+    ),
+    # limits that are lowered
+    _one(
+        "a lower limit takes nothing back",
+        "store/migrations/0001_initial.sql",
+        "WHEN (NEW.max_running < OLD.max_running)\n",
+        "WHEN (false)\n",
+        "tests/store/test_jobs.py::test_a_job_that_is_new_takes_back_what_its_lower_limit_leaves_no_place",
+    ),
+    _one(
+        "a lower limit does not wait for claims",
+        "store/migrations/0001_initial.sql",
+        "                         - NEW.max_running, 0)\n        FOR UPDATE\n",
+        "                         - NEW.max_running, 0)\n",
+        f"{_RACES}::test_a_new_job_lowers_a_shared_limit_while_a_claim_is_under_way",
+    ),
+    # zones
+    _one(
+        "older time-zone data overrule newer",
+        f"{_SQL}/hoisting.sql",
+        "WHERE tzdata < :tzdata\n",
+        "WHERE tzdata <> :tzdata\n",
+        f"{_SCHEDULER}::test_occurrences_of_newer_data_than_ours_are_left_to_those_who_have_them",
+    ),
+    _one(
+        "new time-zone data move nothing",
+        "engine/scheduler/scheduler.py",
+        "            await self._refresh_zones()\n",
+        "            pass\n",
+        f"{_SCHEDULER}::test_an_occurrence_that_older_time_zone_data_yielded_is_moved",
+    ),
+    _one(
+        "what newer time-zone data move past the end is left as it is",
+        "engine/scheduler/scheduler.py",
+        "            elif await self._executions.end_occurrence(row, tzdata_version()):\n",
+        "            elif False:\n",
+        "tests/engine/test_zone_data.py::test_what_newer_data_move_past_the_end_is_settled_once",
+    ),
+    _one(
+        "where a version left off is judged by the data of today",
+        "domain/scheduling/ledger.py",
+        "            self._hole(upcoming, until, self._left_off_by(span))\n",
+        "            self._hole(upcoming, until, self._outlook.tzdata)\n",
+        "tests/engine/test_zone_data.py::test_what_other_data_named_is_called_off_as_theirs",
+    ),
+    _one(
+        "a version says that it left off by the data of whoever changed its job",
+        "domain/job_changes.py",
+        "        return pending.tzdata or None\n",
+        "        return tzdata_version()\n",
+        "tests/engine/test_zone_data.py::test_what_other_data_named_is_called_off_as_theirs",
+    ),
+    _one(
+        "the end of a job is not noted with its version",
+        f"{_SQL}/hoisting.sql",
+        "    SET tzdata = :tzdata\n    FROM taken\n",
+        "    SET tzdata = CASE WHEN :tzdata = '' THEN '' END\n    FROM taken\n",
+        "tests/engine/test_zone_data.py::test_the_end_of_a_job_is_judged_by_the_data_that_brought_it",
+    ),
+    # wake-ups
+    _one(
+        "a hint out of a caller's transaction",
+        "store/enqueue.py",
+        "            carried = self._notifier.take_pending(wakeup) if connection is None and wakeup else None\n",
+        "            carried = self._notifier.take_pending(wakeup) if wakeup else None\n",
+        "tests/store/db/test_notifier.py::test_a_callers_own_transaction_sends_no_hint",
+    ),
+    _one(
+        "a listener that does not look behind itself",
+        "engine/node.py",
+        "        self._heed(Wakeup(nodes_changed=True, look_everywhere=True))\n",
+        "",
+        "tests/engine/test_listener.py::test_whoever_has_just_subscribed_is_told_to_look_everywhere",
+    ),
+    _one(
+        "a listener that does not probe",
+        "engine/node.py",
+        "                await self._probe()\n",
+        "                pass\n",
+        "tests/engine/test_listener.py::test_a_connection_that_was_cut_in_silence_is_found_out_and_replaced",
+    ),
+    _one(
+        "a statement sent again on another connection",
+        "store/db/database.py",
+        "            except (*RETRYABLE, *on):\n",
+        "            except (*RETRYABLE, StoreUnavailable, *on):\n",
+        "tests/store/db/test_pool.py::test_a_transaction_whose_commit_may_have_been_lost_is_not_made_again",
+    ),
+    # brokers
+    _one(
+        "the same delay for every ticket",
+        "engine/scheduler/ticket_publisher.py",
+        "min(2 * known.delay, _LONGEST_DELAY)",
+        "min(known.delay, _LONGEST_DELAY)",
+        f"{_DISPATCHER}::test_what_stays_unclaimed_gets_another_ticket_with_doubling_delay",
+    ),
+    _one(
+        "any number of tickets",
+        "engine/scheduler/ticket_publisher.py",
+        "        return await self._store.tickets.read(lanes, self._handlers, MAX_TICKETS)\n",
+        "        return await self._store.tickets.read(lanes, self._handlers, 1_000_000)\n",
+        f"{_DISPATCHER}::test_no_more_than_the_first_of_a_queue_have_a_ticket",
+    ),
+    _one(
+        "no patience with tickets",
+        "engine/worker/ticket_claimer.py",
+        "        return run_at > self.env.clock.now() - _UNCLAIMED_FOR\n",
+        "        return False\n",
+        f"{_RECEIVER}::test_while_tickets_come_hints_and_sweeps_leave_the_young_alone",
+    ),
+    # leaving
+    _one(
+        "a leaving worker keeps what has not begun",
+        "engine/worker/node.py",
+        "        given_back = self.executor.give_back_all()\n",
+        "        given_back = 0\n",
+        f"{_LIFE}::test_a_leaving_worker_gives_back_what_has_not_begun_and_waits_for_the_rest",
+    ),
+    _one(
+        "a leaving worker halts nothing",
+        "engine/worker/node.py",
+        "        self.executor.halt_all()\n",
+        "",
+        f"{_LIFE}::test_what_does_not_end_within_the_grace_is_halted_and_given_back_uncounted",
+    ),
+    _one(
+        "a leaving scheduler keeps its shards",
+        f"{_SQL}/nodes.sql",
+        "    UPDATE timeball.shard\n    SET owner = NULL\n    WHERE owner = :incarnation\n)\nDELETE",
+        "    SELECT 1\n)\nDELETE",
+        f"{_LIFE}::test_a_leaving_scheduler_hands_its_shards_over_at_once",
+        "tests/store/test_nodes.py::test_a_farewell_releases_everything_at_once",
+    ),
+    # two versions of a handler
+    _one(
+        "an older worker goes on claiming what it has left to newer ones",
+        "engine/worker/admission.py",
+        "            self._leave(name, own, known)\n",
+        "            pass\n",
+        f"{_WATCH}::test_an_older_worker_gives_back_what_newer_code_takes_and_leaves_the_handler_to_it",
+    ),
+    _one(
+        "an older worker takes a handler up again beside a newer one that lives",
+        "engine/worker/admission.py",
+        " if not has_newer_contract(versions.get(name, ()), self._fingerprints[name])\n",
+        "\n",
+        f"{_WATCH}::test_it_takes_the_handler_up_again_when_no_newer_worker_lives",
+    ),
+    _one(
+        "an older worker asks for newer ones in every round",
+        "engine/worker/admission.py",
+        "if self._held_back and self.is_time(self._looks_at):",
+        "if self._held_back:",
+        f"{_WATCH}::test_it_takes_the_handler_up_again_when_no_newer_worker_lives",
+    ),
+    _one(
+        "a handler that raises of itself is given back as a payload that does not fit",
+        "engine/worker/admission.py",
+        "isinstance(finding.outcome, Failed) and finding.outcome.is_payload_mismatch",
+        "isinstance(finding.outcome, Failed)",
+        f"{_WATCH}::test_a_handler_that_raises_of_itself_has_failed_whatever_is_published",
+    ),
+    _one(
+        "an older worker makes an execution dead",
+        "domain/handler_contract.py",
+        "    if newest is None or newest.fingerprint == fingerprint:\n",
+        "    if True:\n",
+        f"{_WATCH}::test_what_only_newer_code_takes_waits_uncounted_until_a_worker_with_it_starts",
+    ),
+    _one(
+        "an execution waits for a worker that is gone",
+        "domain/handler_contract.py",
+        "version for version in versions if version.workers and version.fingerprint != fingerprint)",
+        "version for version in versions if version.fingerprint != fingerprint)",
+        f"{_WATCH}::test_the_newest_worker_waits_while_a_living_one_takes_the_payload_and_else_it_is_dead",
+    ),
+    _one(
+        "what waits is checked with a payload that its job was given later",
+        f"{_SQL}/handlers.sql",
+        "timeball.payload_of(waiting.job_id, waiting.version)",
+        "job.payload",
+        "tests/api/test_handler_contracts.py::test_what_waits_is_judged_by_the_version_of_its_job_that_it_cites",
+    ),
+    # words
+    _one(
+        "the beginning of a secret where reading stopped",
+        "handlers/builtin/webhook.py",
+        "    return text[: -disclosure.longest]\n",
+        "    return text\n",
+        "tests/handlers/builtin/test_webhook.py::test_redaction_runs_before_truncation",
+    ),
+)
+
+
+def main(wanted: list[str]) -> int:
+    """Run them, or those whose name contains one of *wanted*; the number of those that live."""
+    chosen = [mutant for mutant in MUTANTS if not wanted or any(word in mutant.name for word in wanted)]
+    alive = []
+    with tempfile.TemporaryDirectory(prefix="tb-mutants-") as folder:
+        tree = Path(folder) / "tree"
+        for part in ("src", "tests", "docs", "examples", "pyproject.toml"):
+            _copy(ROOT / part, tree / part)
+        for mutant in chosen:
+            is_dead = _is_noticed(mutant, tree)
+            print(f"{'caught' if is_dead else 'ALIVE '}  {mutant.name}", flush=True)
+            if not is_dead:
+                alive.append(mutant)
+    print(f"{len(chosen) - len(alive)} of {len(chosen)} were caught")
+    return len(alive)
+
+
+def _copy(source: Path, target: Path) -> None:
+    if source.is_dir():
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", ".*", "node_modules", "*.png"))
+    else:
+        shutil.copy(source, target)
+
+
+def _is_noticed(mutant: Mutant, tree: Path) -> bool:
+    file = tree / "src" / "timeball" / mutant.file
+    whole = file.read_text()
+    file.write_text(whole.replace(mutant.old, mutant.new, 1))
+    try:
+        command = (sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *mutant.tests)
+        environment = os.environ | {"PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+        ended = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
+    finally:
+        file.write_text(whole)
+    # Anything but failed tests is no answer: a name that is not found, a syntax error.
+    if ended.returncode not in (0, 1):
+        raise SystemExit(f"{mutant.name}: the tests could not be run\n{ended.stdout[-2000:]}")
+    return ended.returncode == 1
+
+
+if __name__ == "__main__":
+    sys.exit(min(main(sys.argv[1:]), 1))

@@ -1,0 +1,143 @@
+"""Writes the pages of the reference that are made from the program itself: `make reference`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from timeball.clock import SystemClock
+from timeball.config.settings import HandlerSettings, Settings
+from timeball.domain.handler import ADMIN_HANDLERS
+from timeball.handlers.builtin import BuiltinHandlers
+from timeball.handlers.catalogue import HandlerCatalogue, HandlerDescription
+from tools.cli_reference import cli_text
+
+REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
+HANDLERS_FILE = REFERENCE / "handlers.md"
+SETTINGS_FILE = REFERENCE / "settings.md"
+CLI_FILE = REFERENCE / "cli.md"
+
+_HEAD = """# Handlers
+
+What comes in the box, and what each takes.
+This page is made from the program by `make reference`.
+`GET /api/v1/handlers` answers the same, together with the handlers of installed packages and of your workers.
+A payload is checked when a job is created or changed, and again before it runs; an unknown field is an error.
+A value that is marked *or a secret* can be `{"$secret": "NAME"}`.
+The worker takes it from `TIMEBALL_SECRET_NAME`, or from a file `NAME` in `TIMEBALL_SECRETS_DIR`.
+"""
+_ENABLED_BY = {
+    "shell.command": "`TIMEBALL_SHELL_ENABLED=true` and `TIMEBALL_SHELL_PROGRAMS`",
+    "email.send": "`TIMEBALL_SMTP_URL`",
+    "queue.publish": "`TIMEBALL_QUEUE_ALLOW`",
+}
+
+
+def handlers_text() -> str:
+    """The page about the handlers in the box."""
+    box = BuiltinHandlers(HandlerSettings(), SystemClock(), Path("files"))
+    entries = HandlerCatalogue(box.known, ()).entries()
+    return "\n".join([_HEAD, *(_section(entry) for entry in entries if entry.name in box.known)])
+
+
+def _section(entry: HandlerDescription) -> str:
+    lines = [f"## {entry.name}", "", entry.description]
+    if entry.name in _ENABLED_BY:
+        lines.append(f"A worker runs it only with {_ENABLED_BY[entry.name]}.")
+    if entry.name in ADMIN_HANDLERS:
+        lines.append("Its payload can be written by administrators only.")
+    fields = entry.payload_schema.get("properties", {})
+    if fields:
+        lines += ["", "| field | type | default | |", "|---|---|---|---|"]
+        required = entry.payload_schema.get("required", ())
+        lines += [
+            _row(name, field, entry.payload_schema, is_required=name in required) for name, field in fields.items()
+        ]
+    else:
+        lines += ["", "Any JSON object."]
+    return "\n".join([*lines, "", "```json", json.dumps(entry.example), "```", ""])
+
+
+def _row(name: str, field: dict[str, Any], schema: dict[str, Any], *, is_required: bool) -> str:
+    default = "required" if is_required else f"`{json.dumps(field.get('default'))}`"
+    return f"| `{name}` | {_type(field, schema)} | {default} | {field.get('description', '')} |"
+
+
+def _type(field: dict[str, Any], schema: dict[str, Any]) -> str:
+    if "$ref" in field:
+        name = field["$ref"].rpartition("/")[2]
+        return "a secret" if name == "SecretReference" else _type(schema["$defs"][name], schema)
+    if "anyOf" in field:
+        return " or ".join(dict.fromkeys(_type(one, schema) for one in field["anyOf"] if one.get("type") != "null"))
+    if "enum" in field:
+        return ", ".join(f"`{value}`" for value in field["enum"])
+    if field.get("type") == "array":
+        return f"list of {_type(field.get('items', {}), schema)}"
+    return {"string": "text", "integer": "whole number", "object": "object", "boolean": "true or false"}.get(
+        field.get("type", ""), "any JSON"
+    )
+
+
+_SETTINGS_HEAD = """# Settings
+
+This page is made from the program by `make reference`.
+A setting comes from a flag of the command, the environment, or a file `timeball.toml` in the working folder; else it has its default.
+In the file the names are small and without the prefix, and sections are tables.
+So `TIMEBALL_WORKER__SLOTS=50` is `slots = 50` below `[worker]`.
+All problems are reported together, and `timeball check` reports them without starting anything.
+A name in the file that is no setting is an error.
+A variable that begins with `TIMEBALL_` and is none is told of by `timeball check`, `timeball doctor` and a starting process's log.
+"""
+
+
+def settings_text() -> str:
+    """The page about the settings, a table for each section."""
+    plain, sections = {}, {}
+    for name, field in Settings.model_fields.items():
+        (sections if _is_section(field) else plain)[name] = field
+    handlers = {name: plain.pop(name) for name in HandlerSettings.model_fields}
+    tables = [_settings_table("## A process", plain, "TIMEBALL_")]
+    for name, field in sections.items():
+        head = f"## {name.capitalize()}\n\n{(field.annotation.__doc__ or '').strip()}"
+        tables.append(_settings_table(head, field.annotation.model_fields, f"TIMEBALL_{name.upper()}__"))
+    tables.append(_settings_table("## Handlers in the box", handlers, "TIMEBALL_"))
+    return "\n".join([_SETTINGS_HEAD, *tables])
+
+
+def _is_section(field: FieldInfo) -> bool:
+    return isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+
+
+def _settings_table(head: str, fields: Mapping[str, FieldInfo], prefix: str) -> str:
+    rows = [f"| `{prefix}{name.upper()}` | {_default(field)} | {field.description} |" for name, field in fields.items()]
+    return "\n".join([head, "", "| variable | default | |", "|---|---|---|", *rows, ""])
+
+
+def _default(field: FieldInfo) -> str:
+    value = field.default
+    if value is None or value in ((), ""):
+        return ""
+    shown = {True: "true", False: "false"}.get(value) if isinstance(value, bool) else None
+    listed = ",".join(str(part) for part in value) if isinstance(value, tuple) else str(value)
+    return f"`{shown or listed}`"
+
+
+def made_pages() -> list[tuple[Path, str]]:
+    """The pages that are made, and what is to stand in them."""
+    return [(HANDLERS_FILE, handlers_text()), (SETTINGS_FILE, settings_text()), (CLI_FILE, cli_text())]
+
+
+def main() -> None:
+    """Write the pages."""
+    for file, text in made_pages():
+        file.write_text(text, encoding="utf-8")
+        print(f"wrote {file}")
+
+
+if __name__ == "__main__":
+    main()

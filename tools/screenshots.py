@@ -1,0 +1,117 @@
+"""Every page of a furnished Timeball as a picture: light and dark, on a desk and on a phone.
+
+`make screenshots` (or `python -m tools.screenshots [PAGE ...]`, for some) writes them to `docs/screenshots/`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Collection
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import httpx
+from PIL import Image
+from playwright.async_api import Browser, Page, async_playwright
+from tests.dashboard.chromium import FLAGS, find_chromium
+from tests.dashboard.demo_process import running_lively
+from tests.support.servers import running_servers
+
+FOLDER = Path(__file__).parents[1] / "docs" / "screenshots"
+SIZES = {"desk": {"width": 1280, "height": 800}, "phone": {"width": 375, "height": 812}}
+PAGES = {
+    "live": "/",
+    "timeline": "/timeline",
+    "forecast": "/forecast",
+    "jobs": "/jobs",
+    "job": "/jobs/sync-crm",
+    "job-edit": "/jobs/morning-report/edit",
+    "executions": "/executions",
+    "execution": "/executions/{dead}",
+    "failed-tries": "/tries",
+    "why": "/executions/{queued}/why",
+    "dead-letters": "/dead",
+    "queues": "/queues",
+    "queue": "/queues/one?name=crm",
+    "workers": "/workers",
+    "templates": "/templates",
+    "keys": "/keys",
+    "audit": "/audit",
+    "settings": "/settings",
+    "doctor": "/doctor",
+    "about": "/about",
+    "login": "/login",
+}
+# Long enough for charts to fill and for the stream to tell of some drops.
+_LIVE_FOR_SECONDS = 40
+_COLOURS = 256
+
+
+# Invented ones: a trace of a real one would show where this file lies.
+_RUNS = {"dead": "status:dead handler:app.mail*", "queued": "status:queued"}
+
+
+async def take_all(address: str, names: Collection[str]) -> int:
+    """The pictures of these pages; returns how many bytes they have together."""
+    ids = {name: _one(address, query) for name, query in _RUNS.items()}
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=find_chromium(), args=FLAGS)
+        written = [
+            await _take(browser, address, names, ids, size, scheme) for size in SIZES for scheme in ("light", "dark")
+        ]
+        await browser.close()
+    return sum(written)
+
+
+def _one(address: str, query: str) -> str:
+    answer = httpx.get(f"{address}/api/v1/executions", params={"q": query, "limit": 1}, timeout=30)
+    found: list[dict[str, Any]] = answer.json()["data"]
+    return str(found[0]["id"])
+
+
+async def _take(
+    browser: Browser, address: str, names: Collection[str], ids: dict[str, str], size: str, scheme: str
+) -> int:
+    looks: dict[str, Any] = {"viewport": SIZES[size], "color_scheme": scheme, "reduced_motion": "reduce"}
+    context = await browser.new_context(base_url=address, timezone_id="Europe/Berlin", **looks)
+    page = await context.new_page()
+    await page.goto("/about")
+    written = 0
+    for name in names:
+        written += await _shoot(page, PAGES[name].format(**ids), FOLDER / f"{name}-{size}-{scheme}.png")
+    await context.close()
+    return written
+
+
+async def _shoot(page: Page, path: str, file: Path) -> int:
+    await page.goto(path)
+    await page.wait_for_timeout(900)
+    small = Image.open(BytesIO(await page.screenshot())).convert("RGB").quantize(_COLOURS, kmeans=2)
+    small.save(file, optimize=True)
+    return file.stat().st_size
+
+
+async def _made(address: str, names: Collection[str]) -> int:
+    await asyncio.sleep(_LIVE_FOR_SECONDS)
+    return await take_all(address, names)
+
+
+def main() -> None:
+    """Furnish a Timeball, let it live for a while, and take its pictures."""
+    names = sys.argv[1:] or list(PAGES)
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with running_servers() as servers:
+        server = servers.postgres("pg15")
+        # As a server is that people rely on; the one of the tests forgets.
+        server.execute("ALTER SYSTEM SET fsync = on")
+        server.execute("ALTER SYSTEM SET synchronous_commit = on")
+        server.execute("SELECT pg_reload_conf()")
+        with running_lively(server.dsn(server.create_database())) as address:
+            size = asyncio.run(_made(address, names))
+    print(f"{size / 1024 / 1024:.1f} MB in {FOLDER}")
+
+
+if __name__ == "__main__":
+    main()
