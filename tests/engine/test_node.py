@@ -168,7 +168,7 @@ async def test_a_queue_at_its_limit_goes_on_as_its_places_become_free(
             await asyncio.sleep(0.01)
 
 
-async def test_a_scheduler_takes_its_shards_and_hoists(
+async def test_a_scheduler_takes_its_shards_and_promotes(
     store: Store, clock: VirtualClock, heard: Heard, nodes: Nodes
 ) -> None:
     job = await create(store, interval_seconds=60)
@@ -213,7 +213,7 @@ async def test_a_scheduler_tells_its_services_what_it_hears(nodes: Nodes) -> Non
     assert woken(life) == {"scheduler", "janitor"}
 
 
-async def test_a_leaving_scheduler_hoists_nothing_and_takes_nothing_more(nodes: Nodes) -> None:
+async def test_a_leaving_scheduler_promotes_nothing_and_takes_nothing_more(nodes: Nodes) -> None:
     life = nodes.scheduler()
 
     await life.wind_down()

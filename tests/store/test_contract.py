@@ -81,9 +81,9 @@ class Known:
     claim_id: ClaimId | None = None
     holder: Incarnation | None = None
     is_stopped: bool = False
-    # The number in its payload. What has never been hoisted follows the edits of its job.
+    # The number in its payload. What has never been promoted follows the edits of its job.
     payload: int = 0
-    is_hoisted: bool = False
+    is_promoted: bool = False
 
 
 @dataclass
@@ -173,7 +173,7 @@ class Contract(RuleBasedStateMachine):
 
     @property
     def edge(self) -> datetime:
-        return self.now + self.store.hoist_window
+        return self.now + self.store.promotion_window
 
     def of_room(self, room: str) -> dict[ExecutionId, Known]:
         return {id_: each for id_, each in self.known.items() if each.room == room}
@@ -213,7 +213,7 @@ class Contract(RuleBasedStateMachine):
         )
         run_at = opening.run_at or self.now
         self.known[created.execution_id] = Known(
-            room, run_at, run_at, job.id, job.limit_key, key, is_at_most_once=is_at_most_once, is_hoisted=room != "due"
+            room, run_at, run_at, job.id, job.limit_key, key, is_at_most_once=is_at_most_once, is_promoted=room != "due"
         )
         if key is not None:
             self.keys[key] = created.execution_id
@@ -283,7 +283,7 @@ class Contract(RuleBasedStateMachine):
     # moving
 
     @rule()
-    def hoist_what_is_due(self) -> None:
+    def promote_what_is_due(self) -> None:
         rows = [row for row in self.world.run(due_rows(self.store)) if row.run_at <= self.edge]
         assert {row.id for row in rows} == {
             id_ for id_, each in self.of_room("due").items() if each.run_at <= self.edge
@@ -301,7 +301,7 @@ class Contract(RuleBasedStateMachine):
             self.known[row.id].run_at = PARKED_AT
         for row in moving:
             each = self.known[row.id]
-            each.room, each.is_hoisted = "blocked" if each.limit_key else "ready", True
+            each.room, each.is_promoted = "blocked" if each.limit_key else "ready", True
         for schedule in self.schedules:
             if occurrence_id(schedule.job.id, schedule.next_at) in done:
                 self.expect_next(schedule, schedule.next_at + INTERVAL)
@@ -451,7 +451,7 @@ class Contract(RuleBasedStateMachine):
             )
 
             each = self.known[ExecutionId(job_id)]
-            if not each.is_hoisted:
+            if not each.is_promoted:
                 each.payload = number
 
     def expect_pause(self, job_id: JobId, each: Known) -> None:

@@ -147,10 +147,10 @@ async def test_a_payload_of_its_own_stays_whatever_is_edited(store: Store, claim
     assert what_runs(await claim(store, triggered)) == (OLD, {"of": "trigger"})
 
 
-async def test_what_is_hoisted_or_asked_for_after_an_edit_runs_the_new_version(
+async def test_what_is_promoted_or_asked_for_after_an_edit_runs_the_new_version(
     store: Store, clock: VirtualClock, owner: ShardOwnership
 ) -> None:
-    """An edit that was committed before the hoist wins."""
+    """An edit that was committed before the promotion wins."""
     job = await make_recurring(store, 60, handler=OLD, payload={"of": "old"}, overlap="allow")
     later = await enqueue(store, after=60, handler=OLD, payload={"of": "old"})
     await edit_both(store, job.id)

@@ -209,7 +209,7 @@ async def _create_now(store: Store, *jobs: Job) -> None:
     await store.enqueuer.create(jobs, openings)
 
 
-async def test_what_is_due_within_the_hoist_window_skips_the_waiting(store: Store) -> None:
+async def test_what_is_due_within_the_promotion_window_skips_the_waiting(store: Store) -> None:
     near = await enqueue(store, after=0.5)
     far = await enqueue(store, after=0.501)
 
@@ -483,7 +483,7 @@ async def test_many_one_offs_for_later_wait_in_due(store: Store, clock: VirtualC
 
 
 async def test_many_one_offs_for_the_next_moment_are_ready(store: Store, clock: VirtualClock) -> None:
-    due_at = clock.now() + store.hoist_window
+    due_at = clock.now() + store.promotion_window
     template = define_job(store, name=None, scheduled_at=due_at, queue="mail", priority=77)
 
     await store.enqueuer.create_many(template, [(UUID(int=5), 9, "{}")], due_at)

@@ -221,7 +221,7 @@ HOT: dict[str, tuple[dict[str, Any], int]] = {
     ),
     "due_rows": ({"ids": [id_(number) for number in odd(_DUE)]}, BATCH),
     "timetables": ({"ids": [job(number) for number in odd(_DUE)]}, BATCH),
-    "hoist": (
+    "promote": (
         _NOTHING
         | {
             "ids": [id_(number) for number in odd(_DUE)],
@@ -235,7 +235,7 @@ HOT: dict[str, tuple[dict[str, Any], int]] = {
             "shards": list(range(64)),
             "epochs": [1] * 64,
             "incarnation": id_(1),
-            "hoist_window": timedelta(milliseconds=500),
+            "promotion_window": timedelta(milliseconds=500),
             "tzdata": "2026a",
         },
         3 * BATCH,
@@ -249,12 +249,12 @@ HOT: dict[str, tuple[dict[str, Any], int]] = {
     "standing_of_jobs": ({"ids": [id_(number) for number in (*odd(_DUE), *odd(_READY))]}, 12 * 2 * BATCH),
     "recent_runs_of_jobs": ({"ids": [job(number) for number in odd(_DUE)], "count": 20}, 21 * BATCH),
     # Every limit lets in as many as it has places, most urgent first.
-    "promote": ({"keys": ["limit 3", "limit 4"]}, 2 * 3 * BATCH),
+    "unblock": ({"keys": ["limit 3", "limit 4"]}, 2 * 3 * BATCH),
     "blocked_keys": ({"behind": "", "limit": 500}, 2 * LIMITS),
     "request_stop_of_superseded": ({"keys": ["limit 3", "limit 4"], "reason": "test"}, 10),
     # What every change of a job does.
     "take_occurrence": (_JOB_COLUMNS, 5),
-    "hoisted_until": (_JOB_COLUMNS | {"first_ahead": id_(_FINISHED)}, 10),
+    "promoted_until": (_JOB_COLUMNS | {"first_ahead": id_(_FINISHED)}, 10),
     "drop_resumption": (_JOB_COLUMNS, 5),
     "park_waiting": (_JOB_COLUMNS, 5),
     "unpark": (_JOB_COLUMNS, 5),
@@ -306,10 +306,10 @@ def test_a_hot_statement_touches_little(server: PostgresServer, crowded: str, be
 
 
 @pytest.mark.parametrize("belief", list(_BELIEFS), indirect=True)
-def test_a_hoist_takes_its_rows_by_where_they_are(server: PostgresServer, crowded: str, belief: str) -> None:
+def test_a_promotion_takes_its_rows_by_where_they_are(server: PostgresServer, crowded: str, belief: str) -> None:
     """Comparing each with a list of all would read no more rows, and yet cost the square of the batch."""
     with session(server, crowded, belief) as connection:
-        scans = rows_touched(run_explained(connection, "hoist", HOT["hoist"][0]))
+        scans = rows_touched(run_explained(connection, "promote", HOT["promote"][0]))
 
     assert [rows for scan, rows in scans if scan.startswith("Tid Scan on due")] == [BATCH]
 

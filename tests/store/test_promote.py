@@ -127,7 +127,7 @@ async def test_the_look_ahead_tells_the_retries_of_paused_jobs(store: Store, clo
     assert (await due_row(store, job.id)).is_paused
 
 
-async def test_a_job_is_busy_from_the_hoist_to_the_end(store: Store, clock: VirtualClock) -> None:
+async def test_a_job_is_busy_from_the_promotion_to_the_end(store: Store, clock: VirtualClock) -> None:
     job = await make_recurring(store, 60, max_running=1)
     owner = await make_owner(store)
 
@@ -168,7 +168,7 @@ async def test_a_job_is_busy_while_one_of_its_executions_is_blocked(store: Store
     assert await store.executions.busy_jobs([job.id, JobId(JOB)]) == {job.id}
 
 
-# hoisting
+# promoting
 
 
 async def test_a_waiting_execution_keeps_all_it_had(store: Store, clock: VirtualClock) -> None:
@@ -194,7 +194,7 @@ async def test_a_waiting_execution_with_a_limit_goes_to_blocked(store: Store, cl
     assert await only_row(store, "blocked") == {name: before[name] for name in kept} | {"queued_at": clock.now()}
 
 
-async def test_hoisting_puts_the_following_occurrence_in_the_same_breath(store: Store, clock: VirtualClock) -> None:
+async def test_promoting_puts_the_following_occurrence_in_the_same_breath(store: Store, clock: VirtualClock) -> None:
     start = clock.now()
     job = await make_recurring(
         store, 60, queue="q", priority=33, handler="app:h", max_executions=5, unique_key="k", jitter_seconds=9
@@ -203,7 +203,7 @@ async def test_hoisting_puts_the_following_occurrence_in_the_same_breath(store: 
     row = await due_row(store, job.id)
     clock.advance("75s")
 
-    done = await store.executions.promote([await plan_row(store, row)], owner, store.hoist_window, "2027q")
+    done = await store.executions.promote([await plan_row(store, row)], owner, store.promotion_window, "2027q")
 
     assert done == {row.id}
     ready = await only_row(store, "ready")
@@ -391,7 +391,7 @@ async def test_nothing_refuses_an_honest_plan(store: Store, clock: VirtualClock)
     assert not await refused(store, *await planned(store, clock))
 
 
-async def test_a_second_hoist_of_the_same_row_changes_nothing(store: Store, clock: VirtualClock) -> None:
+async def test_a_second_promotion_of_the_same_row_changes_nothing(store: Store, clock: VirtualClock) -> None:
     plan, owner = await planned(store, clock)
     await promote(store, [plan], owner)
 

@@ -132,11 +132,11 @@ async def check(store: Store, job: Job) -> None:
     await check_rooms(store)
 
 
-# edit and hoist
+# edit and promotion
 
 
 @both_endings
-async def test_a_hoist_that_comes_after_an_edit(
+async def test_a_promotion_that_comes_after_an_edit(
     race: Race, store: Store, scheduled: Scheduled, *, commits: bool
 ) -> None:
     """Fault 28. The edit keeps the schedule, so the pending occurrence keeps its id and its instant: only its version tells."""
@@ -154,7 +154,7 @@ async def test_a_hoist_that_comes_after_an_edit(
 
 
 @both_endings
-async def test_an_edit_that_comes_after_a_hoist(
+async def test_an_edit_that_comes_after_a_promotion(
     race: Race, store: Store, scheduled: Scheduled, *, commits: bool
 ) -> None:
     """Fault 28."""
@@ -163,7 +163,7 @@ async def test_an_edit_that_comes_after_a_hoist(
     )
 
     assert result.second_waited
-    # What was hoisted runs by the old version; otherwise the edit has skipped it.
+    # What was promoted runs by the old version; otherwise the edit has skipped it.
     records = [row for room in ("ready", "finished") for row in await table(store, room)]
     assert [(row["version"], row["scheduled_for"]) for row in records] == [(1, scheduled.plan.row.scheduled_for)]
     assert len(await table(store, "ready")) == (1 if commits else 0)
@@ -377,7 +377,7 @@ async def test_a_payload_of_its_own_is_not_retried_by_a_handler_that_comes_meanw
     assert await what_runs(store) == ([] if commits else [("app:old", 1, {"v": 3})])
 
 
-# the end of a job by newer time-zone data, and hoist or edit
+# the end of a job by newer time-zone data, and promotion or edit
 
 
 def end(store: Store, scheduled: Scheduled) -> Awaitable[bool]:
@@ -397,7 +397,7 @@ async def ended_by(store: Store) -> list[str | None]:
 
 
 @both_endings
-async def test_a_hoist_that_comes_after_the_end(
+async def test_a_promotion_that_comes_after_the_end(
     race: Race, store: Store, scheduled: Scheduled, *, commits: bool
 ) -> None:
     result = await race.run(end(race.ahead, scheduled), scheduled.promote(race.behind), commits=commits)
@@ -409,7 +409,7 @@ async def test_a_hoist_that_comes_after_the_end(
 
 
 @both_endings
-async def test_an_end_that_comes_after_a_hoist(
+async def test_an_end_that_comes_after_a_promotion(
     race: Race, store: Store, scheduled: Scheduled, *, commits: bool
 ) -> None:
     result = await race.run(scheduled.promote(race.ahead), end(race.behind, scheduled), commits=commits)
@@ -452,11 +452,11 @@ async def test_an_end_that_comes_after_an_edit(
     assert record["reason"] == ("edited" if commits else "ended")
 
 
-# pause and hoist
+# pause and promotion
 
 
 @both_endings
-async def test_a_hoist_that_comes_after_a_pause(
+async def test_a_promotion_that_comes_after_a_pause(
     race: Race, store: Store, scheduled: Scheduled, *, commits: bool
 ) -> None:
     result = await race.run(pause(race.ahead, scheduled.job), scheduled.promote(race.behind), commits=commits)
@@ -468,7 +468,7 @@ async def test_a_hoist_that_comes_after_a_pause(
 
 
 @both_endings
-async def test_a_pause_that_comes_after_a_hoist(
+async def test_a_pause_that_comes_after_a_promotion(
     race: Race, store: Store, scheduled: Scheduled, *, commits: bool
 ) -> None:
     result = await race.run(scheduled.promote(race.ahead), pause(race.behind, scheduled.job), commits=commits)
@@ -480,7 +480,7 @@ async def test_a_pause_that_comes_after_a_hoist(
 
 
 @both_endings
-async def test_a_retry_that_is_hoisted_while_its_job_is_paused_is_parked(
+async def test_a_retry_that_is_promoted_while_its_job_is_paused_is_parked(
     race: Race, store: Store, clock: VirtualClock, *, commits: bool
 ) -> None:
     """It is in due when the pause looks there, and in ready when it is committed."""
@@ -499,7 +499,7 @@ async def test_a_retry_that_is_hoisted_while_its_job_is_paused_is_parked(
 
 
 @both_endings
-async def test_a_parked_retry_is_not_hoisted(race: Race, store: Store, clock: VirtualClock, *, commits: bool) -> None:
+async def test_a_parked_retry_is_not_promoted(race: Race, store: Store, clock: VirtualClock, *, commits: bool) -> None:
     """Neither its id nor its version changes: only its instant tells."""
     job = await make_job(store)
     owner = await make_owner(store)
@@ -563,11 +563,11 @@ async def test_a_retry_that_is_parked_and_unparked_meanwhile_is_not_lost(
     assert await rooms_of(store, execution) == ["due" if commits else "ready"]
 
 
-# delete and hoist
+# delete and promotion
 
 
 @both_endings
-async def test_a_hoist_that_comes_after_a_deletion(
+async def test_a_promotion_that_comes_after_a_deletion(
     race: Race, store: Store, scheduled: Scheduled, *, commits: bool
 ) -> None:
     result = await race.run(delete(race.ahead, scheduled.job), scheduled.promote(race.behind), commits=commits)
@@ -579,7 +579,7 @@ async def test_a_hoist_that_comes_after_a_deletion(
 
 
 @both_endings
-async def test_a_deletion_that_comes_after_a_hoist(
+async def test_a_deletion_that_comes_after_a_promotion(
     race: Race, store: Store, scheduled: Scheduled, *, commits: bool
 ) -> None:
     result = await race.run(scheduled.promote(race.ahead), delete(race.behind, scheduled.job), commits=commits)
@@ -593,7 +593,7 @@ async def test_a_deletion_that_comes_after_a_hoist(
 
 
 @both_endings
-async def test_a_retry_that_is_hoisted_while_its_job_is_deleted_is_cancelled(
+async def test_a_retry_that_is_promoted_while_its_job_is_deleted_is_cancelled(
     race: Race, store: Store, clock: VirtualClock, *, commits: bool
 ) -> None:
     job = await make_job(store)
@@ -609,11 +609,11 @@ async def test_a_retry_that_is_hoisted_while_its_job_is_deleted_is_cancelled(
     assert await rooms_of(store, execution) == ["finished"]
 
 
-# two hoists
+# two promotions
 
 
 @both_endings
-async def test_two_schedulers_hoist_the_same_occurrence(
+async def test_two_schedulers_promote_the_same_occurrence(
     race: Race, store: Store, scheduled: Scheduled, *, commits: bool
 ) -> None:
     """Fault 1. Both believe that they own the shard; the row decides."""
@@ -627,7 +627,7 @@ async def test_two_schedulers_hoist_the_same_occurrence(
 
 
 @both_endings
-async def test_two_hoists_of_one_batch_do_not_hold_each_other_back(
+async def test_two_promotions_of_one_batch_do_not_hold_each_other_back(
     race: Race, store: Store, scheduled: Scheduled, *, commits: bool
 ) -> None:
     other = await make_recurring(store, 60, scheduled_at=store.env.clock.now() + seconds(0.2))
@@ -1084,7 +1084,7 @@ async def test_a_finish_that_comes_after_the_request_to_stop(race: Race, store: 
 
 
 @both_endings
-async def test_a_cancellation_follows_what_is_hoisted_meanwhile(
+async def test_a_cancellation_follows_what_is_promoted_meanwhile(
     race: Race, store: Store, clock: VirtualClock, *, commits: bool
 ) -> None:
     execution = await enqueue(store, after=60)

@@ -214,7 +214,7 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "versions_of_job": (_JOB, SOME // RECURRING),
     "is_unlimited": (_JOB, 3 * MANY // RECURRING),
     "put_under_limit": (_JOB | {"limit_key": "limit 77"}, 3 * MANY // RECURRING),
-    "add_executions": ({"executions": json(_EXECUTIONS), "hoist_window": timedelta(0)}, PAGE),
+    "add_executions": ({"executions": json(_EXECUTIONS), "promotion_window": timedelta(0)}, PAGE),
     "find_note": ({"id": id_(OTHER + 77)}, 1),
     # Schedules.
     "park": ({"job_ids": ids(JOB), "ids": ids(DUE + MANY), "run_ats": [NOW] * PAGE, "parked_at": PARKED_AT}, 4 * PAGE),

@@ -127,12 +127,12 @@ async def plan_row(store: Store, row: DueRow, *, is_busy: bool = False) -> Promo
 
 
 async def promote(store: Store, promotions: Sequence[Promotion], owner: ShardOwnership) -> set[ExecutionId]:
-    return await store.executions.promote(promotions, owner, store.hoist_window, TZDATA)
+    return await store.executions.promote(promotions, owner, store.promotion_window, TZDATA)
 
 
 async def promote_due(store: Store, owner: ShardOwnership) -> set[ExecutionId]:
-    """Hoist all that is due by now."""
-    edge = store.env.clock.now() + store.hoist_window
+    """Promote all that is due by now."""
+    edge = store.env.clock.now() + store.promotion_window
     promotions = [await plan_row(store, row) for row in await due_rows(store) if row.run_at <= edge]
     return await promote(store, promotions, owner)
 

@@ -110,7 +110,7 @@ async def test_every_version_is_kept_with_the_span_it_answers_for(store: Store, 
     assert [json.loads(row["definition"])["interval_seconds"] for row in (old, new)] == [60, 45]
 
 
-async def test_an_edit_answers_only_for_what_has_not_been_hoisted(store: Store, clock: VirtualClock) -> None:
+async def test_an_edit_answers_only_for_what_has_not_been_promoted(store: Store, clock: VirtualClock) -> None:
     job = await make_recurring(store, 60)
     owner = await make_owner(store)
     first = clock.now() + seconds(60)
@@ -272,7 +272,7 @@ async def test_a_pause_until_puts_its_own_end_into_due(store: Store, clock: Virt
     assert (await only_row(store, "due"))["kind"] == "occurrence"
 
 
-async def test_a_pause_records_hoisted_occurrences_as_skipped_and_parks_the_rest(
+async def test_a_pause_records_promoted_occurrences_as_skipped_and_parks_the_rest(
     store: Store, clock: VirtualClock
 ) -> None:
     job = await make_recurring(store, 60, overlap="allow", max_running=3)
@@ -313,15 +313,15 @@ async def test_a_pause_parks_waiting_retries(store: Store, clock: VirtualClock) 
     assert (row["id"], row["kind"], row["run_at"]) == (retrying, "retry", PARKED_AT)
 
 
-@pytest.mark.parametrize("is_hoisted", [False, True])
+@pytest.mark.parametrize("is_promoted", [False, True])
 async def test_a_retry_is_not_tried_before_its_time_after_a_pause(
-    store: Store, clock: VirtualClock, is_hoisted: bool
+    store: Store, clock: VirtualClock, is_promoted: bool
 ) -> None:
     job = await make_job(store, initial_backoff_ms=600_000)
     owner = await make_owner(store)
     await make_retrying(store, job)
     before = await only_row(store, "due")
-    if is_hoisted:
+    if is_promoted:
         clock.advance_to(before["run_at"] - seconds(0.3))
         await promote(store, [await plan_row(store, await due_row(store, job.id))], owner)
         assert (await only_row(store, "ready"))["run_at"] == before["run_at"] > clock.now()
@@ -438,7 +438,7 @@ async def test_a_one_off_that_was_cancelled_does_not_come_back_with_a_pause_and_
     assert await rooms_of(store, execution_id) == ["finished"]
 
 
-async def test_a_one_off_that_was_hoisted_and_paused_can_be_resumed_before_its_instant(
+async def test_a_one_off_that_was_promoted_and_paused_can_be_resumed_before_its_instant(
     store: Store, clock: VirtualClock
 ) -> None:
     execution_id = await enqueue(store, after=0.3)

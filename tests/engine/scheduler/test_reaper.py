@@ -401,7 +401,7 @@ async def test_without_a_timeout_there_is_no_deadline(
 async def test_a_place_that_was_freed_by_one_who_died_is_handed_on(
     store: Store, env: Env, clock: VirtualClock, make_reaper: Callable[[], Reaper], commands: Commands
 ) -> None:
-    """The finish was committed; whoever wrote it died before it could promote."""
+    """The finish was committed; whoever wrote it died before it could unblock."""
     worker = await start_worker(store, IMMORTAL)
     job = await create(store, max_running=1)
     ids = [await commands.executions.trigger(job.id) for _ in range(2)]
@@ -425,7 +425,7 @@ async def test_a_place_that_was_freed_by_one_who_died_is_handed_on(
 async def test_what_was_to_stop_for_the_next_occurrence_is_asked_though_its_scheduler_died(
     store: Store, env: Env, clock: VirtualClock, make_reaper: Callable[[], Reaper]
 ) -> None:
-    """The hoist was committed; whoever wrote it died before it could ask."""
+    """The promotion was committed; whoever wrote it died before it could ask."""
     scheduler, worker = await start_scheduler(store), await start_worker(store)
     await create(store, interval_seconds=60, overlap="cancel_running")
     await scheduler.run_for(60)

@@ -732,7 +732,7 @@ async def test_who_got_all_there_was_does_not_ask_again(store: Store) -> None:
 async def test_what_could_not_be_held_any_more_is_looked_for_when_slots_come_free(
     store: Store, clock: VirtualClock
 ) -> None:
-    """Its hint came when it was hoisted, and no other comes at its instant."""
+    """Its hint came when it was promoted, and no other comes at its instant."""
     worker = await start(store, hold_limit=2)
     for _ in range(5):
         await enqueue(store, after=0.1)

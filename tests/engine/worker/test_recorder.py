@@ -232,7 +232,7 @@ async def test_the_dead_keep_every_attempt(
 
 
 async def make_ready(store: Store) -> None:
-    """Hoist what waits in `due`, past all back-off."""
+    """Promote what waits in `due`, past all back-off."""
     async with store.database.transaction() as connection:
         await connection.execute(
             """

@@ -287,7 +287,7 @@ def _of_this_moment(overview: Overview) -> Iterator[Metric]:
         states.add_metric((state,), getattr(now, state))
     yield states
     yield GaugeMetricFamily("timeball_late", "Ready for more than two seconds; stops at 10,001.", now.late)
-    yield GaugeMetricFamily("timeball_overdue", "Due for more than two seconds, and not hoisted.", now.overdue)
+    yield GaugeMetricFamily("timeball_overdue", "Due for more than two seconds, and not promoted.", now.overdue)
     yield GaugeMetricFamily("timeball_dead", "Dead, and nobody has dealt with it; stops at 10,001.", now.dead)
     yield from _of_queues(overview)
     yield from _of_nodes(overview)

@@ -1,7 +1,7 @@
 -- Jobs: made, found, changed; and the executions people ask for.
 
 -- name: create_jobs
--- Write jobs with their first executions: ready if due within the hoist window, blocked if limited, due otherwise.
+-- Write jobs with their first executions: ready if due within the promotion window, blocked if limited, due otherwise.
 -- A one-off whose unique_key is alive is not written, and not returned.
 -- The hint goes out with the commit: a NOTIFY of its own would cost a second one.
 -- By way of text: a caller's own connection may have a codec for json, which would encode ours a second time.
@@ -64,8 +64,8 @@ limited AS (
 placed AS (
     SELECT made.*, opening.id AS execution_id, opening.origin, opening.starts_at AS run_at,
            coalesce(opening.scheduled_for, opening.starts_at) AS scheduled_for, opening.watermark, opening.tzdata, opening.executions_left,
-           CASE WHEN opening.starts_at > coalesce(:now, now()) + :hoist_window::interval OR made.kind IN ('every', 'cron') THEN 'due'
-                -- The unique key of a scheduled occurrence is taken when it is hoisted, and nowhere else.
+           CASE WHEN opening.starts_at > coalesce(:now, now()) + :promotion_window::interval OR made.kind IN ('every', 'cron') THEN 'due'
+                -- The unique key of a scheduled occurrence is taken when it is promoted, and nowhere else.
                 WHEN opening.origin = 'schedule' AND made.unique_key IS NOT NULL THEN 'due'
                 WHEN made.limit_key IS NOT NULL THEN 'blocked'
                 ELSE 'ready' END AS room
@@ -245,9 +245,9 @@ RETURNING id, run_at, scheduled_for, watermark, executions_left, tzdata;
 -- name: has_occurrence
 SELECT EXISTS (SELECT 1 FROM timeball.due WHERE job_id = :job_id AND kind = 'occurrence');
 
--- name: hoisted_until
--- The latest scheduled instant of a job that is hoisted and unfinished; or that is recorded although it lies ahead: called off by a person.
--- An id begins with its instant, so those ahead are the last of a job. Nothing is hoisted a minute ahead; what is called off earlier than that bears its
+-- name: promoted_until
+-- The latest scheduled instant of a job that is promoted and unfinished; or that is recorded although it lies ahead: called off by a person.
+-- An id begins with its instant, so those ahead are the last of a job. Nothing is promoted a minute ahead; what is called off earlier than that bears its
 -- instant as its end: older partitions need not be looked at.
 SELECT max(scheduled_for)
 FROM (
@@ -578,7 +578,7 @@ placed AS MATERIALIZED (
            coalesce(given.scheduled_for, given.run_at, :now, now()) AS scheduled_for, given.payload, given.retry_of,
            given.created_by, given.bound_secrets_only,
            job.version, job.queue, job.priority, job.handler, job.shard, job.limit_key, job.unique_key,
-           CASE WHEN given.run_at > coalesce(:now, now()) + :hoist_window::interval THEN 'due'
+           CASE WHEN given.run_at > coalesce(:now, now()) + :promotion_window::interval THEN 'due'
                 WHEN job.limit_key IS NOT NULL THEN 'blocked'
                 ELSE 'ready' END AS room
     FROM given

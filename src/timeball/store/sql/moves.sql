@@ -8,7 +8,7 @@ WHERE key = ANY (:keys::text[])
 ORDER BY key
 FOR UPDATE;
 
--- name: promote
+-- name: unblock
 -- Let blocked executions into ready while their limit has places, most urgent first: by their index, whose rank knows no time zone. By ctid as in claim.
 -- `whole` as in lanes.
 WITH whole AS MATERIALIZED (
@@ -49,7 +49,7 @@ RETURNING queue, priority, run_at;
 
 -- name: blocked_keys
 -- The limits somebody waits for, the first few behind one of them: a loose index scan, one probe a limit.
--- The reaper looks at each again, in case whoever freed a place died before it could promote. `whole` as in lanes.
+-- The reaper looks at each again, in case whoever freed a place died before it could unblock. `whole` as in lanes.
 WITH RECURSIVE whole AS MATERIALIZED (
     SELECT '-infinity'::timestamp AS first, 'infinity'::timestamp AS last
 ),

@@ -439,7 +439,7 @@ LIMIT :listed;
 
 -- name: verify_overlap
 -- Accepted runs of one job that ran at the same time, though its policy forbids it: the policy of the later one decides, because that was judged.
--- `queue` and `cancel_running` stand on a limit, which counts only what was hoisted under it; one that is shared (limit_key) is what was last said of it.
+-- `queue` and `cancel_running` stand on a limit, which counts only what was promoted under it; one that is shared (limit_key) is what was last said of it.
 WITH policy AS MATERIALIZED (
     SELECT job_id, version,
            CASE WHEN timeball.is_serial(definition ->> 'overlap') AND definition ->> 'limit_key' <> 'job:' || job_id THEN 'shared'
@@ -490,7 +490,7 @@ ORDER BY job_id, execution_id
 LIMIT :listed;
 
 -- name: verify_keys
--- A key is held by one unfinished execution, from its enqueueing or its hoist on; a pending occurrence holds none yet.
+-- A key is held by one unfinished execution, from its enqueueing or its promotion on; a pending occurrence holds none yet.
 WITH unfinished AS (
     SELECT id, job_id, unique_key FROM timeball.due WHERE unique_key IS NOT NULL AND NOT (kind = 'occurrence' AND origin = 'schedule')
     UNION ALL

@@ -46,7 +46,7 @@ WHERE EXISTS (SELECT 1 FROM timeball.ready WHERE ready.job_id = asked.job_id AND
    OR EXISTS (SELECT 1 FROM timeball.blocked WHERE blocked.job_id = asked.job_id OFFSET 0)
    OR EXISTS (SELECT 1 FROM timeball.due WHERE due.job_id = asked.job_id AND due.job_id <> due.id AND due.kind IN ('retry', 'snooze') OFFSET 0);
 
--- name: hoist
+-- name: promote
 -- Take rows out of due, put each recurring job's following occurrence in, and record what becomes of those taken:
 -- runs go to ready (blocked if limited, due again if they are to come later), skips into the history.
 -- The row itself is compared and set: version is a column of due, because a joined job would not be looked at again after a lock wait.
@@ -91,7 +91,7 @@ found AS MATERIALIZED (
           AND due.run_at = owed.run_at
           AND due.version = owed.version
           AND due.shard = ANY (ARRAY(SELECT owned.id FROM owned))
-          AND due.run_at <= coalesce(:now, now()) + :hoist_window::interval
+          AND due.run_at <= coalesce(:now, now()) + :promotion_window::interval
         OFFSET 0
         FOR UPDATE
     ) AS looked_up
@@ -153,7 +153,7 @@ held_up AS (
     WHERE is_allowed
       AND (target = 'blocked' OR (target = 'ready' AND limit_key IS NOT NULL))
 ),
-hoisted AS (
+promoted AS (
     INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
                                 attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only)
     SELECT run_id, job_id, origin, version, queue, priority, handler, run_for, run_run_at, coalesce(queued_at, :now, now()),
@@ -199,7 +199,7 @@ SELECT id FROM taken;
 -- name: park
 -- Let second tries of a paused job wait for its resumption. The job is locked, and seen as it is after a lock wait: whatever was parked behind
 -- its resumption would wait for ever. The instant they had waited for is kept: they are not to be tried before that either. Looked up, locked and
--- changed by ctid as in hoist; IS NOT DISTINCT FROM: see unpark.
+-- changed by ctid as in promote; IS NOT DISTINCT FROM: see unpark.
 WITH looked_at AS MATERIALIZED (
     SELECT id, paused_at
     FROM timeball.job
