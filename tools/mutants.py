@@ -187,7 +187,7 @@ MUTANTS = (
     ),
     _one(
         "places counted without a lock",
-        f"{_SQL}/moves.sql",
+        f"{_SQL}/limits.sql",
         "WHERE key = ANY (:keys::text[])\nORDER BY key\nFOR UPDATE;",
         "WHERE key = ANY (:keys::text[])\nORDER BY key;",
         f"{_RACES}::test_who_lets_in_something_more_urgent_counts_what_another_is_letting_in",
@@ -268,7 +268,7 @@ MUTANTS = (
     ),
     _one(
         "an older one makes the newer stop",
-        f"{_SQL}/moves.sql",
+        f"{_SQL}/limits.sql",
         "        AND blocked.scheduled_for > running.scheduled_for\n",
         "",
         f"{_REAPER}::test_nothing_else_that_waits_makes_what_runs_stop",

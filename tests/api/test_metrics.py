@@ -261,7 +261,7 @@ async def test_no_label_names_a_job_or_an_execution(
 
     families = list(text_string_to_metric_families(text))
     labels = {label for family in families for sample in family.samples for label in sample.labels}
-    assert labels <= {"queue", "handler", "outcome", "state", "kind", "room", "service", "reason", "le", "broker"}
+    assert labels <= {"queue", "handler", "outcome", "state", "kind", "table", "service", "reason", "le", "broker"}
 
 
 async def test_metrics_doctor_and_health_say_that_a_broker_is_down(client: httpx.AsyncClient, store: Store) -> None:

@@ -14,7 +14,7 @@ import pytest
 import tzdata
 
 from tests.engine.support import check_promises, create, start_scheduler, start_worker
-from tests.support.factories import ROOMS, table
+from tests.support.factories import STATE_TABLES, table
 from timeball.application.commands import Commands
 from timeball.domain.job import Job
 from timeball.domain.policies import Misfire
@@ -101,7 +101,7 @@ async def pending(store: Store) -> dict[JobId, datetime]:
 
 async def records(store: Store) -> list[tuple[JobId, datetime, str]]:
     """Every instant that is recorded, and by which data; of a range, its edges."""
-    executions = [row for room in ROOMS for row in await table(store, room) if row.get("kind") != "occurrence"]
+    executions = [row for room in STATE_TABLES for row in await table(store, room) if row.get("kind") != "occurrence"]
     found = [(row["job_id"], row["scheduled_for"], row["tzdata"]) for row in executions]
     for row in await table(store, "skip_range"):
         found += [(row["job_id"], row[edge], row["tzdata"]) for edge in ("first_at", "last_at")]

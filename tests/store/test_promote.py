@@ -30,9 +30,9 @@ from tests.support.factories import (
     promote_due,
     put_row,
     record,
-    rooms_of,
     seconds,
     table,
+    tables_of,
 )
 from timeball.domain import job_changes
 from timeball.domain.execution import DueKind, Failed, Origin, Snoozed
@@ -163,7 +163,7 @@ async def test_a_job_is_busy_while_one_of_its_executions_is_blocked(store: Store
     job = await make_job(store, max_running=1, limit_key="l")
     wanted = ExecutionRequest(id=ExecutionId(store.env.new_id()), job_id=job.id, origin=Origin.TRIGGER)
     await store.jobs.request([wanted], SOMEBODY, "job.trigger")
-    assert (await rooms_of(store, wanted.id), await rooms_of(store, holder)) == (["blocked"], ["ready"])
+    assert (await tables_of(store, wanted.id), await tables_of(store, holder)) == (["blocked"], ["ready"])
 
     assert await store.executions.busy_jobs([job.id, JobId(JOB)]) == {job.id}
 
@@ -320,7 +320,7 @@ async def test_an_occurrence_whose_key_is_alive_is_skipped_for_it(
 
     skipped = await only_row(store, "finished")
     assert (skipped["id"], skipped["state"], skipped["reason"]) == (pending.id, "skipped", "unique_key")
-    assert [row["id"] for room in ("ready", "blocked") for row in await table(store, room)] == [holder]
+    assert [row["id"] for state_table in ("ready", "blocked") for row in await table(store, state_table)] == [holder]
     assert await only_row(store, "live_key") == {"key": "k", "execution_id": holder}
     assert (await only_row(store, "due"))["watermark"] == pending.scheduled_for
 
@@ -347,7 +347,7 @@ async def test_of_several_owed_runs_with_one_key_the_first_runs(store: Store, cl
 
     await promote_due(store, owner)
 
-    runs = [row["scheduled_for"] for room in ("ready", "due") for row in await table(store, room)]
+    runs = [row["scheduled_for"] for state_table in ("ready", "due") for row in await table(store, state_table)]
     skipped = [(row["scheduled_for"], row["reason"]) for row in await table(store, "finished")]
     assert sorted(runs) == [start + seconds(60), start + seconds(240)]  # the first, and the following occurrence
     assert {reason for _, reason in skipped} == {"unique_key"}

@@ -23,8 +23,8 @@ from tests.support.factories import (
     promote_due,
     put_row,
     record,
-    rooms_of,
     table,
+    tables_of,
 )
 from timeball.domain import job_changes
 from timeball.domain.execution import Failed, Origin
@@ -34,7 +34,7 @@ from timeball.store.store import Store
 from timeball.store.types import ExecutionRequest, ShardOwnership
 from timeball.testing import VirtualClock
 
-# What a row keeps on its way from room to room.
+# What a row keeps on its way from table to table.
 SHARED = ("id", "job_id", "origin", "version", "queue", "priority", "handler", "scheduled_for", "run_at", "unique_key")
 
 
@@ -112,7 +112,7 @@ async def test_a_retry_keeps_its_key_over_a_pause(store: Store, clock: VirtualCl
     await pause(store, job.id)
 
     assert (await keys(store))["k"] == execution
-    assert await rooms_of(store, execution) == ["due"]
+    assert await tables_of(store, execution) == ["due"]
 
 
 async def test_an_edit_leaves_the_key_with_what_holds_it(store: Store, clock: VirtualClock) -> None:

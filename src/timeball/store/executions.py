@@ -419,12 +419,12 @@ class ExecutionStore:
         """Wake workers and schedulers for new rows, and let those in that have a place under their limit."""
         wakeup = Wakeup()
         for row in rows:
-            if row["room"] == "ready" and not is_ready_announced:
+            if row["state_table"] == "ready" and not is_ready_announced:
                 wakeup.add_lane(row["queue"], row["priority"], row["run_at"], 1, row["execution_id"])
-            elif row["room"] == "due":
+            elif row["state_table"] == "due":
                 wakeup.add_shard(row["shard"], row["run_at"])
         self._notifier.tell(wakeup)
-        await self.unblock_after_commit(sorted({row["limit_key"] for row in rows if row["room"] == "blocked"}))
+        await self.unblock_after_commit(sorted({row["limit_key"] for row in rows if row["state_table"] == "blocked"}))
 
     async def blocked_keys(self, behind: str, limit: int) -> list[str]:
         """The limits somebody waits for, in their order: the first few behind one of them."""

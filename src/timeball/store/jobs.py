@@ -56,7 +56,7 @@ class JobStore:
         NotFound if one of the jobs is not there, Conflict if an unfinished execution holds the unique key of one.
         Without *audit* they are part of something that has been audited as a whole. Under the same ids it is done once.
         """
-        # Their note bears the id of the first: the rooms would let it in again once it has moved on, the audit never does.
+        # Their note bears the id of the first: the tables would let it in again once it has moved on, the audit never does.
         key = requests[0].id
 
         async def work(connection: Connection) -> list[Any]:

@@ -21,7 +21,7 @@ from tests.engine.support import (
     start_scheduler,
     start_worker,
 )
-from tests.support.factories import FAILURE, enqueue, found, make_node, only_row, record, rooms_of, seconds, table
+from tests.support.factories import FAILURE, enqueue, found, make_node, only_row, record, seconds, table, tables_of
 from timeball.application.commands import Commands
 from timeball.config.settings import HousekeepingSettings
 from timeball.domain.execution import Cancelled, ClaimedExecution, Failed, NotStarted, Outcome, Snoozed, Succeeded
@@ -187,7 +187,7 @@ async def test_what_people_say_while_the_reaper_makes_up_its_mind_is_heeded(
     store.executions.standings = speak_behind  # type: ignore[method-assign]
     await make_reaper().tick()
 
-    assert await rooms_of(store, execution_id) == [room]
+    assert await tables_of(store, execution_id) == [room]
     assert (await only_row(store, "attempt"))["outcome"] == "lost"
     assert (len(heard.of(AttemptFailed)), heard.of(OutcomeRefused)) == (1, [])
     await check_promises(store)
@@ -285,7 +285,7 @@ async def test_an_outcome_that_was_quicker_than_the_reaper_stands(
     store.executions.orphans = too_late  # type: ignore[method-assign, assignment]
     await reaper.tick()
 
-    assert await rooms_of(store, execution_id) == ["finished"]
+    assert await tables_of(store, execution_id) == ["finished"]
     assert (await only_row(store, "finished"))["state"] == "succeeded"
     assert await table(store, "attempt") == []
 

@@ -30,9 +30,9 @@ from tests.support.factories import (
     found,
     only_row,
     record,
-    rooms_of,
     seconds,
     table,
+    tables_of,
 )
 from timeball.application.commands import Commands
 from timeball.config.settings import SchedulerSettings
@@ -183,10 +183,10 @@ async def test_a_delayed_enqueue_is_promoted_under_its_own_id(store: Store, node
     execution_id = await enqueue(store, after=30)
 
     await node.run_for(29)
-    assert await rooms_of(store, execution_id) == ["due"]
+    assert await tables_of(store, execution_id) == ["due"]
 
     await node.run_for(1)
-    assert await rooms_of(store, execution_id) == ["ready"]
+    assert await tables_of(store, execution_id) == ["ready"]
 
 
 async def test_jitter_delays_each_run_by_the_same_span_and_leaves_the_instants_alone(
@@ -797,10 +797,10 @@ async def test_a_moved_one_off_is_not_promoted_at_its_old_time(
 
     await commands.jobs.update(JobId(execution_id), {"scheduled_at": START + seconds(5)})
     await node.run_for(4.4)
-    assert await rooms_of(store, execution_id) == ["due"]
+    assert await tables_of(store, execution_id) == ["due"]
 
     await node.run_for(0.6)
-    assert await rooms_of(store, execution_id) == ["ready"]
+    assert await tables_of(store, execution_id) == ["ready"]
 
 
 # newer time-zone data

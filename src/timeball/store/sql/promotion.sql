@@ -1,5 +1,5 @@
 -- From `due` to `ready`: what a scheduler reads, and the one statement by which it moves it. Each move is one statement, so an execution is never in
--- two rooms and never in none.
+-- two tables and never in none.
 
 -- name: look_ahead
 -- The rows of our shards that fall due within the horizon, from each shard's bound on: where each stands, not all of it.
@@ -38,7 +38,7 @@ WHERE due.id = ANY (:ids::uuid[]);
 
 -- name: busy_jobs
 -- Which of these jobs have an execution that is unfinished and no longer only scheduled.
--- OFFSET 0: otherwise the planner may read a whole room into a hash table, to look a few jobs up in it.
+-- OFFSET 0: otherwise the planner may read a whole table into a hash table, to look a few jobs up in it.
 SELECT asked.job_id
 FROM unnest(:job_ids::uuid[]) AS asked (job_id)
 WHERE EXISTS (SELECT 1 FROM timeball.ready WHERE ready.job_id = asked.job_id AND ready.job_id <> ready.id OFFSET 0)
@@ -50,7 +50,7 @@ WHERE EXISTS (SELECT 1 FROM timeball.ready WHERE ready.job_id = asked.job_id AND
 -- Take rows out of due, put each recurring job's following occurrence in, and record what becomes of those taken:
 -- runs go to ready (blocked if limited, due again if they are to come later), skips into the history.
 -- The row itself is compared and set: version is a column of due, because a joined job would not be looked at again after a lock wait.
--- The look-up by OFFSET 0 can only be done by the primary key, whatever the planner believes about the size of the room; it locks, and looks
+-- The look-up by OFFSET 0 can only be done by the primary key, whatever the planner believes about the size of the table; it locks, and looks
 -- again after a lock wait. What is locked is then deleted by ctid: not before, because servers of 2025 and older do not look again by ctid.
 -- `given` hides from the planner how many there are: it would plan the statement anew for every number, which takes two milliseconds.
 -- It takes them for few, so `judged` looks into a set and the rows are deleted by ctid: joined, each would be compared with each.

@@ -122,9 +122,9 @@ FROM asked
 JOIN timeball.skip_range ON skip_range.job_id = asked.job_id AND asked.at BETWEEN skip_range.first_at AND skip_range.last_at
 ORDER BY job_id, at, id;
 
--- name: verify_rooms
--- Executions that are in two rooms, or twice in the history.
-WITH room AS NOT MATERIALIZED (
+-- name: verify_state_tables
+-- Executions that are in two tables, or twice in the history.
+WITH state_table AS NOT MATERIALIZED (
     SELECT id, 'due' AS name FROM timeball.due WHERE kind <> 'resume'
     UNION ALL
     SELECT id, 'ready' FROM timeball.ready
@@ -137,7 +137,7 @@ WITH room AS NOT MATERIALIZED (
 ),
 crowded AS (
     SELECT id, count(*) OVER () AS total
-    FROM room
+    FROM state_table
     GROUP BY id
     HAVING count(*) > 1
     ORDER BY id
@@ -145,10 +145,10 @@ crowded AS (
 )
 SELECT 'an execution is in more than one place' AS why,
        id AS execution_id,
-       string_agg(name, ' and ' ORDER BY name) AS rooms,
+       string_agg(name, ' and ' ORDER BY name) AS tables,
        total
 FROM crowded
-JOIN room USING (id)
+JOIN state_table USING (id)
 GROUP BY id, total
 ORDER BY id;
 

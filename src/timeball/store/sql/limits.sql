@@ -1,4 +1,4 @@
--- What all moves between rooms share: the way from `blocked` to `ready`, which every move may open for another, and wishes to stop.
+-- What all moves between tables share: the way from `blocked` to `ready`, which every move may open for another, and wishes to stop.
 
 -- name: lock_limits
 -- Lock the limits that have a place free, perhaps; counting comes in the next statement, with a fresh snapshot.
@@ -76,7 +76,7 @@ ORDER BY number;
 
 -- name: request_stop
 -- Ask the holders of these executions to stop; only the holder and the reaper take a running row away.
--- Locked in the order of ids, as outcomes are, so that two batches do not wait for each other: by the bytes of ids, or a planner that believes the room
+-- Locked in the order of ids, as outcomes are, so that two batches do not wait for each other: by the bytes of ids, or a planner that believes the table
 -- to be empty would read all of it by their index.
 WITH asked AS MATERIALIZED (
     SELECT id
