@@ -95,7 +95,7 @@ async def open_runtime(settings: Settings, env: Env | None = None) -> AsyncItera
             patience=DatabaseTimeouts(
                 fast_seconds=settings.database_answer_seconds, silence_seconds=settings.database_silence_seconds
             ),
-            hoist_window=settings.scheduler.hoist_window,
+            promotion_window=settings.scheduler.promotion_window,
         )
         await store.open(migrates=settings.migrate, shards=settings.shards)
         stack.push_async_callback(store.close)

@@ -20,9 +20,9 @@ from tests.support.factories import (
     make_node,
     only_row,
     put_row,
-    rooms_of,
     seconds,
     table,
+    tables_of,
 )
 from timeball.domain.execution import ClaimedExecution
 from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation
@@ -214,7 +214,7 @@ async def test_what_is_not_yet_due_is_held_not_started(store: Store, clock: Virt
     assert claimed.id == near
     # The time of an execution begins with its drop, not with its claim.
     assert (await only_row(store, "running"))["deadline"] == clock.now() + seconds(0.2 + 1 + 5)
-    assert await rooms_of(store, far) == ["ready"]
+    assert await tables_of(store, far) == ["ready"]
 
 
 # what was left
@@ -296,7 +296,7 @@ async def test_only_handlers_that_the_worker_knows_are_given_to_it(store: Store)
     claimed = await claim_all(store, holds=5, handlers=["app:known", "app:unused"])
 
     assert [each.id for each in claimed] == [known]
-    assert await rooms_of(store, held) == ["ready"]
+    assert await tables_of(store, held) == ["ready"]
 
 
 async def test_a_claim_tells_when_others_were_taking_the_rest(store: Store) -> None:
@@ -342,7 +342,7 @@ async def test_a_claim_tells_when_others_were_taking_what_comes(store: Store) ->
 
 
 async def test_what_came_too_late_to_be_taken_leaves_the_rest_to_be_looked_for(store: Store) -> None:
-    """Heads are locked by a newer look at the room than the claim itself has, and something may have come in between."""
+    """Heads are locked by a newer look at the table than the claim itself has, and something may have come in between."""
     waiting = await enqueue(store)
     async with store.database.connection() as connection:
         definition = await connection.fetchval("SELECT pg_get_functiondef('timeball.take_ready'::regproc)")
@@ -458,7 +458,7 @@ async def test_by_its_name_one_execution_is_given_and_no_other(store: Store) -> 
     (claimed,) = await claim_named(store, named, "default", "mail")
 
     assert claimed.id == named
-    assert await rooms_of(store, more_urgent) == ["ready"]
+    assert await tables_of(store, more_urgent) == ["ready"]
 
 
 async def test_by_its_name_nothing_is_given_that_a_lane_would_not_give(store: Store) -> None:

@@ -35,7 +35,7 @@ LANES = [(f"q{queue}", 50 + priority) for queue in range(QUEUES) for priority in
 HALF = MILLION // 2
 LIMITS = 10
 
-# Row n has the id n, so that each room has ids of its own; every other row belongs to a job of its own.
+# Row n has the id n, so that each table has ids of its own; every other row belongs to a job of its own.
 # All n have seven hexadecimal digits, which makes an id by plain concatenation: that is where the time goes.
 _DUE, _READY, _RUNNING, _FINISHED, _BLOCKED = (number * MILLION for number in range(17, 22))
 _ID = f"('{'0' * 25}' || to_hex(n))::uuid"
@@ -73,8 +73,8 @@ _FILL = "".join(
         f"INSERT INTO timeball.running_limit SELECT 'limit ' || n, {BATCH} FROM generate_series(0, {LIMITS - 1}) AS n;",
         f"UPDATE timeball.shard SET owner = '{UUID(int=1)}', epoch = 1;",
         *(
-            f"ALTER TABLE timeball.{room} SET (autovacuum_enabled = off);"
-            for room in ("due", "ready", "blocked", "running")
+            f"ALTER TABLE timeball.{state_table} SET (autovacuum_enabled = off);"
+            for state_table in ("due", "ready", "blocked", "running")
         ),
     ]
 )
@@ -108,15 +108,15 @@ def crowded(server: PostgresServer, template_of: Callable[[PostgresServer], str]
 
 _BELIEFS = {
     "fresh statistics": _LEARN,
-    "emptied rooms": EMPTIED,
+    "emptied tables": EMPTIED,
     "no statistics": FORGET,
-    "empty rooms": FORGET + EMPTY,
+    "empty tables": FORGET + EMPTY,
 }
 
 
 @pytest.fixture(scope="module", params=list(_BELIEFS))
 def belief(request: pytest.FixtureRequest, server: PostgresServer, crowded: str) -> str:
-    """What the planner believes about the rooms."""
+    """What the planner believes about the tables."""
     server.execute(_BELIEFS[request.param], crowded)
     return str(request.param)
 
@@ -138,9 +138,9 @@ def at(number: int) -> datetime:
     return NOW + timedelta(seconds=number % MILLION - HALF)
 
 
-def odd(room: int) -> list[int]:
-    """A batch of a room's rows that have just fallen due, each of a job of its own."""
-    return list(range(room + HALF - 2 * BATCH + 1, room + HALF, 2))
+def odd(state_table: int) -> list[int]:
+    """A batch of a table's rows that have just fallen due, each of a job of its own."""
+    return list(range(state_table + HALF - 2 * BATCH + 1, state_table + HALF, 2))
 
 
 _NOTHING: dict[str, list[Any]] = {
@@ -182,7 +182,7 @@ _PAST = {"start": NOW - timedelta(days=400), "first_id": UUID(int=0), "last_id":
 # What has tests of its own below.
 TRIED_APART = ("is_anything_left",)
 
-# Statement, parameters, and how many rows of the rooms it may touch at most.
+# Statement, parameters, and how many rows of the tables it may touch at most.
 HOT: dict[str, tuple[dict[str, Any], int]] = {
     # Each lane is read twice a batch deep, and each row that may be taken is locked and taken once.
     "claim": (_CLAIM, 2 * len(LANES) * 3 * BATCH + 4 * BATCH),
@@ -221,7 +221,7 @@ HOT: dict[str, tuple[dict[str, Any], int]] = {
     ),
     "due_rows": ({"ids": [id_(number) for number in odd(_DUE)]}, BATCH),
     "timetables": ({"ids": [job(number) for number in odd(_DUE)]}, BATCH),
-    "hoist": (
+    "promote": (
         _NOTHING
         | {
             "ids": [id_(number) for number in odd(_DUE)],
@@ -235,7 +235,7 @@ HOT: dict[str, tuple[dict[str, Any], int]] = {
             "shards": list(range(64)),
             "epochs": [1] * 64,
             "incarnation": id_(1),
-            "hoist_window": timedelta(milliseconds=500),
+            "promotion_window": timedelta(milliseconds=500),
             "tzdata": "2026a",
         },
         3 * BATCH,
@@ -245,16 +245,16 @@ HOT: dict[str, tuple[dict[str, Any], int]] = {
     "standings": ({"ids": _HELD, "fences": [1] * BATCH, "claim_ids": _HELD}, 2 * BATCH),
     "already_recorded": ({"ids": _HELD, "claim_ids": _HELD}, 3 * BATCH),
     "find_execution": ({"id": id_(_FINISHED + 77)}, 10),
-    # What a page of jobs says of each of them, and the answer to every POST of one: rooms are asked eight times, and the history twice.
+    # What a page of jobs says of each of them, and the answer to every POST of one: tables are asked eight times, and the history twice.
     "standing_of_jobs": ({"ids": [id_(number) for number in (*odd(_DUE), *odd(_READY))]}, 12 * 2 * BATCH),
     "recent_runs_of_jobs": ({"ids": [job(number) for number in odd(_DUE)], "count": 20}, 21 * BATCH),
     # Every limit lets in as many as it has places, most urgent first.
-    "promote": ({"keys": ["limit 3", "limit 4"]}, 2 * 3 * BATCH),
+    "unblock": ({"keys": ["limit 3", "limit 4"]}, 2 * 3 * BATCH),
     "blocked_keys": ({"behind": "", "limit": 500}, 2 * LIMITS),
     "request_stop_of_superseded": ({"keys": ["limit 3", "limit 4"], "reason": "test"}, 10),
     # What every change of a job does.
     "take_occurrence": (_JOB_COLUMNS, 5),
-    "hoisted_until": (_JOB_COLUMNS | {"first_ahead": id_(_FINISHED)}, 10),
+    "promoted_until": (_JOB_COLUMNS | {"first_ahead": id_(_FINISHED)}, 10),
     "drop_resumption": (_JOB_COLUMNS, 5),
     "park_waiting": (_JOB_COLUMNS, 5),
     "unpark": (_JOB_COLUMNS, 5),
@@ -306,10 +306,10 @@ def test_a_hot_statement_touches_little(server: PostgresServer, crowded: str, be
 
 
 @pytest.mark.parametrize("belief", list(_BELIEFS), indirect=True)
-def test_a_hoist_takes_its_rows_by_where_they_are(server: PostgresServer, crowded: str, belief: str) -> None:
+def test_a_promotion_takes_its_rows_by_where_they_are(server: PostgresServer, crowded: str, belief: str) -> None:
     """Comparing each with a list of all would read no more rows, and yet cost the square of the batch."""
     with session(server, crowded, belief) as connection:
-        scans = rows_touched(run_explained(connection, "hoist", HOT["hoist"][0]))
+        scans = rows_touched(run_explained(connection, "promote", HOT["promote"][0]))
 
     assert [rows for scan, rows in scans if scan.startswith("Tid Scan on due")] == [BATCH]
 
@@ -360,7 +360,7 @@ def test_who_looks_for_what_was_left_reads_the_first_of_each_lane(
 
 
 def ready_rows_read(connection: psycopg.Connection[Any]) -> int:
-    """How many rows of the room this transaction has read."""
+    """How many rows of the table this transaction has read."""
     asked = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relid = 'timeball.ready'::regclass"
     read = connection.execute(asked).fetchone()
     assert read is not None

@@ -169,7 +169,7 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     # The change stream: what is new, and of each table what shares a summary with it.
     "changes": ({"position": ..., "most": 1_000}, 4 * LATEST + 2 * SUMMARY),
     "dropped": ({"most": PAGE}, RUNNING),
-    # Claims and outcomes beside the hot path. The running room is no larger than all slots:
+    # Claims and outcomes beside the hot path. The running table is no larger than all slots:
     # what is seldom asked for reads all of it.
     "lock_queue": ({"queue": "limited 1"}, 1),
     "mark_queue_limited": ({}, RUNNING + QUEUES * RUNNING),
@@ -214,7 +214,7 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "versions_of_job": (_JOB, SOME // RECURRING),
     "is_unlimited": (_JOB, 3 * MANY // RECURRING),
     "put_under_limit": (_JOB | {"limit_key": "limit 77"}, 3 * MANY // RECURRING),
-    "add_executions": ({"executions": json(_EXECUTIONS), "hoist_window": timedelta(0)}, PAGE),
+    "add_executions": ({"executions": json(_EXECUTIONS), "promotion_window": timedelta(0)}, PAGE),
     "find_note": ({"id": id_(OTHER + 77)}, 1),
     # Schedules.
     "park": ({"job_ids": ids(JOB), "ids": ids(DUE + MANY), "run_ats": [NOW] * PAGE, "parked_at": PARKED_AT}, 4 * PAGE),
@@ -340,7 +340,7 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
         PAGE + DELETED,
     ),
     "payloads_of_jobs, behind the last": ({"handlers": [], "after": id_(JOB + RECURRING), "limit": PAGE}, 0),
-    # A page of each room, and the job of each that is shown.
+    # A page of each table, and the job of each that is shown.
     "waiting_payloads": ({"handlers": ["handler 7"], "after": id_(DUE + 777), "limit": PAGE}, 5 * PAGE),
     "waiting_payloads, from the first": ({"handlers": ["handler 7"], "after": UUID(int=0), "limit": PAGE}, 5 * PAGE),
     "waiting_payloads, behind the last": ({"handlers": ["handler 7"], "after": UUID(int=2**128 - 1), "limit": PAGE}, 0),
@@ -423,11 +423,11 @@ READS_ALL = {
     "trim_skip_range": _ONCE_A_DAY,
     "trim_audit": _ONCE_A_DAY,
     "next_instant": _REHEARSAL,
-    "rehearsed_executions": _REHEARSAL,
+    "recorded_executions": _REHEARSAL,
     **dict.fromkeys((name for name in all_statements() if name.startswith("verify_")), _PROOF),
 }
 
-_BELIEFS = {"fresh statistics": "ANALYZE", "emptied rooms": EMPTIED, "no statistics": FORGET}
+_BELIEFS = {"fresh statistics": "ANALYZE", "emptied tables": EMPTIED, "no statistics": FORGET}
 
 
 @pytest.fixture(scope="module")

@@ -170,7 +170,7 @@ class SdkRuntime:
             },
             jobs=[job for job, _ in prepared],
             openings=[opening for _, opening in prepared if opening is not None],
-            hoist_window=self.parts.store.hoist_window,
+            promotion_window=self.parts.store.promotion_window,
             now=self.parts.env.clock.statement_now(),
         )
 

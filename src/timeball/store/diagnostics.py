@@ -31,9 +31,9 @@ _NO_EXECUTION = UUID(int=0)
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """The room of an execution, and what is known of it only there."""
+    """The table of an execution, and what is known of it only there."""
 
-    room: ExecutionTable
+    state_table: ExecutionTable
     due_kind: DueKind | None = None
     stop: str | None = None
     progress: float | None = None
@@ -47,12 +47,12 @@ class ExplainStore:
         self._database = database
 
     async def locate(self, execution_id: ExecutionId) -> Location:
-        """Where an execution is; what is in no room has ended."""
+        """The table of an unfinished execution; one that is in none of them has finished."""
         row = await self._database.fetch_row("whereabouts", id=execution_id)
         if row is None:
             return Location(ExecutionTable.FINISHED)
         kind = None if row["due_kind"] is None else DueKind(row["due_kind"])
-        return Location(ExecutionTable(row["room"]), kind, row["stop"], row["progress"], row["progress_note"])
+        return Location(ExecutionTable(row["state_table"]), kind, row["stop"], row["progress"], row["progress_note"])
 
     async def read_gates(self, queue: str, limit_key: str | None, unique_key: str | None) -> Mapping[str, Any]:
         """The queue, the limit and the key of an execution, as they stand."""
@@ -114,13 +114,13 @@ def _competitor_from(row: Any, durations: TypicalDurations) -> Competitor:
     return Competitor(
         id=ExecutionId(row["id"]),
         job_id=job_id,
-        room=ExecutionTable(row["room"]),
+        state_table=ExecutionTable(row["state_table"]),
         started_at=row["started_at"],
         usual=durations.of(job_id, row["handler"]),
     )
 
 
-# What a doctor looks at: the server, the rooms at a glance, who uses what.
+# What a doctor looks at: the server, the tables at a glance, who uses what.
 
 _MAX_USES = 2_000
 
@@ -136,7 +136,7 @@ class DoctorStore:
         return await self._only("server_facts")
 
     async def house(self) -> Mapping[str, Any]:
-        """The rooms at a glance."""
+        """The tables at a glance."""
         return await self._only("house_facts")
 
     async def uses(self) -> dict[tuple[str, str], int]:
@@ -219,7 +219,7 @@ class RecordedExecutions:
 
     async def executions(self) -> list[RecordedExecution]:
         """Every execution there is, in the order of their instants."""
-        return [_recorded_from(row) for row in await self._database.fetch("rehearsed_executions")]
+        return [_recorded_from(row) for row in await self._database.fetch("recorded_executions")]
 
 
 def _recorded_from(row: Record) -> RecordedExecution:

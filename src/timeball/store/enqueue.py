@@ -63,12 +63,12 @@ class Enqueuer:
     """Writes new jobs with their first executions."""
 
     def __init__(
-        self, database: Database, notifier: Notifier, executions: ExecutionStore, hoist_window: timedelta
+        self, database: Database, notifier: Notifier, executions: ExecutionStore, promotion_window: timedelta
     ) -> None:
         self._database = database
         self._notifier = notifier
         self._executions = executions
-        self._hoist_window = hoist_window
+        self._promotion_window = promotion_window
 
     async def create(
         self,
@@ -137,7 +137,7 @@ class Enqueuer:
             connection,
             jobs=json_text(columns),
             firsts=json_text(first_execution_columns(opening) for opening in openings),
-            hoist_window=self._hoist_window,
+            promotion_window=self._promotion_window,
             hint=hint,
         )
 
@@ -166,7 +166,7 @@ class Enqueuer:
         """Where workers are to look: not for what lies further ahead than a worker holds, on whichever clock."""
         wakeup = Wakeup()
         now = self._database.env.clock.now()
-        horizon = now + self._hoist_window + _CLOCK_SKEW
+        horizon = now + self._promotion_window + _CLOCK_SKEW
         near = {opening.job_id: opening for opening in openings if opening.run_at is None or opening.run_at <= horizon}
         ready = [job for job in jobs if job.id in near]
         for job in ready[:100]:
@@ -290,7 +290,7 @@ class Enqueuer:
     ) -> list[UUID]:
         moment, slices = await self._database.fetch_value("moment"), _BulkSlices(rows)
         starts_at = run_at or moment
-        is_ready = starts_at <= moment + self._hoist_window
+        is_ready = starts_at <= moment + self._promotion_window
         names = "enqueue_jobs", "enqueue_ready" if is_ready else "enqueue_due"
         at = {"scheduled_at": starts_at, "created_at": moment, "updated_at": moment}
         given = {"template": json_text([job_columns(template) | at])}

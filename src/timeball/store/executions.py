@@ -74,7 +74,7 @@ class ExecutionStore:
         return {JobId(row["job_id"]) for row in rows}
 
     async def promote(
-        self, promotions: Sequence[Promotion], ownership: ShardOwnership, hoist_window: timedelta, tzdata: str
+        self, promotions: Sequence[Promotion], ownership: ShardOwnership, promotion_window: timedelta, tzdata: str
     ) -> set[ExecutionId]:
         """Do what was planned for these rows of `due`, each only if it still is as it was read; returns those done.
 
@@ -83,9 +83,9 @@ class ExecutionStore:
         # Locked in this order: two batches with the same rows do not wait for each other.
         in_order = sorted(promotions, key=lambda promotion: promotion.row.id.int)
         rows = await self._database.fetch(
-            "hoist",
+            "promote",
             **promotion_arrays(in_order, self._database.env.new_id),
-            hoist_window=hoist_window,
+            promotion_window=promotion_window,
             shards=list(ownership.epochs),
             epochs=list(ownership.epochs.values()),
             incarnation=ownership.incarnation,
@@ -402,7 +402,7 @@ class ExecutionStore:
 
         async def work(connection: Connection) -> list[Any]:
             await self._database.fetch("lock_limits", connection, keys=list(keys))
-            return await self._database.fetch("promote", connection, keys=list(keys))
+            return await self._database.fetch("unblock", connection, keys=list(keys))
 
         wakeup = Wakeup()
         for row in await self._database.repeat(work):
@@ -419,12 +419,12 @@ class ExecutionStore:
         """Wake workers and schedulers for new rows, and let those in that have a place under their limit."""
         wakeup = Wakeup()
         for row in rows:
-            if row["room"] == "ready" and not is_ready_announced:
+            if row["state_table"] == "ready" and not is_ready_announced:
                 wakeup.add_lane(row["queue"], row["priority"], row["run_at"], 1, row["execution_id"])
-            elif row["room"] == "due":
+            elif row["state_table"] == "due":
                 wakeup.add_shard(row["shard"], row["run_at"])
         self._notifier.tell(wakeup)
-        await self.unblock_after_commit(sorted({row["limit_key"] for row in rows if row["room"] == "blocked"}))
+        await self.unblock_after_commit(sorted({row["limit_key"] for row in rows if row["state_table"] == "blocked"}))
 
     async def blocked_keys(self, behind: str, limit: int) -> list[str]:
         """The limits somebody waits for, in their order: the first few behind one of them."""

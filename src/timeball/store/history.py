@@ -130,7 +130,7 @@ class HistoryStore:
         self._retention = retention
 
     async def find(self, execution_id: ExecutionId) -> Execution | None:
-        """One execution, whatever its room."""
+        """One execution, whatever its table."""
         row = await self._database.fetch_row("find_execution", id=execution_id)
         return None if row is None else execution_from(row)
 

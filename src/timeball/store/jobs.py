@@ -35,12 +35,12 @@ class JobStore:
     """Finds and changes jobs, each change with the pending occurrence in the same transaction."""
 
     def __init__(
-        self, database: Database, notifier: Notifier, executions: ExecutionStore, hoist_window: timedelta
+        self, database: Database, notifier: Notifier, executions: ExecutionStore, promotion_window: timedelta
     ) -> None:
         self._database = database
         self._notifier = notifier
         self._executions = executions
-        self._hoist_window = hoist_window
+        self._promotion_window = promotion_window
 
     async def request(
         self,
@@ -56,7 +56,7 @@ class JobStore:
         NotFound if one of the jobs is not there, Conflict if an unfinished execution holds the unique key of one.
         Without *audit* they are part of something that has been audited as a whole. Under the same ids it is done once.
         """
-        # Their note bears the id of the first: the rooms would let it in again once it has moved on, the audit never does.
+        # Their note bears the id of the first: the tables would let it in again once it has moved on, the audit never does.
         key = requests[0].id
 
         async def work(connection: Connection) -> list[Any]:
@@ -64,7 +64,7 @@ class JobStore:
                 "add_executions",
                 connection,
                 executions=json_text(execution_request_columns(request) for request in requests),
-                hoist_window=self._hoist_window,
+                promotion_window=self._promotion_window,
             )
             if len(rows) != len(requests):
                 found = {row["job_id"] for row in rows}
@@ -156,12 +156,12 @@ class JobStore:
         now: datetime = row["moment"]
         pending = await self._take_occurrence(connection, job_id)
         promoted_until = await self._database.fetch_value(
-            "hoisted_until", connection, job_id=job_id, first_ahead=first_id_at(now)
+            "promoted_until", connection, job_id=job_id, first_ahead=first_id_at(now)
         )
         return JobSnapshot(job=job_from(row), pending=pending, promoted_until=promoted_until, now=now)
 
     async def _take_occurrence(self, connection: Connection, job_id: JobId) -> NextOccurrence | None:
-        """A delete that waited for a hoist finds its row gone and does not see the successor: then look again."""
+        """A delete that waited for a promotion finds its row gone and does not see the successor: then look again."""
         while True:
             row = await self._database.fetch_row("take_occurrence", connection, job_id=job_id)
             if row is not None:
@@ -206,7 +206,7 @@ class JobStore:
 
     async def _put_under_limit(self, connection: Connection, job: Job) -> None:
         """What was there before the limit counts for it; what has another limit stays under that."""
-        # Again and again: what was claimed, ended or hoisted meanwhile is seen only by the next look.
+        # Again and again: what was claimed, ended or promoted meanwhile is seen only by the next look.
         is_unlimited = True
         while is_unlimited:
             await self._database.fetch("put_under_limit", connection, job_id=job.id, limit_key=job.limit_key)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from timeball.store.templates import TemplateStore
 
 DEFAULT_SHARDS = 64
-DEFAULT_PROMOTE_WINDOW = timedelta(milliseconds=500)
+DEFAULT_PROMOTION_WINDOW = timedelta(milliseconds=500)
 _CLOCK_READINGS = 3
 _INITIAL_PARTITIONS = 8
 
@@ -56,11 +56,11 @@ class Store:
         pool_size: int = 8,
         behind_pgbouncer: bool = False,
         patience: DatabaseTimeouts | None = None,
-        hoist_window: timedelta = DEFAULT_PROMOTE_WINDOW,
+        promotion_window: timedelta = DEFAULT_PROMOTION_WINDOW,
     ) -> None:
         self.env = env
         self.database = Database(dsn, env, pool_size=pool_size, behind_pgbouncer=behind_pgbouncer, patience=patience)
-        self.hoist_window = hoist_window
+        self.promotion_window = promotion_window
 
     async def open(self, *, migrates: bool = True, shards: int = DEFAULT_SHARDS) -> None:
         """Connect, bring the schema up to date (or check that it is), and learn the database's clock."""
@@ -74,8 +74,8 @@ class Store:
             raise
         self.notifier = Notifier(self.database)
         self.executions = ExecutionStore(self.database, self.notifier, self.shards)
-        self.enqueuer = Enqueuer(self.database, self.notifier, self.executions, self.hoist_window)
-        self.jobs = JobStore(self.database, self.notifier, self.executions, self.hoist_window)
+        self.enqueuer = Enqueuer(self.database, self.notifier, self.executions, self.promotion_window)
+        self.jobs = JobStore(self.database, self.notifier, self.executions, self.promotion_window)
         self.queues = QueueStore(self.database, self.notifier, self.executions)
         self.nodes = NodeStore(self.database, self.notifier)
         self.retention = RetentionStore(self.database)

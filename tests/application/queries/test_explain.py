@@ -58,7 +58,7 @@ async def make_machinery(store: Store, **worker: object) -> ShardOwnership:
     return ShardOwnership(scheduler, await store.nodes.take_shards(scheduler, range(store.shards)))
 
 
-async def hoisted(store: Store, owner: ShardOwnership, execution_id: ExecutionId, *, is_busy: bool = False) -> None:
+async def promoted(store: Store, owner: ShardOwnership, execution_id: ExecutionId, *, is_busy: bool = False) -> None:
     (row,) = [row for row in await due_rows(store) if row.id == execution_id]
     assert await promote(store, [await plan_row(store, row, is_busy=is_busy)], owner)
 
@@ -110,7 +110,7 @@ async def test_due(store: Store, queries: Queries, clock: VirtualClock) -> None:
     owner = await make_machinery(store)
     await make_job(store, name="by-hand")
     once = await make_job(store, name="once", scheduled_at=clock.now() + timedelta(seconds=1))
-    await hoisted_and_ended(store, owner, clock, (await due_row(store, once.id)).id)
+    await promoted_and_ended(store, owner, clock, (await due_row(store, once.id)).id)
 
     by_hand, over = await queries.explain_job("by-hand"), await queries.explain_job("once")
 
@@ -120,9 +120,9 @@ async def test_due(store: Store, queries: Queries, clock: VirtualClock) -> None:
     assert "nothing left: Once, at 2026-03-02T12:00:01Z" in over.headline
 
 
-async def hoisted_and_ended(store: Store, owner: ShardOwnership, clock: VirtualClock, execution: ExecutionId) -> None:
+async def promoted_and_ended(store: Store, owner: ShardOwnership, clock: VirtualClock, execution: ExecutionId) -> None:
     clock.advance("1s")
-    await hoisted(store, owner, execution)
+    await promoted(store, owner, execution)
     await record(store, [found(claimed) for claimed in await claim_all(store)])
 
 
@@ -145,7 +145,7 @@ async def test_overlap_that_is_skipped(store: Store, queries: Queries, clock: Vi
     job = await make_recurring(store, every=60)
     first = (await due_row(store, job.id)).id
     clock.advance("60s")
-    await hoisted(store, owner, first)
+    await promoted(store, owner, first)
     second = (await due_row(store, job.id)).id
     before = await queries.explain_execution(str(second))
     clock.advance("61s")
@@ -164,12 +164,12 @@ async def test_overlap_that_queues(store: Store, queries: Queries, clock: Virtua
     job = await make_recurring(store, every=60, overlap="queue")
     first = (await due_row(store, job.id)).id
     clock.advance("60s")
-    await hoisted(store, owner, first)
+    await promoted(store, owner, first)
     await store.executions.unblock([f"job:{job.id}"])
     await claim_all(store)
     clock.advance("60s")
     second = (await due_row(store, job.id)).id
-    await hoisted(store, owner, second, is_busy=True)
+    await promoted(store, owner, second, is_busy=True)
 
     explanation = await queries.explain_execution(str(second))
 

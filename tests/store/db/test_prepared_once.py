@@ -73,7 +73,7 @@ async def test_a_hot_statement_is_planned_once(store: Store, clock: VirtualClock
         assert len(claims) == crowd + 1 + 1 + crowd + 1
 
     planned = await plans_of(store)
-    for name in ("create_jobs", "enqueue_one", "enqueue_alike", "hoist", "claim", "finish_succeeded"):
+    for name in ("create_jobs", "enqueue_one", "enqueue_alike", "promote", "claim", "finish_succeeded"):
         custom, generic = planned[name]
         assert custom <= _TRIALS, f"{name}: planned {custom} times"
         assert generic > 0, name

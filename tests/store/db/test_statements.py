@@ -54,7 +54,7 @@ def test_every_statement_says_what_it_is_for_in_one_place() -> None:
     names = list(all_statements())
 
     assert len(names) == len(set(names))
-    assert {"claim", "hoist", "finish_succeeded", "create_jobs", "take_shards", "find_execution"} <= set(names)
+    assert {"claim", "promote", "finish_succeeded", "create_jobs", "take_shards", "find_execution"} <= set(names)
 
 
 def test_claims_by_lane_by_ticket_and_by_name_end_alike() -> None:

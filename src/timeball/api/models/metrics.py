@@ -79,7 +79,7 @@ class SeriesOut(BaseModel):
 
 
 class NowOut(WaitingOut):
-    """This moment: `late` is ready for more than two seconds, `overdue` has not even been hoisted, `dead` waits for somebody."""
+    """This moment: `late` is ready for more than two seconds, `overdue` has not even been promoted, `dead` waits for somebody."""
 
     late: int
     overdue: int

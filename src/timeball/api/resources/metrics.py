@@ -287,7 +287,7 @@ def _of_this_moment(overview: Overview) -> Iterator[Metric]:
         states.add_metric((state,), getattr(now, state))
     yield states
     yield GaugeMetricFamily("timeball_late", "Ready for more than two seconds; stops at 10,001.", now.late)
-    yield GaugeMetricFamily("timeball_overdue", "Due for more than two seconds, and not hoisted.", now.overdue)
+    yield GaugeMetricFamily("timeball_overdue", "Due for more than two seconds, and not promoted.", now.overdue)
     yield GaugeMetricFamily("timeball_dead", "Dead, and nobody has dealt with it; stops at 10,001.", now.dead)
     yield from _of_queues(overview)
     yield from _of_nodes(overview)
@@ -350,12 +350,12 @@ def _of_the_database(found: dict[str, object]) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "timeball_database_oldest_transaction_seconds", "How long the oldest transaction has been open.", oldest
     )
-    dead = GaugeMetricFamily("timeball_database_dead_rows", "Dead rows of a room.", labels=("room",))
-    tables, rows = found["rooms"], found["dead_rows"]
+    dead = GaugeMetricFamily("timeball_database_dead_rows", "Dead rows of a state table.", labels=("table",))
+    tables, rows = found["state_tables"], found["dead_rows"]
     assert isinstance(tables, list)
     assert isinstance(rows, list)
-    for room, number in zip(tables, rows, strict=True):
-        dead.add_metric((room,), number)
+    for table, number in zip(tables, rows, strict=True):
+        dead.add_metric((table,), number)
     yield dead
 
 

@@ -319,7 +319,7 @@ class JobCommands:
     async def skip_next(self, job_id: JobId, actor: Actor = LOCAL, expected: ExecutionId | None = None) -> JobChange:
         """Record the next occurrence of a job as cancelled, and go on with the one after it.
 
-        Conflict if there is none, or if it is not the *expected* one: that has been hoisted meanwhile.
+        Conflict if there is none, or if it is not the *expected* one: that has been promoted meanwhile.
         """
 
         def decide(snapshot: JobSnapshot) -> JobChange:

@@ -63,25 +63,25 @@ class Explainer:
         )
 
     async def _on_its_way(self, facts: ExplainFacts, execution: Execution) -> ExplainFacts:
-        """What holds for this execution alone: its room, its place in line, how long its like take."""
+        """What holds for this execution alone: its table, its place in line, how long its like take."""
         where = await self._survey.locate(execution.id)
         facts = replace(
             facts,
-            execution=_as_of(execution, where.room, facts.now),
-            room=where.room,
+            execution=_as_of(execution, where.state_table, facts.now),
+            state_table=where.state_table,
             due_kind=where.due_kind,
             stop=where.stop,
             progress=where.progress,
             progress_note=where.progress_note,
             is_parked=is_parked(execution.run_at),
         )
-        if where.room in (ExecutionTable.DUE, ExecutionTable.READY, ExecutionTable.BLOCKED):
+        if where.state_table in (ExecutionTable.DUE, ExecutionTable.READY, ExecutionTable.BLOCKED):
             facts = replace(facts, versions=await self._versions(execution))
-        if where.room is ExecutionTable.READY:
+        if where.state_table is ExecutionTable.READY:
             ahead = await self._survey.place_in_line(execution)
             crowd = await self._survey.on_workers([worker.incarnation for worker in facts.able])
             return replace(facts, ahead=ahead, most_ahead=MAX_AHEAD, on_workers=crowd)
-        if where.room is ExecutionTable.RUNNING:
+        if where.state_table is ExecutionTable.RUNNING:
             return replace(facts, usual=await self._survey.usual(execution.job_id, execution.handler))
         return facts
 
@@ -108,9 +108,9 @@ class Explainer:
         return clock.uncertainty if isinstance(clock, SystemClock) else timedelta(0)
 
 
-def _as_of(execution: Execution, room: ExecutionTable, now: datetime) -> Execution:
+def _as_of(execution: Execution, state_table: ExecutionTable, now: datetime) -> Execution:
     """What a worker holds for its instant has not started, whatever moment it was read at."""
-    if room is ExecutionTable.RUNNING and execution.run_at is not None and execution.run_at > now:
+    if state_table is ExecutionTable.RUNNING and execution.run_at is not None and execution.run_at > now:
         return replace(execution, state=ExecutionState.QUEUED, started_at=None)
     return execution
 

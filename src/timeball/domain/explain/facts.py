@@ -34,7 +34,7 @@ class Competitor:
 
     id: ExecutionId
     job_id: JobId
-    room: ExecutionTable
+    state_table: ExecutionTable
     started_at: datetime | None = None
     usual: TypicalDuration | None = None
 
@@ -93,7 +93,7 @@ class ExplainFacts:
     job: Job | None
     queue: QueueFacts
     execution: Execution | None = None
-    room: ExecutionTable | None = None
+    state_table: ExecutionTable | None = None
     due_kind: DueKind | None = None
     is_parked: bool = False
     stop: str | None = None

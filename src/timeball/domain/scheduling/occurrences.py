@@ -173,7 +173,7 @@ def recompute_occurrence(row: DueRow, job: Plannable) -> NextOccurrence | None:
 
 
 def plan_promotion(row: DueRow, job: Plannable | None, now: datetime, *, is_busy: bool) -> Promotion | CheckAgain:
-    """Decide about a row whose time has come, or comes within the hoist window.
+    """Decide about a row whose time has come, or comes within the promotion window.
 
     *job* is needed for scheduled occurrences only. *is_busy* says whether an earlier execution of the job is unfinished.
     """

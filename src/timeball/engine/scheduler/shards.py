@@ -74,7 +74,7 @@ class ShardBalancer(Service):
         return self._share
 
     def _forget(self, shards: list[int]) -> None:
-        """Hoist nothing more of these, even before the release has been written."""
+        """Promote nothing more of these, even before the release has been written."""
         for shard in shards:
             self.epochs.pop(shard, None)
 

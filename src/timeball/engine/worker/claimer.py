@@ -67,7 +67,7 @@ class Claimer(Service):
         self._passed_over: set[str | None] = set()
         # Whether the last claim found rows that somebody else was just taking.
         self._has_rivals = False
-        # Whether something may have been hoisted since the last claim: worth asking for even without a free slot.
+        # Whether something may have been promoted since the last claim: worth asking for even without a free slot.
         self._may_hold = False
         # Whether a hint brought us here. Behind what was found without one, from a program's own transaction, none comes either.
         self._was_told = False

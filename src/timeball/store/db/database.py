@@ -91,7 +91,7 @@ _DEADLOCK_ATTEMPTS = 5
 _SAME_OUTAGE_SECONDS = 2.0
 
 
-# Plans are cached, and the rooms are tiny one minute and large the next: a plan that reads a whole room must never be kept.
+# Plans are cached, and the tables are tiny one minute and large the next: a plan that reads a whole table must never be kept.
 # The other settings guard the hot path against a server that is tuned for reports.
 _SESSION_SETTINGS = {
     "enable_seqscan": "off",

@@ -186,7 +186,7 @@ def pending_from(row: Record) -> NextOccurrence:
 
 
 def execution_from(row: Record) -> Execution:
-    """An execution from the view over all rooms."""
+    """An execution from the view over all tables."""
     return Execution(
         id=ExecutionId(row["id"]),
         job_id=JobId(row["job_id"]),

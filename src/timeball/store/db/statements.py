@@ -15,7 +15,7 @@ _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 # A colon that is not part of a cast (`::`) and is followed by a name.
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)\b")
 # Work waits for these: they touch a few rows by an index, and answer at once while the database is well.
-_FAST_FILES = frozenset({"claiming", "finishing", "hoisting", "keys", "moves", "nodes", "sessions", "tickets"})
+_FAST_FILES = frozenset({"claiming", "finishing", "promotion", "keys", "limits", "nodes", "sessions", "tickets"})
 _FAST_ELSEWHERE = frozenset(
     {"enqueue_one", "find_jobs", "find_job_by_name", "find_execution", "live_keys", "log_lines_of", "write_log_lines"}
 )

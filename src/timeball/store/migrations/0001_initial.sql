@@ -255,7 +255,7 @@ CREATE INDEX due_retrying ON timeball.due (id) WHERE kind = 'retry';
 -- unused_limits, trim_limits: the rows that count for a limit.
 CREATE INDEX due_by_limit ON timeball.due (limit_key) WHERE limit_key IS NOT NULL;
 
--- Executions that are due now, or within the hoist window.
+-- Executions that are due now, or within the promotion window.
 CREATE TABLE timeball.ready (
     id                 uuid        PRIMARY KEY,
     job_id             uuid        NOT NULL,
@@ -284,7 +284,7 @@ CREATE TABLE timeball.ready (
 CREATE INDEX ready_by_lane ON timeball.ready (queue, priority, run_at, uuid_send(id));
 -- cancel, pause, delete, overlap: the ready executions of a job.
 CREATE INDEX ready_by_job ON timeball.ready (job_id) WHERE job_id <> id;
--- promote: how many places of a limit are taken.
+-- unblock: how many places of a limit are taken.
 CREATE INDEX ready_by_limit ON timeball.ready (limit_key) WHERE limit_key IS NOT NULL;
 
 -- Executions that would be ready, but wait for a place of their limit. The columns are those of `ready`.
@@ -294,7 +294,7 @@ CREATE TABLE timeball.blocked (
 );
 ALTER TABLE timeball.blocked ALTER COLUMN limit_key SET NOT NULL;
 
--- promote: the executions that wait for a limit, most urgent first. The rank is in UTC without a zone, since only that can be indexed.
+-- unblock: the executions that wait for a limit, most urgent first. The rank is in UTC without a zone, since only that can be indexed.
 CREATE INDEX blocked_by_limit ON timeball.blocked (limit_key, ((run_at AT TIME ZONE 'UTC') - priority * interval '12 seconds'));
 -- cancel, pause, delete, overlap: the blocked executions of a job.
 CREATE INDEX blocked_by_job ON timeball.blocked (job_id);
@@ -339,7 +339,7 @@ CREATE TABLE timeball.running (
 CREATE INDEX running_by_job ON timeball.running (job_id) WHERE job_id <> id;
 -- claim of a limited queue: how many of its executions run.
 CREATE INDEX running_by_queue ON timeball.running (queue) WHERE queue_limited;
--- promote: how many places of a limit are taken.
+-- unblock: how many places of a limit are taken.
 CREATE INDEX running_by_limit ON timeball.running (limit_key) WHERE limit_key IS NOT NULL;
 -- heed_stops: what a holder is asked to stop.
 CREATE INDEX running_stopped ON timeball.running (holder) WHERE stop IS NOT NULL;

@@ -29,7 +29,7 @@ NamedJobs = Mapping[SearchTerm, Sequence[UUID]]
 def execution_condition(
     term: SearchTerm, table: str, place: AddParameter, now: str, moment: datetime, named: NamedJobs | None = None
 ) -> str:
-    """What must hold of a row in this room; states are chosen by room before."""
+    """The condition on a row of this table. The caller has chosen the tables by state."""
     return _negated(term, _in_table(term, table, place, now, moment, named or {}))
 
 

@@ -75,7 +75,7 @@ class ExecutionListQuery:
         self._is_searched = is_possible and not (is_narrow and len(self._indexed_terms) == len(self._terms))
 
     async def end(self, start: UUID | None, length: int) -> UUID | None:
-        """As far as it takes to look at so many rows of one room."""
+        """As far as it takes to look at so many rows of one table."""
         if not self._is_searched:
             return None
         values = QueryParameters()

@@ -17,7 +17,7 @@ from timeball.store.db.rows import job_from
 from timeball.store.search.conditions import id_in, instant_of, job_condition
 from timeball.store.search.scan import MAX_CANDIDATES, QueryParameters, QueryReader
 
-# What leads to the jobs that a filter wants: indexes of the rare ones, and the rooms.
+# What leads to the jobs that a filter wants: indexes of the rare ones, and the tables.
 #
 # A lead names every job that can fulfil one part of the filter, and perhaps others; whether they do is asked of each. One that
 # names more than ten thousand is none. Ids are bytes here: most of ten thousand are only counted and sorted, which needs no objects.
@@ -145,7 +145,7 @@ def _query_by_due(due_from: datetime | None, due_until: datetime | None) -> Cand
 # A page of jobs.
 #
 # Among a million one-offs, what people look for is mostly rare: the paused, the recurring, what is tagged, what runs just now.
-# Each of those has an index, or a room, that leads to it. Where a filter has such leads and they are short, only the jobs they
+# Each of those has an index, or a table, that leads to it. Where a filter has such leads and they are short, only the jobs they
 # lead to are looked at; all else is searched for in stretches.
 
 JobPosition = UUID | str
@@ -209,7 +209,7 @@ class JobListQuery:
         return await self._reader.estimate(self._query("job.id", values, None, None), values)
 
     async def guess(self, exact_up_to: int) -> int | None:
-        """How many of those that were led to match, if each has to be looked up in the rooms: by the share of the first few."""
+        """How many of those that were led to match, if each has to be looked up in the tables: by the share of the first few."""
         only = self._only or []
         if len(only) <= exact_up_to or not _filters_by_status(self._filter):
             return None
@@ -302,7 +302,7 @@ def _id_bounds(filter_: JobFilter, values: QueryParameters, moment: datetime) ->
     return bounds
 
 
-# Looks into the rooms are values, not EXISTS: a planner may answer many of those by reading a whole room.
+# Looks into the tables are values, not EXISTS: a planner may answer many of those by reading a whole table.
 def _has_one(table: str, *conditions: str) -> str:
     return f"(SELECT true FROM timeball.{table} WHERE {' AND '.join(conditions)} LIMIT 1) IS NOT NULL"
 

@@ -7,7 +7,7 @@
 -- `take_ready` locks them: of one lane as it sees them, of several out of the first :looks of each. MATERIALIZED: otherwise the planner may run a part
 -- again and take more than its limit. By ctid: the rows are locked, and no statistics can mislead it.
 -- `is_contended` tells an empty lane from one whose rest others take just now, of what is due or of what comes. Of what is due, only what has been so for :unclaimed_for.
--- It also says so if a row was locked that came into the room after this statement had begun, and cannot be taken by it: it has used up a place.
+-- It also says so if a row was locked that came into the table after this statement had begun, and cannot be taken by it: it has used up a place.
 -- Handler and payload are of one version, the row's: the job's own payload is for rows of its present version, an older one is looked up. By a function,
 -- because a subquery would open its table for every claim.
 -- Counters stay at the ends of their ranges: one row that cannot be counted must not stop the claims of all others.
@@ -75,7 +75,7 @@ ORDER BY picked.run_at - picked.priority * interval '12 seconds', picked.id;
 -- name: claim_named
 -- Give a worker the one execution that a hint names, if it is ready and due, and this worker may run it: what an idle system does all day.
 -- It need not be looked for, nor is there anything to find out about what else there is; every rule of claim is asked all the same.
--- `found` by the id alone: with anything else beside it, a planner that believes the room to be empty would as soon read a whole lane.
+-- `found` by the id alone: with anything else beside it, a planner that believes the table to be empty would as soon read a whole lane.
 -- `gate` as in claim, and word for word the same from `picked` on (a test compares them).
 WITH gate AS MATERIALIZED (
     SELECT 1
@@ -143,8 +143,8 @@ FROM picked;
 
 -- name: lanes
 -- The lanes that have something ready, each with its first: a loose index scan, one probe a lane.
--- `whole` excludes nothing, but how little it leaves is what the planner believes: one that was told by vacuum that the room was empty, and knows
--- from before how rows lay in it, would take a lane's index for dearer than fetching all of the room, and sorting it.
+-- `whole` excludes nothing, but how little it leaves is what the planner believes: one that was told by vacuum that the table was empty, and knows
+-- from before how rows lay in it, would take a lane's index for dearer than fetching all of the table, and sorting it.
 WITH RECURSIVE whole AS MATERIALIZED (
     SELECT 0::smallint AS lowest, 100::smallint AS highest, '-infinity'::timestamptz AS first, 'infinity'::timestamptz AS last
 ),

@@ -5,7 +5,7 @@
 -- Zero rows for an outcome means it is stale; `accepted` lists the others when that happened.
 -- The delete looks the rows up one by one as they are given, in the order of ids, so that two batches do not wait for each other, and locks each as it
 -- comes by it: to lock them before would cost a third more to write, and to sort them here an eighth, where handlers return something. A list of a
--- single id can only be looked up by the primary key, whatever the planner believes about the size of the room: by an equation it could read all of
+-- single id can only be looked up by the primary key, whatever the planner believes about the size of the table: by an equation it could read all of
 -- it, to join it in an order of its own.
 -- `given` hides from the planner how many there are: it would plan the statement anew for every number, which takes as long as running it.
 WITH given AS MATERIALIZED (
@@ -52,7 +52,7 @@ FROM removed;
 
 -- name: standings
 -- What `decide` must know of executions that did not succeed, while their rows still name the claim.
--- OFFSET 0: otherwise the planner may read the whole room to join a few rows with it.
+-- OFFSET 0: otherwise the planner may read the whole table to join a few rows with it.
 SELECT running.id, running.attempts, running.lost, running.stop, job.max_retries, job.max_lost, job.initial_backoff_ms, job.max_backoff_ms,
        job.at_most_once, job.paused_at IS NOT NULL AS is_paused, job.deleted_at IS NOT NULL AS is_deleted
 FROM unnest(:ids::uuid[], :fences::bigint[], :claim_ids::uuid[]) AS asked (id, fence, claim_id)

@@ -1,7 +1,7 @@
 -- Reading executions, and keeping their history in shape.
 
 -- name: find_execution
--- One execution, whatever its room. One that was enqueued has the author of its job.
+-- One execution, whatever its table. One that was enqueued has the author of its job.
 SELECT *, result::text AS result_text, CASE WHEN origin = 'enqueue' THEN (SELECT job.created_by FROM timeball.job WHERE job.id = job_id) END AS enqueued_by
 FROM timeball.execution
 WHERE id = :id
@@ -57,7 +57,7 @@ FROM found;
 
 -- name: executions_of_job
 -- Newest first. An enqueued execution bears its job's id; all others are found by the indexes on job_id, which leave those out.
--- The history in the order of its index, by comparing rows: see standing_of_jobs. The rooms by the bytes of ids: a plan for all jobs would read all
+-- The history in the order of its index, by comparing rows: see standing_of_jobs. The tables by the bytes of ids: a plan for all jobs would read all
 -- of each by its primary key, to find those of one in their order. That the states of either are told keeps the other out of it.
 WITH own AS (
     (

@@ -1,7 +1,7 @@
 -- Jobs: made, found, changed; and the executions people ask for.
 
 -- name: create_jobs
--- Write jobs with their first executions: ready if due within the hoist window, blocked if limited, due otherwise.
+-- Write jobs with their first executions: ready if due within the promotion window, blocked if limited, due otherwise.
 -- A one-off whose unique_key is alive is not written, and not returned.
 -- The hint goes out with the commit: a NOTIFY of its own would cost a second one.
 -- By way of text: a caller's own connection may have a codec for json, which would encode ours a second time.
@@ -64,11 +64,11 @@ limited AS (
 placed AS (
     SELECT made.*, opening.id AS execution_id, opening.origin, opening.starts_at AS run_at,
            coalesce(opening.scheduled_for, opening.starts_at) AS scheduled_for, opening.watermark, opening.tzdata, opening.executions_left,
-           CASE WHEN opening.starts_at > coalesce(:now, now()) + :hoist_window::interval OR made.kind IN ('every', 'cron') THEN 'due'
-                -- The unique key of a scheduled occurrence is taken when it is hoisted, and nowhere else.
+           CASE WHEN opening.starts_at > coalesce(:now, now()) + :promotion_window::interval OR made.kind IN ('every', 'cron') THEN 'due'
+                -- The unique key of a scheduled occurrence is taken when it is promoted, and nowhere else.
                 WHEN opening.origin = 'schedule' AND made.unique_key IS NOT NULL THEN 'due'
                 WHEN made.limit_key IS NOT NULL THEN 'blocked'
-                ELSE 'ready' END AS room
+                ELSE 'ready' END AS state_table
     FROM made
     JOIN opening ON opening.job_id = made.id
 ),
@@ -78,21 +78,21 @@ to_due AS (
     SELECT execution_id, id, 'occurrence', origin, shard, run_at, scheduled_for, watermark, tzdata, version, queue, priority, handler,
            executions_left, limit_key, unique_key
     FROM placed
-    WHERE room = 'due'
+    WHERE state_table = 'due'
 ),
 to_blocked AS (
     INSERT INTO timeball.blocked (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at, tzdata, limit_key, unique_key)
     SELECT execution_id, id, origin, version, queue, priority, handler, scheduled_for, run_at, coalesce(:now, now()), tzdata, limit_key, unique_key
     FROM placed
-    WHERE room = 'blocked'
+    WHERE state_table = 'blocked'
 ),
 to_ready AS (
     INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at, tzdata, limit_key, unique_key)
     SELECT execution_id, id, origin, version, queue, priority, handler, scheduled_for, run_at, coalesce(:now, now()), tzdata, limit_key, unique_key
     FROM placed
-    WHERE room = 'ready'
+    WHERE state_table = 'ready'
 )
-SELECT made.id AS job_id, placed.execution_id, placed.room, placed.run_at, made.queue, made.priority, made.shard, made.limit_key,
+SELECT made.id AS job_id, placed.execution_id, placed.state_table, placed.run_at, made.queue, made.priority, made.shard, made.limit_key,
        CASE WHEN :hint::text IS NOT NULL THEN pg_notify('timeball', :hint::text) END AS hinted
 FROM made
 LEFT JOIN placed ON placed.id = made.id;
@@ -113,7 +113,7 @@ made AS (
 INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at)
 SELECT id, id, 'enqueue', version, queue, priority, handler, coalesce(:now, now()), coalesce(:now, now()), coalesce(:now, now())
 FROM given
-RETURNING job_id, id AS execution_id, 'ready' AS room, run_at, queue, priority, NULL::smallint AS shard, limit_key,
+RETURNING job_id, id AS execution_id, 'ready' AS state_table, run_at, queue, priority, NULL::smallint AS shard, limit_key,
           CASE WHEN :hint::text IS NOT NULL THEN pg_notify('timeball', :hint::text) END AS hinted;
 
 -- name: enqueue_one
@@ -166,14 +166,14 @@ FROM json_populate_recordset(NULL::timeball.job, :template::text::json)
 CROSS JOIN unnest(:ids::uuid[], :shards::smallint[], :payloads::text[]) AS own (id, shard, payload);
 
 -- name: enqueue_ready
--- Put the executions of many new one-offs into the ready room.
+-- Put the executions of many new one-offs into the ready table.
 INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at)
 SELECT own.id, own.id, 'enqueue', version, queue, priority, handler, scheduled_at, scheduled_at, created_at
 FROM json_populate_recordset(NULL::timeball.job, :template::text::json)
 CROSS JOIN unnest(:ids::uuid[], :shards::smallint[]) AS own (id, shard);
 
 -- name: enqueue_due
--- Put the executions of many new one-offs into the due room.
+-- Put the executions of many new one-offs into the due table.
 INSERT INTO timeball.due (id, job_id, kind, origin, shard, run_at, scheduled_for, version, queue, priority, handler)
 SELECT own.id, own.id, 'occurrence', 'enqueue', own.shard, scheduled_at, scheduled_at, version, queue, priority, handler
 FROM json_populate_recordset(NULL::timeball.job, :template::text::json)
@@ -245,9 +245,9 @@ RETURNING id, run_at, scheduled_for, watermark, executions_left, tzdata;
 -- name: has_occurrence
 SELECT EXISTS (SELECT 1 FROM timeball.due WHERE job_id = :job_id AND kind = 'occurrence');
 
--- name: hoisted_until
--- The latest scheduled instant of a job that is hoisted and unfinished; or that is recorded although it lies ahead: called off by a person.
--- An id begins with its instant, so those ahead are the last of a job. Nothing is hoisted a minute ahead; what is called off earlier than that bears its
+-- name: promoted_until
+-- The latest scheduled instant of a job that is promoted and unfinished; or that is recorded although it lies ahead: called off by a person.
+-- An id begins with its instant, so those ahead are the last of a job. Nothing is promoted a minute ahead; what is called off earlier than that bears its
 -- instant as its end: older partitions need not be looked at.
 SELECT max(scheduled_for)
 FROM (
@@ -542,7 +542,7 @@ SELECT id, limit_key
 FROM gone;
 
 -- name: cancellable
--- Which of these still wait, or run and were not asked to stop: they changed rooms while they were being cancelled.
+-- Which of these still wait, or run and were not asked to stop: they changed tables while they were being cancelled.
 SELECT id FROM timeball.due WHERE id = ANY (:ids::uuid[]) AND kind <> 'resume' AND NOT (kind = 'occurrence' AND origin = 'schedule')
 UNION ALL
 SELECT id FROM timeball.ready WHERE id = ANY (:ids::uuid[])
@@ -552,7 +552,7 @@ UNION ALL
 SELECT id FROM timeball.running WHERE id = ANY (:ids::uuid[]) AND stop IS NULL;
 
 -- name: waiting_of_job
--- The ids of everything of a job that waits in a room and is not its pending occurrence.
+-- The ids of everything of a job that waits in a table and is not its pending occurrence.
 SELECT id FROM timeball.due WHERE job_id = :job_id AND job_id <> id AND kind NOT IN ('occurrence', 'resume')
 UNION ALL
 SELECT id FROM timeball.due WHERE id = :job_id
@@ -578,9 +578,9 @@ placed AS MATERIALIZED (
            coalesce(given.scheduled_for, given.run_at, :now, now()) AS scheduled_for, given.payload, given.retry_of,
            given.created_by, given.bound_secrets_only,
            job.version, job.queue, job.priority, job.handler, job.shard, job.limit_key, job.unique_key,
-           CASE WHEN given.run_at > coalesce(:now, now()) + :hoist_window::interval THEN 'due'
+           CASE WHEN given.run_at > coalesce(:now, now()) + :promotion_window::interval THEN 'due'
                 WHEN job.limit_key IS NOT NULL THEN 'blocked'
-                ELSE 'ready' END AS room
+                ELSE 'ready' END AS state_table
     FROM given
     JOIN timeball.job ON job.id = given.job_id
     FOR KEY SHARE OF job
@@ -604,7 +604,7 @@ to_due AS (
                               payload, retry_of, created_by, bound_secrets_only)
     SELECT id, job_id, 'later', origin, shard, run_at, scheduled_for, version, queue, priority, handler, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only
     FROM allowed
-    WHERE room = 'due'
+    WHERE state_table = 'due'
 ),
 to_blocked AS (
     INSERT INTO timeball.blocked (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at, limit_key, unique_key,
@@ -612,15 +612,15 @@ to_blocked AS (
     SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, coalesce(:now, now()), limit_key, unique_key,
            payload, retry_of, created_by, bound_secrets_only
     FROM allowed
-    WHERE room = 'blocked'
+    WHERE state_table = 'blocked'
 ),
 to_ready AS (
     INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at, unique_key, payload, retry_of, created_by, bound_secrets_only)
     SELECT id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, coalesce(:now, now()), unique_key, payload, retry_of, created_by, bound_secrets_only
     FROM allowed
-    WHERE room = 'ready'
+    WHERE state_table = 'ready'
 )
-SELECT placed.job_id, placed.id AS execution_id, placed.room, placed.run_at, placed.queue, placed.priority, placed.shard, placed.limit_key,
+SELECT placed.job_id, placed.id AS execution_id, placed.state_table, placed.run_at, placed.queue, placed.priority, placed.shard, placed.limit_key,
        placed.unique_key, placed.handler, allowed.id IS NULL AS is_refused
 FROM placed
 LEFT JOIN allowed ON allowed.id = placed.id;

@@ -5,7 +5,7 @@
 -- Enqueued executions bear their job's id; the indexes on job_id leave them out, so both are asked for.
 -- Rows are compared, not job_id alone: otherwise the planner may walk the whole history by id to find the latest of one job.
 -- `asked` hides from the planner how many there are: it would plan the statement anew for every number, which takes it twenty times as long as running it.
--- OFFSET 0: otherwise a planner that believes a room to be empty reads all of it into a table of its own, to look a few ids up there.
+-- OFFSET 0: otherwise a planner that believes a table to be empty reads all of it into a table of its own, to look a few ids up there.
 WITH asked AS MATERIALIZED (
     SELECT :ids::uuid[] AS ids
 )

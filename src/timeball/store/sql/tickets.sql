@@ -3,7 +3,7 @@
 -- name: claim_tickets
 -- Give the ready executions that some tickets name to one worker: up to :slots that are due, by rank; then up to :holds that are not yet due.
 -- A ticket proves nothing: what has gone, what another worker is taking, and what this one may not run stay where they are.
--- `left_ids` are those for which only the room was missing, or that others hold just now.
+-- `left_ids` are those for which only the table was missing, or that others hold just now.
 -- `gate` as in claim: who limits a queue waits for this, and this for them.
 -- From `picked` on it is word for word what claim does (a test compares them): two statements share no text, and a function would be planned apart.
 WITH gate AS MATERIALIZED (

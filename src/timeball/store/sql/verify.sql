@@ -122,9 +122,9 @@ FROM asked
 JOIN timeball.skip_range ON skip_range.job_id = asked.job_id AND asked.at BETWEEN skip_range.first_at AND skip_range.last_at
 ORDER BY job_id, at, id;
 
--- name: verify_rooms
--- Executions that are in two rooms, or twice in the history.
-WITH room AS NOT MATERIALIZED (
+-- name: verify_state_tables
+-- Executions that are in two tables, or twice in the history.
+WITH state_table AS NOT MATERIALIZED (
     SELECT id, 'due' AS name FROM timeball.due WHERE kind <> 'resume'
     UNION ALL
     SELECT id, 'ready' FROM timeball.ready
@@ -137,7 +137,7 @@ WITH room AS NOT MATERIALIZED (
 ),
 crowded AS (
     SELECT id, count(*) OVER () AS total
-    FROM room
+    FROM state_table
     GROUP BY id
     HAVING count(*) > 1
     ORDER BY id
@@ -145,10 +145,10 @@ crowded AS (
 )
 SELECT 'an execution is in more than one place' AS why,
        id AS execution_id,
-       string_agg(name, ' and ' ORDER BY name) AS rooms,
+       string_agg(name, ' and ' ORDER BY name) AS tables,
        total
 FROM crowded
-JOIN room USING (id)
+JOIN state_table USING (id)
 GROUP BY id, total
 ORDER BY id;
 
@@ -439,7 +439,7 @@ LIMIT :listed;
 
 -- name: verify_overlap
 -- Accepted runs of one job that ran at the same time, though its policy forbids it: the policy of the later one decides, because that was judged.
--- `queue` and `cancel_running` stand on a limit, which counts only what was hoisted under it; one that is shared (limit_key) is what was last said of it.
+-- `queue` and `cancel_running` stand on a limit, which counts only what was promoted under it; one that is shared (limit_key) is what was last said of it.
 WITH policy AS MATERIALIZED (
     SELECT job_id, version,
            CASE WHEN timeball.is_serial(definition ->> 'overlap') AND definition ->> 'limit_key' <> 'job:' || job_id THEN 'shared'
@@ -490,7 +490,7 @@ ORDER BY job_id, execution_id
 LIMIT :listed;
 
 -- name: verify_keys
--- A key is held by one unfinished execution, from its enqueueing or its hoist on; a pending occurrence holds none yet.
+-- A key is held by one unfinished execution, from its enqueueing or its promotion on; a pending occurrence holds none yet.
 WITH unfinished AS (
     SELECT id, job_id, unique_key FROM timeball.due WHERE unique_key IS NOT NULL AND NOT (kind = 'occurrence' AND origin = 'schedule')
     UNION ALL

@@ -173,7 +173,7 @@ def _listing(mark: str, violations: Sequence[Violation], total: int) -> Iterator
 STUCK_AFTER = timedelta(seconds=60)
 
 
-# The sizes of the rooms in which nothing has ended.
+# The sizes of the tables in which nothing has ended.
 UNFINISHED = ("due", "ready", "blocked", "running")
 
 

@@ -246,7 +246,9 @@ def _outlook(versions: Sequence[Record], history_from: datetime | None, tzdata: 
 RECHECK_AFTER = timedelta(seconds=5)
 
 _QUERIES = (
-    PromiseQuery("rooms", "An execution is in one room", "executions", "verify_rooms", (*UNFINISHED, "finished")),
+    PromiseQuery(
+        "state_tables", "An execution is in one table", "executions", "verify_state_tables", (*UNFINISHED, "finished")
+    ),
     PromiseQuery("S4", "Fences strictly increase", "attempts", "verify_fences", ("attempts", "running")),
     PromiseQuery("S5", "A claim has one outcome", "outcomes", "verify_outcomes", ("attempts", "started")),
     PromiseQuery("ends", "What has ended agrees with its end", "outcomes", "verify_ends", ("attempts", "finished")),
@@ -263,7 +265,7 @@ _ORDER = (
     "S1",
     "S2",
     "S3",
-    "rooms",
+    "state_tables",
     "S4",
     "S5",
     "ends",

@@ -1,8 +1,8 @@
 -- What is looked at to explain, to draw and to foresee. Nothing here writes, and every read is bounded.
 
 -- name: whereabouts
--- The room an unfinished execution is in, and what is known of it only there.
-SELECT 'due' AS room, kind AS due_kind, NULL::text AS stop, NULL::real AS progress, NULL::text AS progress_note
+-- The table an unfinished execution is in, and what is known of it only there.
+SELECT 'due' AS state_table, kind AS due_kind, NULL::text AS stop, NULL::real AS progress, NULL::text AS progress_note
 FROM timeball.due
 WHERE id = :id
 UNION ALL
@@ -34,7 +34,7 @@ LEFT JOIN timeball.running_limit ON running_limit.key = :limit_key::text;
 -- name: rivals
 -- What may stand in the way of an execution: others of its job (by the conditions of busy_jobs), and who has the places of its limit and its queue.
 (
-    SELECT 'job' AS relation, id, job_id, handler, 'running' AS room, greatest(claimed_at, run_at) AS started_at
+    SELECT 'job' AS relation, id, job_id, handler, 'running' AS state_table, greatest(claimed_at, run_at) AS started_at
     FROM timeball.running
     WHERE job_id = :job_id::uuid
       AND job_id <> id
@@ -86,8 +86,8 @@ UNION ALL
 );
 
 -- name: on_workers
--- What these workers run, the longest running first: the running room is no larger than all slots together.
-SELECT id, job_id, handler, 'running' AS room, greatest(claimed_at, run_at) AS started_at
+-- What these workers run, the longest running first: the running table is no larger than all slots together.
+SELECT id, job_id, handler, 'running' AS state_table, greatest(claimed_at, run_at) AS started_at
 FROM timeball.running
 WHERE holder = ANY (:holders::uuid[])
   AND run_at <= coalesce(:now, now())
@@ -251,7 +251,7 @@ LEFT JOIN LATERAL (
 ) AS oldest ON true;
 
 -- name: house_facts
--- What the rooms tell at a glance: one probe a shard for what is overdue, the ends of an index for the time-zone data.
+-- What the tables tell at a glance: one probe a shard for what is overdue, the ends of an index for the time-zone data.
 SELECT coalesce(:now, now()) AS moment,
        (SELECT count(*) FROM timeball.api_key) > 0 AS has_keys,
        (SELECT max(tzdata) FROM timeball.due WHERE tzdata IS NOT NULL) AS newest_tzdata,

@@ -1,4 +1,4 @@
--- What all moves between rooms share: the way from `blocked` to `ready`, which every move may open for another, and wishes to stop.
+-- What all moves between tables share: the way from `blocked` to `ready`, which every move may open for another, and wishes to stop.
 
 -- name: lock_limits
 -- Lock the limits that have a place free, perhaps; counting comes in the next statement, with a fresh snapshot.
@@ -8,7 +8,7 @@ WHERE key = ANY (:keys::text[])
 ORDER BY key
 FOR UPDATE;
 
--- name: promote
+-- name: unblock
 -- Let blocked executions into ready while their limit has places, most urgent first: by their index, whose rank knows no time zone. By ctid as in claim.
 -- `whole` as in lanes.
 WITH whole AS MATERIALIZED (
@@ -49,7 +49,7 @@ RETURNING queue, priority, run_at;
 
 -- name: blocked_keys
 -- The limits somebody waits for, the first few behind one of them: a loose index scan, one probe a limit.
--- The reaper looks at each again, in case whoever freed a place died before it could promote. `whole` as in lanes.
+-- The reaper looks at each again, in case whoever freed a place died before it could unblock. `whole` as in lanes.
 WITH RECURSIVE whole AS MATERIALIZED (
     SELECT '-infinity'::timestamp AS first, 'infinity'::timestamp AS last
 ),
@@ -76,7 +76,7 @@ ORDER BY number;
 
 -- name: request_stop
 -- Ask the holders of these executions to stop; only the holder and the reaper take a running row away.
--- Locked in the order of ids, as outcomes are, so that two batches do not wait for each other: by the bytes of ids, or a planner that believes the room
+-- Locked in the order of ids, as outcomes are, so that two batches do not wait for each other: by the bytes of ids, or a planner that believes the table
 -- to be empty would read all of it by their index.
 WITH asked AS MATERIALIZED (
     SELECT id

@@ -12,7 +12,7 @@ FROM (
 ) AS waiting
 WHERE run_at > coalesce(:now, now());
 
--- name: rehearsed_executions
+-- name: recorded_executions
 -- Every execution there is, with what its job says of it, in the order of their instants.
 SELECT execution.*, execution.result::text AS result_text, coalesce(execution.payload, timeball.payload_of(execution.job_id, execution.version))::text AS payload_text,
        CASE WHEN execution.origin = 'enqueue' THEN job.created_by END AS enqueued_by, job.name AS job_name, job.timezone AS job_timezone

@@ -1,5 +1,5 @@
 -- From `due` to `ready`: what a scheduler reads, and the one statement by which it moves it. Each move is one statement, so an execution is never in
--- two rooms and never in none.
+-- two tables and never in none.
 
 -- name: look_ahead
 -- The rows of our shards that fall due within the horizon, from each shard's bound on: where each stands, not all of it.
@@ -38,7 +38,7 @@ WHERE due.id = ANY (:ids::uuid[]);
 
 -- name: busy_jobs
 -- Which of these jobs have an execution that is unfinished and no longer only scheduled.
--- OFFSET 0: otherwise the planner may read a whole room into a hash table, to look a few jobs up in it.
+-- OFFSET 0: otherwise the planner may read a whole table into a hash table, to look a few jobs up in it.
 SELECT asked.job_id
 FROM unnest(:job_ids::uuid[]) AS asked (job_id)
 WHERE EXISTS (SELECT 1 FROM timeball.ready WHERE ready.job_id = asked.job_id AND ready.job_id <> ready.id OFFSET 0)
@@ -46,11 +46,11 @@ WHERE EXISTS (SELECT 1 FROM timeball.ready WHERE ready.job_id = asked.job_id AND
    OR EXISTS (SELECT 1 FROM timeball.blocked WHERE blocked.job_id = asked.job_id OFFSET 0)
    OR EXISTS (SELECT 1 FROM timeball.due WHERE due.job_id = asked.job_id AND due.job_id <> due.id AND due.kind IN ('retry', 'snooze') OFFSET 0);
 
--- name: hoist
+-- name: promote
 -- Take rows out of due, put each recurring job's following occurrence in, and record what becomes of those taken:
 -- runs go to ready (blocked if limited, due again if they are to come later), skips into the history.
 -- The row itself is compared and set: version is a column of due, because a joined job would not be looked at again after a lock wait.
--- The look-up by OFFSET 0 can only be done by the primary key, whatever the planner believes about the size of the room; it locks, and looks
+-- The look-up by OFFSET 0 can only be done by the primary key, whatever the planner believes about the size of the table; it locks, and looks
 -- again after a lock wait. What is locked is then deleted by ctid: not before, because servers of 2025 and older do not look again by ctid.
 -- `given` hides from the planner how many there are: it would plan the statement anew for every number, which takes two milliseconds.
 -- It takes them for few, so `judged` looks into a set and the rows are deleted by ctid: joined, each would be compared with each.
@@ -91,7 +91,7 @@ found AS MATERIALIZED (
           AND due.run_at = owed.run_at
           AND due.version = owed.version
           AND due.shard = ANY (ARRAY(SELECT owned.id FROM owned))
-          AND due.run_at <= coalesce(:now, now()) + :hoist_window::interval
+          AND due.run_at <= coalesce(:now, now()) + :promotion_window::interval
         OFFSET 0
         FOR UPDATE
     ) AS looked_up
@@ -153,7 +153,7 @@ held_up AS (
     WHERE is_allowed
       AND (target = 'blocked' OR (target = 'ready' AND limit_key IS NOT NULL))
 ),
-hoisted AS (
+promoted AS (
     INSERT INTO timeball.ready (id, job_id, origin, version, queue, priority, handler, scheduled_for, run_at, queued_at,
                                 attempts, lost, fence, tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only)
     SELECT run_id, job_id, origin, version, queue, priority, handler, run_for, run_run_at, coalesce(queued_at, :now, now()),
@@ -199,7 +199,7 @@ SELECT id FROM taken;
 -- name: park
 -- Let second tries of a paused job wait for its resumption. The job is locked, and seen as it is after a lock wait: whatever was parked behind
 -- its resumption would wait for ever. The instant they had waited for is kept: they are not to be tried before that either. Looked up, locked and
--- changed by ctid as in hoist; IS NOT DISTINCT FROM: see unpark.
+-- changed by ctid as in promote; IS NOT DISTINCT FROM: see unpark.
 WITH looked_at AS MATERIALIZED (
     SELECT id, paused_at
     FROM timeball.job

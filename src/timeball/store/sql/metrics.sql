@@ -74,10 +74,10 @@ SELECT coalesce(:now, now()) AS moment,
        ) AS overdue;
 
 -- name: database_numbers
--- How the database itself is: the oldest open transaction on it, and the dead rows of each room.
+-- How the database itself is: the oldest open transaction on it, and the dead rows of each table.
 SELECT coalesce((SELECT extract(epoch FROM max(coalesce(:now, now()) - xact_start)) FROM pg_stat_activity WHERE datname = current_database()), 0)::double precision
            AS oldest_transaction_seconds,
-       array_agg(relname::text ORDER BY relname) AS rooms,
+       array_agg(relname::text ORDER BY relname) AS state_tables,
        array_agg(n_dead_tup ORDER BY relname) AS dead_rows
 FROM pg_stat_user_tables
 WHERE schemaname = 'timeball'
