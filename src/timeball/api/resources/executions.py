@@ -71,12 +71,9 @@ from timeball.domain.search import (
     DeadLetterGrouping,
     ExecutionFilter,
     PageRequest,
-    read_cursor,
     where,
-    write_cursor,
 )
 from timeball.domain.values.ids import ExecutionId, format_execution_id, parse_id
-from timeball.errors import InvalidInput
 
 
 def dead_group_document(group: DeadLetterGroup) -> Document:
@@ -186,11 +183,7 @@ async def get_logs(
     cursor: Annotated[str | None, Query(max_length=1_000)] = None,
 ) -> Response:
     """What the handler said, in order. The cursor of the last page goes on where it ended, also while it still runs."""
-    found = await context.queries.find_execution(execution)
-    lines = await context.queries.log(found.id, _log_position(cursor), limit + 1)
-    shown = lines[:limit]
-    last = shown[-1] if shown else None
-    next_cursor = cursor if last is None else write_cursor("log", str(last.fence), str(last.number), found.id)
+    page = await context.queries.log(execution, cursor, limit)
     data = [
         {
             "at": line.at,
@@ -199,18 +192,9 @@ async def get_logs(
             "level": line.level,
             "message": line.message,
         }
-        for line in shown
+        for line in page.lines
     ]
-    return json_response({"data": data, "next_cursor": next_cursor, "has_more": len(lines) > limit})
-
-
-def _log_position(cursor: str | None) -> tuple[int, int]:
-    if cursor is None:
-        return 0, 0
-    fence, number, _ = read_cursor(cursor, "log", 3)
-    if not all(text is not None and text.isascii() and text.isdecimal() and len(text) < 10 for text in (fence, number)):
-        raise InvalidInput("cursor is none of this list", field="cursor")
-    return int(fence or 0), int(number or 0)
+    return json_response({"data": data, "next_cursor": page.next_cursor, "has_more": page.has_more})
 
 
 @router.post(

@@ -15,8 +15,8 @@ from timeball.api.auth import Role
 from timeball.api.context import (
     EXECUTION_ID,
     INSTANT_EXAMPLE,
-    ApiContext,
     CatalogueItem,
+    CatalogueReader,
     Context,
     page_example,
     route_options,
@@ -25,10 +25,12 @@ from timeball.api.models import PageOut
 from timeball.api.models.system import HandlerCheckIn, HandlerCheckOut, HandlerOut
 from timeball.api.params import IdempotencyKey, PageParams
 from timeball.api.responses import Document, json_response, page_document
+from timeball.application.queries.lookup import Queries
 from timeball.application.queries.views import IncompatiblePayload, PublishedHandler, find_incompatible
 from timeball.domain.handler import ADMIN_HANDLERS
 from timeball.domain.handler_contract import example_of, first_sentence
 from timeball.domain.node import NodeKind
+from timeball.domain.search import PageRequest, ResultPage
 from timeball.errors import NotFound, quote_text
 
 router = APIRouter(prefix="/handlers", tags=["handlers"])
@@ -63,21 +65,14 @@ _EXAMPLE = {
 @router.get("", response_model=PageOut[HandlerOut], **route_options(Role.VIEWER, page_example(_EXAMPLE)))
 async def list_handlers(context: Context, page: PageParams) -> Response:
     """Every handler in the box, of installed packages, and that workers have or have published; by name, cursor by cursor."""
-    entries, workers = await _known(context)
-    found = await context.queries.contracts.page([*entries, *workers], page)
-    return json_response(
-        page_document(found, page, lambda one: _document(one, entries.get(one.name), workers[one.name]))
-    )
+    found, show = await handlers_page(context.queries, context.catalogue, page)
+    return json_response(page_document(found, page, show))
 
 
 @router.get("/{handler}", response_model=HandlerOut, **route_options(Role.VIEWER, _EXAMPLE, fails=[404]))
 async def get_handler(handler: HandlerName, context: Context) -> Response:
     """One handler: what it takes, what its jobs are given, and which versions of it workers have published."""
-    entries, workers = await _known(context)
-    found = (await context.queries.contracts.read([handler]))[0]
-    if not found.versions and handler not in entries and handler not in workers:
-        raise NotFound("handler", quote_text(handler))
-    return json_response(_document(found, entries.get(handler), workers[handler]))
+    return json_response(await read_handler(context.queries, context.catalogue, handler))
 
 
 _CHECK_EXAMPLE = {
@@ -137,12 +132,29 @@ def incompatible_payload_document(misfit: IncompatiblePayload) -> Document:
     }
 
 
-async def _known(context: ApiContext) -> tuple[Mapping[str, CatalogueItem], Counter[str]]:
+async def handlers_page(
+    queries: Queries, catalogue: CatalogueReader, page: PageRequest
+) -> tuple[ResultPage[PublishedHandler], Callable[[PublishedHandler], Document]]:
+    """Some handlers by name, and the serialiser of each."""
+    entries, workers = await _known(queries, catalogue)
+    found = await queries.contracts.page([*entries, *workers], page)
+    return found, lambda one: _document(one, entries.get(one.name), workers[one.name])
+
+
+async def read_handler(queries: Queries, catalogue: CatalogueReader, name: str) -> Document:
+    """One handler; NotFound if this process, every living worker and the published contracts do not have it."""
+    entries, workers = await _known(queries, catalogue)
+    found = (await queries.contracts.read([name]))[0]
+    if not found.versions and name not in entries and name not in workers:
+        raise NotFound("handler", quote_text(name))
+    return _document(found, entries.get(name), workers[name])
+
+
+async def _known(queries: Queries, catalogue: CatalogueReader) -> tuple[Mapping[str, CatalogueItem], Counter[str]]:
     """The handlers of this process, and how many living workers know each handler."""
-    nodes = await context.queries.nodes(NodeKind.WORKER)
-    return {entry.name: entry for entry in context.catalogue.entries()}, Counter(
-        name for node in nodes for name in node.handlers
-    )
+    nodes = await queries.nodes(NodeKind.WORKER)
+    entries = {entry.name: entry for entry in catalogue.entries()}
+    return entries, Counter(name for node in nodes for name in node.handlers)
 
 
 def _document(found: PublishedHandler, entry: CatalogueItem | None, workers: int) -> Document:

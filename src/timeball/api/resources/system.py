@@ -107,10 +107,11 @@ async def revisions(job: JobRef, context: Context, page: PageParams) -> Response
     In the place of a value of more than 8 KB stands a note, `{"$timeball": "..."}`.
     """
     found = await context.queries.revisions(job, page)
-    return json_response(await asyncio.to_thread(page_document, found, page, _revision_document))
+    return json_response(await asyncio.to_thread(page_document, found, page, revision_document))
 
 
-def _revision_document(revision: Revision) -> Document:
+def revision_document(revision: Revision) -> Document:
+    """One change of a job; secrets hidden, large values left out."""
     return asdict(revision) | {"changes": [_change_document(change) for change in revision.changes]}
 
 

@@ -50,7 +50,7 @@ _EXAMPLE = {
 async def list_templates(context: Context, page: PageParams) -> Response:
     """List templates by name, cursor by cursor."""
     found = await context.queries.templates(page)
-    return json_response(await asyncio.to_thread(page_document, found, page, _listed_template))
+    return json_response(await asyncio.to_thread(page_document, found, page, listed_template_document))
 
 
 _WRITTEN_EXAMPLE = _EXAMPLE | {"warnings": []}
@@ -188,7 +188,7 @@ def _tag(template: Template) -> dict[str, str]:
     return {"ETag": f'"{template.version}"'}
 
 
-def _listed_template(template: Template) -> Document:
+def listed_template_document(template: Template) -> Document:
     """A template as a list shows it: without large fields of its job."""
     text = json_bytes(template.job).decode()
     return template_document(template) | {"job": redact_fields_in_list(text)}

@@ -32,6 +32,7 @@ from timeball.application.queries.views import (
     InstantLoad,
     InstantLoadRequest,
     JobView,
+    LogPage,
     Revision,
     SpreadAdvice,
     SpreadRequest,
@@ -56,6 +57,8 @@ from timeball.domain.search import (
     JobOrder,
     PageRequest,
     ResultPage,
+    read_cursor,
+    write_cursor,
 )
 from timeball.domain.template import Template, TemplateId
 from timeball.domain.values.ids import ExecutionId, JobId, parse_id
@@ -65,7 +68,6 @@ from timeball.store.diagnostics import DoctorStore, ExplainStore
 from timeball.store.search.listing import ListingStore, RecentRuns
 from timeball.store.store import Store
 from timeball.store.timeline import TimelineStore
-from timeball.store.types import LogRecord
 
 # What there is: pages of jobs and executions, one of each in full, dead letters, queues, nodes, health.
 
@@ -265,9 +267,14 @@ class Queries:
         """The tries that failed, timed out or were lost within a span, the latest first."""
         return await self._inspection.unsuccessful_tries(since, until, limit)
 
-    async def log(self, execution_id: ExecutionId, after: tuple[int, int], limit: int) -> list[LogRecord]:
-        """What an execution said, behind a cursor."""
-        return await self._store.history.log(execution_id, after, limit)
+    async def log(self, reference: str, cursor: str | None, limit: int) -> LogPage:
+        """Lines of an execution's log, in order, behind a cursor."""
+        execution = await self.find_execution(reference)
+        lines = await self._store.history.log(execution.id, _log_position(cursor), limit + 1)
+        shown = lines[:limit]
+        last = shown[-1] if shown else None
+        next_cursor = cursor if last is None else write_cursor("log", str(last.fence), str(last.number), execution.id)
+        return LogPage(shown, next_cursor, len(lines) > limit)
 
     async def current_execution(self, job_id: JobId) -> Execution | None:
         """What of a job runs, or else waits: the one that is furthest on its way."""
@@ -381,6 +388,16 @@ class Queries:
             ),
             broker_check(nodes),
         ]
+
+
+def _log_position(cursor: str | None) -> tuple[int, int]:
+    """The fence and the number of the last line before a cursor."""
+    if cursor is None:
+        return 0, 0
+    fence, number, _ = read_cursor(cursor, "log", 3)
+    if not all(text is not None and text.isascii() and text.isdecimal() and len(text) < 10 for text in (fence, number)):
+        raise InvalidInput("cursor is none of this list", field="cursor")
+    return int(fence or 0), int(number or 0)
 
 
 def _alive_check(nodes: Sequence[NodeStatus], kind: NodeKind) -> HealthCheck:

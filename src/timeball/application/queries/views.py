@@ -23,6 +23,7 @@ from timeball.domain.scheduling.schedule import Manual, Occurrence
 from timeball.domain.values.ids import ExecutionId, JobId
 from timeball.errors import InvalidInput
 from timeball.store.search.listing import JobSituation
+from timeball.store.types import LogRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,15 @@ class ExecutionView:
     payload: str
     fingerprint: str | None
     stop: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LogPage:
+    """Lines of a log. The cursor goes on behind the last line, also while more lines are being written."""
+
+    lines: Sequence[LogRecord]
+    next_cursor: str | None
+    has_more: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -13,6 +14,7 @@ from starlette.responses import Response
 from timeball.api.auth import Role
 from timeball.api.documents import job_document
 from timeball.api.params import check_payload_search, execution_filter, job_filter
+from timeball.api.resources.system import revision_document
 from timeball.application.queries import RecentRuns
 from timeball.application.queries.views import JobView
 from timeball.dashboard import charts
@@ -194,13 +196,14 @@ async def _settings(_context: PageContext, _job: Job) -> dict[str, Any]:
 
 async def _activity(context: PageContext, job: Job) -> dict[str, Any]:
     """How it came to be as it is: who changed what, when and why."""
-    found = await context.api.get("jobs", show_job_id(job.id), "revisions", limit=50, cursor=context.query("cursor"))
+    page = await context.site.queries.revisions(show_job_id(job.id), context.page_request(_PAGE))
+    revisions = await asyncio.to_thread(lambda: [revision_document(revision) for revision in page.items])
     changes = [
         revision
         | {"before": revision["version"] != 1, "differences": [tuple(one.values()) for one in revision["changes"]]}
-        for revision in found["data"]
+        for revision in revisions
     ]
-    return {"changes": changes, "page": found}
+    return {"changes": changes, "page": page}
 
 
 _TABS = {
