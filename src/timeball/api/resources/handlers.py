@@ -64,7 +64,7 @@ _EXAMPLE = {
 async def list_handlers(context: Context, page: PageParams) -> Response:
     """Every handler in the box, of installed packages, and that workers have or have published; by name, cursor by cursor."""
     entries, workers = await _known(context)
-    found = await context.queries.contracts.page([*entries, *workers], page)
+    found = await context.queries.handlers.page([*entries, *workers], page)
     return json_response(
         page_document(found, page, lambda one: _document(one, entries.get(one.name), workers[one.name]))
     )
@@ -74,7 +74,7 @@ async def list_handlers(context: Context, page: PageParams) -> Response:
 async def get_handler(handler: HandlerName, context: Context) -> Response:
     """One handler: what it takes, what its jobs are given, and which versions of it workers have published."""
     entries, workers = await _known(context)
-    found = (await context.queries.contracts.read([handler]))[0]
+    found = (await context.queries.handlers.read([handler]))[0]
     if not found.versions and handler not in entries and handler not in workers:
         raise NotFound("handler", quote_text(handler))
     return json_response(_document(found, entries.get(handler), workers[handler]))
@@ -113,7 +113,7 @@ async def check_handlers(body: HandlerCheckIn, context: Context, idempotency_key
     checks: dict[str, Callable[[str], object]] = {
         one.name: partial(context.catalogue.check, one.payload_schema, one.name) for one in body.handlers
     }
-    stored, cursor = await context.queries.contracts.payloads(list(checks), body.cursor, _CHECKED_AT_ONCE)
+    stored, cursor = await context.queries.handlers.payloads(list(checks), body.cursor, _CHECKED_AT_ONCE)
     # In a thread: large payloads would hold up the loop.
     misfits = await asyncio.to_thread(find_incompatible, stored, checks)
     return json_response(

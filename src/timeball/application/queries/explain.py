@@ -47,15 +47,15 @@ class Explainer:
     ) -> ExplainFacts:
         """What holds for whatever runs in this queue, under this limit and this key."""
         doors = await self._survey.read_gates(subject.queue, subject.limit_key, subject.unique_key)
-        rivals = await self._survey.rivals(execution_id, job_id, subject.queue, subject.limit_key)
+        competitors = await self._survey.competitors(execution_id, job_id, subject.queue, subject.limit_key)
         alive = alive_nodes(await self._store.nodes.list(), doors["moment"])
         holder = doors["key_holder"]
         return ExplainFacts(
             now=doors["moment"],
             job=job,
-            queue=_queue_facts(subject.queue, doors, rivals["queue"]),
-            limit=_limit_facts(subject.limit_key, doors, rivals["limit"]),
-            rivals=rivals["job"],
+            queue=_queue_facts(subject.queue, doors, competitors["queue"]),
+            limit=_limit_facts(subject.limit_key, doors, competitors["limit"]),
+            competitors=competitors["job"],
             key_holder=None if holder is None else ExecutionId(holder),
             workers=[node for node in alive if node.kind is NodeKind.WORKER],
             schedulers=[node for node in alive if node.kind is NodeKind.SCHEDULER],
@@ -67,22 +67,22 @@ class Explainer:
         where = await self._survey.locate(execution.id)
         facts = replace(
             facts,
-            execution=_as_of(execution, where.room, facts.now),
-            room=where.room,
+            execution=_as_of(execution, where.table, facts.now),
+            table=where.table,
             due_kind=where.due_kind,
             stop=where.stop,
             progress=where.progress,
             progress_note=where.progress_note,
             is_parked=is_parked(execution.run_at),
         )
-        if where.room in (ExecutionTable.DUE, ExecutionTable.READY, ExecutionTable.BLOCKED):
+        if where.table in (ExecutionTable.DUE, ExecutionTable.READY, ExecutionTable.BLOCKED):
             facts = replace(facts, versions=await self._versions(execution))
-        if where.room is ExecutionTable.READY:
+        if where.table is ExecutionTable.READY:
             ahead = await self._survey.place_in_line(execution)
             crowd = await self._survey.on_workers([worker.incarnation for worker in facts.able])
             return replace(facts, ahead=ahead, most_ahead=MAX_AHEAD, on_workers=crowd)
-        if where.room is ExecutionTable.RUNNING:
-            return replace(facts, usual=await self._survey.usual(execution.job_id, execution.handler))
+        if where.table is ExecutionTable.RUNNING:
+            return replace(facts, typical=await self._survey.typical_duration(execution.job_id, execution.handler))
         return facts
 
     async def _versions(self, execution: Execution) -> list[ContractFacts]:
@@ -108,9 +108,9 @@ class Explainer:
         return clock.uncertainty if isinstance(clock, SystemClock) else timedelta(0)
 
 
-def _as_of(execution: Execution, room: ExecutionTable, now: datetime) -> Execution:
+def _as_of(execution: Execution, table: ExecutionTable, now: datetime) -> Execution:
     """What a worker holds for its instant has not started, whatever moment it was read at."""
-    if room is ExecutionTable.RUNNING and execution.run_at is not None and execution.run_at > now:
+    if table is ExecutionTable.RUNNING and execution.run_at is not None and execution.run_at > now:
         return replace(execution, state=ExecutionState.QUEUED, started_at=None)
     return execution
 

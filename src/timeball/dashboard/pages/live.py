@@ -92,7 +92,7 @@ async def _welcome(context: PageContext) -> Response:
 
 async def _all_parts(context: PageContext) -> dict[str, Any]:
     """All parts at once: this moment and the last hour are read once for all of them."""
-    overview = await context.site.queries.meters.overview()
+    overview = await context.site.queries.metrics.overview()
     metrics = metrics_document(overview)
     late = metrics["last_hour"]["lateness_seconds"]
     charted = _chart_data(series_document(overview.hour))
@@ -260,8 +260,8 @@ class _DashboardStream(Response):
             news = await listener.next(KEEP_ALIVE_SECONDS)
             if news.is_gap:
                 yield b"event: gap\ndata: {}\n\n"
-            if news.happenings:
-                yield b"event: drop\ndata: %s\n\n" % await self._named(news.happenings)
+            if news.events:
+                yield b"event: drop\ndata: %s\n\n" % await self._named(news.events)
                 await asyncio.sleep(_STARTS_SECONDS)
 
     async def _named(self, drops: Sequence[ChangeEvent]) -> bytes:

@@ -88,7 +88,7 @@ def check_late_policy(facts: ExplainFacts) -> GateResult:
     if execution is None or job is None or execution.origin is not Origin.SCHEDULE:
         return not_asked("only what a schedule named can be too late")
     if (
-        facts.room is not ExecutionTable.DUE
+        facts.table is not ExecutionTable.DUE
         or facts.due_kind not in (DueKind.OCCURRENCE, DueKind.LATER)
         or execution.run_at is None
     ):
@@ -113,27 +113,30 @@ def check_overlap(facts: ExplainFacts) -> GateResult:
     execution, job = facts.execution, facts.job
     if execution is None or job is None or execution.origin is not Origin.SCHEDULE:
         return not_asked("only what a schedule named can overlap")
-    if not does_overlap(job, is_busy=bool(facts.rivals)):
-        return passed("overlap is allowed" if facts.rivals else "no earlier execution of the job is unfinished")
-    rivals = listed([rival.words(facts.now) for rival in facts.rivals])
-    links = competitor_ids(facts.rivals)
+    if not does_overlap(job, is_busy=bool(facts.competitors)):
+        return passed("overlap is allowed" if facts.competitors else "no earlier execution of the job is unfinished")
+    competitors = listed([competitor.words(facts.now) for competitor in facts.competitors])
+    links = competitor_ids(facts.competitors)
     if job.overlap is Overlap.SKIP:
-        return _overlap_skips(facts, rivals, links)
-    if facts.room is ExecutionTable.BLOCKED:
+        return _overlap_skips(facts, competitors, links)
+    if facts.table is ExecutionTable.BLOCKED:
         does = "which was asked to stop" if job.overlap is Overlap.CANCEL_RUNNING else "one after the other"
         return stopped(
-            f"it waits for {rivals} ({does}: overlap is `{job.overlap}`)", None, links, _cancel_command(facts.rivals)
+            f"it waits for {competitors} ({does}: overlap is `{job.overlap}`)",
+            None,
+            links,
+            _cancel_command(facts.competitors),
         )
-    return passed(f"an earlier execution is unfinished, {rivals}; overlap is `{job.overlap}`")
+    return passed(f"an earlier execution is unfinished, {competitors}; overlap is `{job.overlap}`")
 
 
-def _overlap_skips(facts: ExplainFacts, rivals: str, links: tuple[str, ...]) -> GateResult:
-    if facts.room is not ExecutionTable.DUE or facts.due_kind in (DueKind.RETRY, DueKind.SNOOZE):
+def _overlap_skips(facts: ExplainFacts, competitors: str, links: tuple[str, ...]) -> GateResult:
+    if facts.table is not ExecutionTable.DUE or facts.due_kind in (DueKind.RETRY, DueKind.SNOOZE):
         return passed("it was let through before the others")
     if facts.is_coming:
-        return passed(f"{rivals} is unfinished; if it still is when the time comes, this one is skipped")
+        return passed(f"{competitors} is unfinished; if it still is when the time comes, this one is skipped")
     return stopped(
-        f"{rivals} is unfinished, and overlap is `skip`: this one will be skipped",
+        f"{competitors} is unfinished, and overlap is `skip`: this one will be skipped",
         "set overlap to queue or allow to run both",
         links,
     )
@@ -148,7 +151,7 @@ def check_unique_key(facts: ExplainFacts) -> GateResult:
     if facts.key_holder is None or (execution is not None and facts.key_holder == execution.id):
         return passed(f"nobody else holds its key «{key}»")
     holder = format_execution_id(facts.key_holder)
-    if facts.room not in (None, ExecutionTable.DUE):
+    if facts.table not in (None, ExecutionTable.DUE):
         return passed(f"its key «{key}» is held by {holder}, which it does not need any more")
     return stopped(
         f"{holder} holds the key «{key}»; unless that ends first, this one will be skipped",
@@ -167,7 +170,7 @@ def check_run_time(facts: ExplainFacts) -> GateResult:
     if not facts.is_coming:
         return passed(f"its time came {duration_in_words(facts.now - execution.run_at)} ago")
     when = f"{instant_in_words(execution.run_at, facts.now)}, in {duration_in_words(execution.run_at - facts.now)}"
-    if facts.room is ExecutionTable.RUNNING:
+    if facts.table is ExecutionTable.RUNNING:
         worker = facts.holder.name if facts.holder else "a worker"
         return stopped(f"{worker} holds it for its instant: {when}")
     match facts.due_kind:
@@ -191,7 +194,7 @@ def check_run_time(facts: ExplainFacts) -> GateResult:
 def check_scheduler(facts: ExplainFacts) -> GateResult:
     """Whether somebody moves it when its time comes."""
     job = facts.job
-    if facts.execution is not None and facts.room is not ExecutionTable.DUE:
+    if facts.execution is not None and facts.table is not ExecutionTable.DUE:
         return not_asked("no scheduler is needed any more")
     if not facts.schedulers:
         found = "no scheduler is alive: nothing is moved when its time comes"
@@ -214,8 +217,8 @@ def check_scheduler(facts: ExplainFacts) -> GateResult:
     return passed(f"{who} looks after it; the database's clock decides")
 
 
-def _cancel_command(rivals: Sequence[Competitor]) -> str | None:
-    return f"timeball runs cancel {format_execution_id(rivals[0].id)}" if rivals else None
+def _cancel_command(competitors: Sequence[Competitor]) -> str | None:
+    return f"timeball runs cancel {format_execution_id(competitors[0].id)}" if competitors else None
 
 
 def _resume_command(facts: ExplainFacts) -> str | None:
@@ -305,9 +308,9 @@ def _own(facts: ExplainFacts, worker: NodeStatus) -> str:
 def check_slots(facts: ExplainFacts) -> GateResult:
     """Whether its limits, its queue and its workers have a place for it."""
     execution = facts.execution
-    if execution is None or facts.is_coming or facts.room is ExecutionTable.DUE:
+    if execution is None or facts.is_coming or facts.table is ExecutionTable.DUE:
         return not_asked("it is asked when its time has come")
-    limited = _limited(facts) if facts.room is ExecutionTable.BLOCKED else None
+    limited = _limited(facts) if facts.table is ExecutionTable.BLOCKED else None
     if limited is not None:
         return limited
     queue = facts.queue
@@ -342,7 +345,9 @@ def _is_serial(facts: ExplainFacts, limit: LimitFacts) -> bool:
     job = facts.job
     assert job is not None
     return (
-        limit.key == f"job:{job.id}" and job.overlap in (Overlap.QUEUE, Overlap.CANCEL_RUNNING) and bool(facts.rivals)
+        limit.key == f"job:{job.id}"
+        and job.overlap in (Overlap.QUEUE, Overlap.CANCEL_RUNNING)
+        and bool(facts.competitors)
     )
 
 
@@ -366,15 +371,15 @@ def check_rate(_facts: ExplainFacts) -> GateResult:
 
 def check_place_in_line(facts: ExplainFacts) -> GateResult:
     """How many are given away before it."""
-    if facts.execution is None or facts.room is not ExecutionTable.READY or facts.is_coming:
+    if facts.execution is None or facts.table is not ExecutionTable.READY or facts.is_coming:
         return not_asked("it does not stand in line")
     if facts.ahead >= facts.most_ahead:
         return passed(f"more than {facts.most_ahead} stand before it in «{facts.queue.name}»")
     return passed(f"it is {ordinal(facts.ahead + 1)} in line of «{facts.queue.name}»")
 
 
-def _holders(rivals: Sequence[Competitor], facts: ExplainFacts) -> str:
-    return listed([rival.words(facts.now) for rival in rivals]) or "by what has just ended or begun"
+def _holders(competitors: Sequence[Competitor], facts: ExplainFacts) -> str:
+    return listed([competitor.words(facts.now) for competitor in competitors]) or "by what has just ended or begun"
 
 
 def _all_taken(number: int) -> str:
