@@ -25,7 +25,7 @@ from timeball.application.queries.views import (
     Timeline,
     TimelineRequest,
 )
-from timeball.domain.forecast.collisions import Collision
+from timeball.domain.forecast.demand import Collision
 from timeball.domain.forecast.suggestions import ScheduleShift, spell_schedule, timing_fields
 from timeball.domain.values.ids import format_job_id
 from timeball.errors import InvalidInput
@@ -314,9 +314,9 @@ def advice_document(advice: SpreadAdvice | None) -> Document:
 
 
 def _suggestion(move: ScheduleShift, advice: SpreadAdvice) -> Document:
-    job = advice.jobs[move.line.job_id]
+    job = advice.jobs[move.job.job_id]
     return {
-        "job": {"id": format_job_id(job.id), "label": move.line.label},
+        "job": {"id": format_job_id(job.id), "label": move.job.label},
         "version": job.version,
         "schedule_before": spell_schedule(job.rule),
         "schedule_after": spell_schedule(move.rule),
