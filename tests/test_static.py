@@ -209,7 +209,7 @@ MAY_DELETE_UNLOCKED = {
     "unblock": "a row of blocked is never changed, only taken away",
     "trim_rollups": "a minute that is old stays old, whatever is counted into it meanwhile",
 }
-LOCKS = ("FOR UPDATE", "timeball.take_ready(")
+LOCKS = ("FOR UPDATE", "timeball.lock_ready(")
 DELETED_BY_PLACE = re.compile(r"\bctid = ANY \((?:ARRAY)?\((SELECT.*?)\)(?:::tid\[\])?\)", re.DOTALL)
 
 

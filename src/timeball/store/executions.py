@@ -168,7 +168,7 @@ class ExecutionStore:
         """Whether the first of one of these lanes, each from its instant on, has been ready for so long: nobody seems to take it."""
         marks = {lane: LanePosition(run_at) for lane, run_at in lanes.items()}
         is_left: bool = await self._database.fetch_value(
-            "is_anything_left", **lane_arrays(marks), handlers=handlers, age=age
+            "has_unclaimed", **lane_arrays(marks), handlers=handlers, age=age
         )
         return is_left
 
@@ -232,7 +232,7 @@ class ExecutionStore:
         )
         return ClaimResult(claims_from(rows, claim_id), rows[0]["is_contended"])
 
-    async def claim_named(
+    async def claim_by_id(
         self,
         request: ClaimRequest,
         execution_id: ExecutionId,
@@ -242,7 +242,7 @@ class ExecutionStore:
     ) -> list[ClaimedExecution]:
         """Give this execution to one worker, if it is ready and due and may be run there. Paused and limited queues give nothing here."""
         rows = await self._database.fetch(
-            "claim_named",
+            "claim_by_id",
             connection,
             id=execution_id,
             handlers=request.handlers,
@@ -259,7 +259,7 @@ class ExecutionStore:
 
     async def claim_keys(self, incarnation: Incarnation) -> set[ClaimKey]:
         """Everything that stands in a worker's name, each with its claim."""
-        rows = await self._database.fetch("stakes", incarnation=incarnation)
+        rows = await self._database.fetch("claim_keys", incarnation=incarnation)
         return {(ExecutionId(row["id"]), ClaimId(row["claim_id"])) for row in rows}
 
     async def mark_queue_limited(self, connection: Connection | None = None) -> None:
@@ -282,7 +282,7 @@ class ExecutionStore:
         for asked, lanes in (*[(request, 1)] * _WARM_UP_CLAIMS, (thorough, 1), (thorough, 2)):
             marks = {("", priority): LanePosition(env.clock.now()) for priority in range(lanes)}
             await self.claim(asked, marks, ClaimId(env.new_id()), connection)
-            await self.claim_named(asked, ExecutionId(env.new_id()), None, ClaimId(env.new_id()), connection)
+            await self.claim_by_id(asked, ExecutionId(env.new_id()), None, ClaimId(env.new_id()), connection)
             await self.finish_succeeded([], connection)
 
     # `running` to `finished`, or back: written only while the row still names the claim

@@ -60,7 +60,7 @@ def test_every_statement_says_what_it_is_for_in_one_place() -> None:
 def test_claims_by_lane_by_ticket_and_by_name_end_alike() -> None:
     """What is taken is made a claim of in the same words, but for the limit that only a lane has, and the order of several."""
     by_lane, by_ticket, by_name = (
-        all_statements()[name].text.partition("picked AS ")[2] for name in ("claim", "claim_tickets", "claim_named")
+        all_statements()[name].text.partition("picked AS ")[2] for name in ("claim", "claim_tickets", "claim_by_id")
     )
     first_column = re.compile(r"\nSELECT [^\n]* AS (is_contended|left_ids),")
     by_lane = by_lane.replace(":is_limited::boolean", "false").replace(

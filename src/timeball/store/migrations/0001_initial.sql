@@ -778,7 +778,7 @@ $$;
 -- Lock the heads of some lanes: up to `wanted` rows that these handlers can run and that no other claim has locked, by rank.
 -- Rows of a single lane are locked as they are read, so that claims of several workers do not read the same rows; of several lanes, `looks` rows of
 -- each are ranked first. A NULL in the result says that other claims are taking more.
-CREATE FUNCTION timeball.take_heads(queues text[], priorities smallint[], bounds timestamptz[], first_ids uuid[], until timestamptz, handlers text[],
+CREATE FUNCTION timeball.lock_lane_heads(queues text[], priorities smallint[], bounds timestamptz[], first_ids uuid[], until timestamptz, handlers text[],
                                     looks integer, wanted integer)
 RETURNS SETOF tid
 LANGUAGE plpgsql
@@ -822,8 +822,8 @@ END
 $$;
 
 -- Lock what a claim takes: up to `slots` rows that were due at `until`, by rank; then up to `holds` that come after `instant`; never more than `most`.
--- Lanes of `barred` queues give nothing. Otherwise as take_heads.
-CREATE FUNCTION timeball.take_ready(queues text[], priorities smallint[], bounds timestamptz[], first_ids uuid[], barred text[], instant timestamptz,
+-- Lanes of `barred` queues give nothing. Otherwise as lock_lane_heads.
+CREATE FUNCTION timeball.lock_ready(queues text[], priorities smallint[], bounds timestamptz[], first_ids uuid[], barred text[], instant timestamptz,
                                     until timestamptz, handlers text[], looks integer, slots integer, holds integer, most integer)
 RETURNS tid[]
 LANGUAGE plpgsql
@@ -880,12 +880,12 @@ BEGIN
             tids := tids || NULL::tid;
         END IF;
     ELSE
-        tids := ARRAY(SELECT timeball.take_heads(queues, priorities, bounds, first_ids, until, handlers, looks, greatest(slots, 0)));
+        tids := ARRAY(SELECT timeball.lock_lane_heads(queues, priorities, bounds, first_ids, until, handlers, looks, greatest(slots, 0)));
         taken := cardinality(array_remove(tids, NULL));
     END IF;
     IF holds > 0 THEN
         tids := tids || ARRAY(
-            SELECT timeball.take_heads(queues, priorities, array_fill(instant + interval '1 microsecond', ARRAY[cardinality(queues)]),
+            SELECT timeball.lock_lane_heads(queues, priorities, array_fill(instant + interval '1 microsecond', ARRAY[cardinality(queues)]),
                                        array_fill('00000000-0000-0000-0000-000000000000'::uuid, ARRAY[cardinality(queues)]), 'infinity', handlers, holds,
                                        least(holds, most - taken))
         );

@@ -4,7 +4,7 @@
 -- Give the most urgent ready executions of some lanes to one worker: up to :slots that are due, by rank; then up to :holds that are not yet due;
 -- never more than :most in all.
 -- A lane is a (queue, priority); its rows are read in the order of time and id from its mark on, so dead rows behind that are not visited.
--- `take_ready` locks them: of one lane as it sees them, of several out of the first :looks of each. MATERIALIZED: otherwise the planner may run a part
+-- `lock_ready` locks them: of one lane as it sees them, of several out of the first :looks of each. MATERIALIZED: otherwise the planner may run a part
 -- again and take more than its limit. By ctid: the rows are locked, and no statistics can mislead it.
 -- `is_contended` tells an empty lane from one whose rest others take just now, of what is due or of what comes. Of what is due, only what has been so for :unclaimed_for.
 -- It also says so if a row was locked that came into the table after this statement had begun, and cannot be taken by it: it has used up a place.
@@ -20,7 +20,7 @@ WITH gate AS MATERIALIZED (
     FOR KEY SHARE
 ),
 chosen AS MATERIALIZED (
-    SELECT timeball.take_ready(
+    SELECT timeball.lock_ready(
                :queues::text[], :priorities::smallint[], :bounds::timestamptz[], :first_ids::uuid[],
                ARRAY(
                    SELECT name
@@ -72,7 +72,7 @@ FROM chosen
 LEFT JOIN picked ON true
 ORDER BY picked.run_at - picked.priority * interval '12 seconds', picked.id;
 
--- name: claim_named
+-- name: claim_by_id
 -- Give a worker the one execution that a hint names, if it is ready and due, and this worker may run it: what an idle system does all day.
 -- It need not be looked for, nor is there anything to find out about what else there is; every rule of claim is asked all the same.
 -- `found` by the id alone: with anything else beside it, a planner that believes the table to be empty would as soon read a whole lane.
@@ -174,7 +174,7 @@ FROM lane
 LEFT JOIN timeball.queue ON queue.name = lane.queue
 WHERE queue.paused_at IS NULL;
 
--- name: is_anything_left
+-- name: has_unclaimed
 -- Whether the first of some lanes, from their marks on, has been ready for as long as :age and can be run by these handlers.
 SELECT EXISTS (
     SELECT 1
@@ -216,7 +216,7 @@ WHERE running.holder = :incarnation
   AND running.claim_id = :claim_id
 ORDER BY running.run_at - running.priority * interval '12 seconds', running.id;
 
--- name: stakes
+-- name: claim_keys
 -- What a worker holds by the database. Seldom asked, so it has no index, which every claim would have to keep up.
 SELECT id, claim_id
 FROM timeball.running
