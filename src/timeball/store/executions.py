@@ -167,10 +167,10 @@ class ExecutionStore:
     async def has_unclaimed(self, lanes: Mapping[Lane, datetime], handlers: Sequence[str], age: timedelta) -> bool:
         """Whether the first of one of these lanes, each from its instant on, has been ready for so long: nobody seems to take it."""
         marks = {lane: LanePosition(run_at) for lane, run_at in lanes.items()}
-        is_left: bool = await self._database.fetch_value(
+        has_unclaimed: bool = await self._database.fetch_value(
             "has_unclaimed", **lane_arrays(marks), handlers=handlers, age=age
         )
-        return is_left
+        return has_unclaimed
 
     async def claim(
         self,
@@ -183,8 +183,8 @@ class ExecutionStore:
 
         Each lane is read from its mark on. No two workers are ever given the same execution. Paused and limited queues give nothing here.
         """
-        most = request.slots + request.holds
-        return await self._claim(request, lanes, claim_id, most, is_limited=False, connection=connection)
+        limit = request.slots + request.holds
+        return await self._claim(request, lanes, claim_id, limit, is_limited=False, connection=connection)
 
     async def claim_limited(
         self, request: ClaimRequest, queue: str, lanes: Mapping[Lane, LanePosition], claim_id: ClaimId
@@ -211,7 +211,7 @@ class ExecutionStore:
         request: ClaimRequest,
         lanes: Mapping[Lane, LanePosition],
         claim_id: ClaimId,
-        most: int,
+        limit: int,
         *,
         is_limited: bool,
         connection: Connection | None = None,
@@ -224,9 +224,9 @@ class ExecutionStore:
             unclaimed_for=request.unclaimed_for,
             handlers=request.handlers,
             slots=request.slots,
-            looks=2 * request.slots if request.has_rivals else request.slots,
+            lane_limit=2 * request.slots if request.has_rivals else request.slots,
             holds=request.holds,
-            most=most,
+            limit=limit,
             incarnation=request.incarnation,
             claim_id=claim_id,
         )
@@ -245,6 +245,7 @@ class ExecutionStore:
             "claim_by_id",
             connection,
             id=execution_id,
+            is_limited=False,
             handlers=request.handlers,
             queues=queues,
             incarnation=request.incarnation,
@@ -492,6 +493,7 @@ class TicketStore:
         """
         rows = await self._database.fetch(
             "claim_tickets",
+            is_limited=False,
             ids=list(dict.fromkeys(ids)),
             handlers=request.handlers,
             queues=queues,
