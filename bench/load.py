@@ -95,7 +95,7 @@ async def bare_claims(system: System, number: int, pause_seconds: float = 0.0) -
         assert created.execution_id is not None
         await asyncio.sleep(pause_seconds)
         begun = time.perf_counter()
-        (claimed,) = await executions.claim_named(wish, created.execution_id, None, ClaimId(env.new_id()))
+        (claimed,) = await executions.claim_by_id(wish, created.execution_id, None, ClaimId(env.new_id()))
         took.append((time.perf_counter() - begun) * 1000)
         claims.append(claimed)
     now = env.clock.now()

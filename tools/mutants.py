@@ -41,7 +41,7 @@ _DISPATCHER, _RECEIVER = "tests/engine/scheduler/test_ticket_publisher.py", "tes
 
 
 # What comes behind the counters in the claim by lane, and only there: the claim by name ends otherwise.
-_REST_OF_A_CLAIM_BY_LANE = (
+_REST_OF_A_CLAIM = (
     "tzdata, limit_key, unique_key, payload, retry_of, created_by, bound_secrets_only,\n"
     "           :incarnation, :claim_id, coalesce(:now, now()),\n"
     "           greatest(coalesce(:now, now()), run_at) + timeout_ms * interval '1 millisecond' + interval '5 seconds', :is_limited"
@@ -55,8 +55,8 @@ def _one(name: str, file: str, old: str, new: str, *tests: str) -> Mutant:
 MUTANTS = (
     # what runs
     _one(
-        "a claim by ticket with the payload of another version",
-        f"{_SQL}/tickets.sql",
+        "a claim with the payload of another version",
+        f"{_SQL}/claiming.sql",
         "CASE WHEN job.version = taken.version THEN job.payload ELSE timeball.payload_of(taken.job_id, taken.version) END",
         "job.payload",
         "tests/store/test_job_version.py::test_an_occurrence_that_was_ready_runs_what_its_version_says",
@@ -167,15 +167,15 @@ MUTANTS = (
     _one(
         "a claim that does not count",
         f"{_SQL}/claiming.sql",
-        f"           least(attempts, 2147483646) + 1, lost, least(fence, 9223372036854775806) + 1, {_REST_OF_A_CLAIM_BY_LANE}",
-        f"           attempts, lost, least(fence, 9223372036854775806) + 1, {_REST_OF_A_CLAIM_BY_LANE}",
+        f"           least(attempts, 2147483646) + 1, lost, least(fence, 9223372036854775806) + 1, {_REST_OF_A_CLAIM}",
+        f"           attempts, lost, least(fence, 9223372036854775806) + 1, {_REST_OF_A_CLAIM}",
         "tests/store/test_claim.py::test_a_claim_keeps_every_column_and_adds_its_own",
     ),
     _one(
         "a fence that does not grow",
         f"{_SQL}/claiming.sql",
-        f"lost, least(fence, 9223372036854775806) + 1, {_REST_OF_A_CLAIM_BY_LANE}",
-        f"lost, fence, {_REST_OF_A_CLAIM_BY_LANE}",
+        f"lost, least(fence, 9223372036854775806) + 1, {_REST_OF_A_CLAIM}",
+        f"lost, fence, {_REST_OF_A_CLAIM}",
         f"{_OUTCOMES}::test_fences_grow_over_all_attempts",
     ),
     _one(

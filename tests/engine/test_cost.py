@@ -133,7 +133,7 @@ async def test_an_execution_enqueued_by_itself_takes_three_statements_however_ma
             await life._cut_services()
             life.heartbeat.stop()
 
-    assert asked["enqueue_one"] == asked["claim_named"] == asked["finish_succeeded"] == 20
+    assert asked["enqueue_one"] == asked["claim_by_id"] == asked["finish_succeeded"] == 20
     assert asked["claim"] == 0, "what a hint names need not be looked for"
 
 

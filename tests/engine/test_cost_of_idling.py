@@ -69,11 +69,11 @@ async def test_an_idle_worker_is_woken_by_one_beat_a_second_and_asks_whether_a_h
     wakes, asked = await idle_minute(life, clock, heard)
 
     # It claims nothing where nothing is, and asks for no stops where nothing runs.
-    assert set(asked) - CONFIRMATION <= {"lanes", "probe", "stakes"}
+    assert set(asked) - CONFIRMATION <= {"lanes", "probe", "claim_keys"}
     assert sum(asked.values()) <= 80
     assert 45 <= asked["lanes"] <= 61
     assert 9 <= asked["probe"] <= 13
-    assert asked["stakes"] <= 1
+    assert asked["claim_keys"] <= 1
     # A beat, and the answer to what it asked; a little more, where that comes in pieces.
     assert wakes <= 160
 

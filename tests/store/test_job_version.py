@@ -71,7 +71,7 @@ async def by_lane(store: Store, execution_id: ExecutionId) -> ClaimedExecution:
 
 async def by_name(store: Store, execution_id: ExecutionId) -> ClaimedExecution:
     wish = ClaimRequest(await make_node(store), [OLD, NEW], 1, 0)
-    (claimed,) = await store.executions.claim_named(wish, execution_id, None, ClaimId(store.env.new_id()))
+    (claimed,) = await store.executions.claim_by_id(wish, execution_id, None, ClaimId(store.env.new_id()))
     return claimed
 
 

@@ -160,9 +160,9 @@ _CLAIM = {
     "unclaimed_for": timedelta(0),
     "handlers": ["tests:noop"],
     "slots": BATCH,
-    "looks": 2 * BATCH,
+    "lane_limit": 2 * BATCH,
     "holds": BATCH,
-    "most": 2 * BATCH,
+    "limit": 2 * BATCH,
     "incarnation": id_(1),
     "claim_id": id_(2),
 }
@@ -180,7 +180,7 @@ _JOB_COLUMNS = {"job_id": job(odd(_DUE)[0]), "parked_at": PARKED_AT, "reason": "
 _PAST = {"start": NOW - timedelta(days=400), "first_id": UUID(int=0), "last_id": UUID(int=2**128 - 1)}
 
 # What has tests of its own below.
-TRIED_APART = ("is_anything_left",)
+TRIED_APART = ("has_unclaimed",)
 
 # Statement, parameters, and how many rows of the tables it may touch at most.
 HOT: dict[str, tuple[dict[str, Any], int]] = {
@@ -194,17 +194,19 @@ HOT: dict[str, tuple[dict[str, Any], int]] = {
             "queues": None,
             "slots": BATCH,
             "holds": BATCH,
+            "is_limited": False,
             "incarnation": id_(1),
             "claim_id": id_(2),
         },
         5 * BATCH,
     ),
     # One row, its queue and its job.
-    "claim_named": (
+    "claim_by_id": (
         {
             "id": id_(odd(_READY)[0]),
             "handlers": ["tests:noop"],
             "queues": None,
+            "is_limited": False,
             "incarnation": id_(1),
             "claim_id": id_(2),
         },
@@ -354,7 +356,7 @@ def test_who_looks_for_what_was_left_reads_the_first_of_each_lane(
         with session(server, crowded, belief) as connection:
             connection.execute(f"SET plan_cache_mode = {plan_cache_mode}")
 
-            run_explained(connection, "is_anything_left", _CLAIM | {"age": timedelta(0)})
+            run_explained(connection, "has_unclaimed", _CLAIM | {"age": timedelta(0)})
 
             assert ready_rows_read(connection) <= 2 * len(LANES)
 

@@ -767,7 +767,7 @@ async def claim_freely(
         case "by ticket":
             return (await TicketStore(store.database).claim(wish, [execution_id], None, claim_id)).executions
         case "by name":
-            return await store.executions.claim_named(wish, execution_id, None, claim_id)
+            return await store.executions.claim_by_id(wish, execution_id, None, claim_id)
         case _:
             return (await store.executions.claim(wish, {("q", 50): FROM_THE_FIRST}, claim_id)).executions
 

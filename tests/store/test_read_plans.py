@@ -174,7 +174,7 @@ TABLE: dict[str, tuple[dict[str, Any], int]] = {
     "lock_queue": ({"queue": "limited 1"}, 1),
     "mark_queue_limited": ({}, RUNNING + QUEUES * RUNNING),
     "read_back_claim": ({"incarnation": holder(1), "claim_id": id_(RUNS + 1)}, RUNNING + 1),
-    "stakes": ({"incarnation": holder(1)}, RUNNING),
+    "claim_keys": ({"incarnation": holder(1)}, RUNNING),
     "record_transitions": ({"transitions": json(_TRANSITIONS)}, 4 * PAGE),
     "use_secrets": (
         {"id": id_(RUNS + 1), "claim_id": id_(RUNS + 1), "names": ["A"], "notes": [id_(1)], "is_bound": False},

@@ -186,7 +186,7 @@ async def test_a_bulk_enqueue_whose_reply_is_lost_is_all_there_or_not_at_all(
     assert given is None or len(given) == 100
 
 
-@pytest.mark.parametrize(("statement", "number"), [("claim_named", 1), ("claim", 2)])
+@pytest.mark.parametrize(("statement", "number"), [("claim_by_id", 1), ("claim", 2)])
 async def test_a_claim_whose_reply_is_lost_is_read_back_and_run_once(
     cluster: Cluster, commands: Commands, proxy: Proxy, statement: str, number: int
 ) -> None:
@@ -300,7 +300,7 @@ async def test_a_listener_cut_off_in_silence_is_slower_and_heals_itself(
     await worker.event("listener.changed", is_listening=True, count=2)
 
     # And then by the hint, which comes at once: nothing else tells a worker the name of what it claims.
-    claimed_by_name = proxy.lose_reply(text_of("claim_named"), containing=b"marked")
+    claimed_by_name = proxy.lose_reply(text_of("claim_by_id"), containing=b"marked")
     async with asyncio.timeout(patience(60)):
         while not claimed_by_name.happened.is_set():
             await cluster.ends(await enqueue(commands, "work", {"label": "marked"}))

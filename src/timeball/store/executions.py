@@ -167,10 +167,10 @@ class ExecutionStore:
     async def has_unclaimed(self, lanes: Mapping[Lane, datetime], handlers: Sequence[str], age: timedelta) -> bool:
         """Whether the first of one of these lanes, each from its instant on, has been ready for so long: nobody seems to take it."""
         marks = {lane: LanePosition(run_at) for lane, run_at in lanes.items()}
-        is_left: bool = await self._database.fetch_value(
-            "is_anything_left", **lane_arrays(marks), handlers=handlers, age=age
+        has_unclaimed: bool = await self._database.fetch_value(
+            "has_unclaimed", **lane_arrays(marks), handlers=handlers, age=age
         )
-        return is_left
+        return has_unclaimed
 
     async def claim(
         self,
@@ -183,8 +183,8 @@ class ExecutionStore:
 
         Each lane is read from its mark on. No two workers are ever given the same execution. Paused and limited queues give nothing here.
         """
-        most = request.slots + request.holds
-        return await self._claim(request, lanes, claim_id, most, is_limited=False, connection=connection)
+        limit = request.slots + request.holds
+        return await self._claim(request, lanes, claim_id, limit, is_limited=False, connection=connection)
 
     async def claim_limited(
         self, request: ClaimRequest, queue: str, lanes: Mapping[Lane, LanePosition], claim_id: ClaimId
@@ -211,7 +211,7 @@ class ExecutionStore:
         request: ClaimRequest,
         lanes: Mapping[Lane, LanePosition],
         claim_id: ClaimId,
-        most: int,
+        limit: int,
         *,
         is_limited: bool,
         connection: Connection | None = None,
@@ -224,15 +224,15 @@ class ExecutionStore:
             unclaimed_for=request.unclaimed_for,
             handlers=request.handlers,
             slots=request.slots,
-            looks=2 * request.slots if request.has_rivals else request.slots,
+            lane_limit=2 * request.slots if request.has_rivals else request.slots,
             holds=request.holds,
-            most=most,
+            limit=limit,
             incarnation=request.incarnation,
             claim_id=claim_id,
         )
         return ClaimResult(claims_from(rows, claim_id), rows[0]["is_contended"])
 
-    async def claim_named(
+    async def claim_by_id(
         self,
         request: ClaimRequest,
         execution_id: ExecutionId,
@@ -242,9 +242,10 @@ class ExecutionStore:
     ) -> list[ClaimedExecution]:
         """Give this execution to one worker, if it is ready and due and may be run there. Paused and limited queues give nothing here."""
         rows = await self._database.fetch(
-            "claim_named",
+            "claim_by_id",
             connection,
             id=execution_id,
+            is_limited=False,
             handlers=request.handlers,
             queues=queues,
             incarnation=request.incarnation,
@@ -259,7 +260,7 @@ class ExecutionStore:
 
     async def claim_keys(self, incarnation: Incarnation) -> set[ClaimKey]:
         """Everything that stands in a worker's name, each with its claim."""
-        rows = await self._database.fetch("stakes", incarnation=incarnation)
+        rows = await self._database.fetch("claim_keys", incarnation=incarnation)
         return {(ExecutionId(row["id"]), ClaimId(row["claim_id"])) for row in rows}
 
     async def mark_queue_limited(self, connection: Connection | None = None) -> None:
@@ -282,7 +283,7 @@ class ExecutionStore:
         for asked, lanes in (*[(request, 1)] * _WARM_UP_CLAIMS, (thorough, 1), (thorough, 2)):
             marks = {("", priority): LanePosition(env.clock.now()) for priority in range(lanes)}
             await self.claim(asked, marks, ClaimId(env.new_id()), connection)
-            await self.claim_named(asked, ExecutionId(env.new_id()), None, ClaimId(env.new_id()), connection)
+            await self.claim_by_id(asked, ExecutionId(env.new_id()), None, ClaimId(env.new_id()), connection)
             await self.finish_succeeded([], connection)
 
     # `running` to `finished`, or back: written only while the row still names the claim
@@ -492,6 +493,7 @@ class TicketStore:
         """
         rows = await self._database.fetch(
             "claim_tickets",
+            is_limited=False,
             ids=list(dict.fromkeys(ids)),
             handlers=request.handlers,
             queues=queues,

@@ -367,11 +367,11 @@ async def test_a_look_that_fails_is_not_the_last(store: Store, env: Env, clock: 
 
 
 def cut_looks(point: str) -> None:
-    if point.startswith("is_anything_left"):
+    if point.startswith("has_unclaimed"):
         raise StoreUnavailable("the connection was cut")
 
 
 def watch_looks(store: Store) -> list[str]:
     looks: list[str] = []
-    store.env.fault = lambda point: looks.append(point) if point == "is_anything_left.before" else None
+    store.env.fault = lambda point: looks.append(point) if point == "has_unclaimed.before" else None
     return looks

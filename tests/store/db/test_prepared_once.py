@@ -92,7 +92,7 @@ async def test_after_a_rehearsal_every_connection_at_hand_has_its_plans(store: S
     await store.database.on_each_idle(look)
     assert len(planned) == IDLE_CONNECTIONS
     for plans in planned.values():
-        assert plans["claim"] == plans["claim_named"] == plans["finish_succeeded"] == (_TRIALS, 3)
+        assert plans["claim"] == plans["claim_by_id"] == plans["finish_succeeded"] == (_TRIALS, 3)
 
 
 async def plans_for_ready(connection: Connection) -> set[str]:

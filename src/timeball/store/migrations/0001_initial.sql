@@ -741,13 +741,14 @@ BEGIN
 END
 $$;
 
--- Claims read and lock lanes by the three functions below, which leave the planner no choice, whatever the session's settings are. A planner that takes
--- `ready` for empty, as vacuum last saw it, would as soon fetch and sort a whole lane for each claim. The plan is always the same, so it is made once.
+-- Claims read and lock lanes by the three functions below. They leave the planner no choice, whatever the settings of the session are: a planner that
+-- takes `ready` for empty, as vacuum last saw it, would fetch and sort a whole lane for each claim. Their plans never change, so each is made once.
 
--- The heads of some lanes: the first rows of each, from its mark on, that these handlers can run. A mark is an instant and, within it, an id: of a
--- crowd that is due at one instant, each claim starts where the last one ended, and not among the dead rows of all claims before it.
+-- The heads of some lanes: the first rows of each, from its position on, that these handlers can run.
+-- A position is an instant and an id. Where a crowd is due at one instant, each claim so starts where the last one ended, and not among the dead rows of
+-- all claims before it.
 CREATE FUNCTION timeball.lane_heads(queues text[], priorities smallint[], bounds timestamptz[], first_ids uuid[], until timestamptz, handlers text[],
-                                    each integer)
+                                    lane_limit integer)
 RETURNS TABLE (tid tid, run_at timestamptz, rank timestamptz)
 LANGUAGE plpgsql
 STABLE
@@ -759,7 +760,7 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 BEGIN
     RETURN QUERY
-    SELECT found.tid, found.run_at, found.run_at - lane.priority * interval '12 seconds'
+    SELECT head.tid, head.run_at, head.run_at - lane.priority * interval '12 seconds'
     FROM unnest(queues, priorities, bounds, first_ids) AS lane (queue, priority, bound, first_id)
     CROSS JOIN LATERAL (
         SELECT ready.ctid AS tid, ready.run_at
@@ -770,16 +771,16 @@ BEGIN
           AND ready.run_at <= until
           AND ready.handler = ANY (handlers)
         ORDER BY ready.run_at, uuid_send(ready.id)
-        LIMIT each
-    ) AS found;
+        LIMIT lane_limit
+    ) AS head;
 END
 $$;
 
--- Lock the heads of some lanes: up to `wanted` rows that these handlers can run and that no other claim has locked, by rank.
--- Rows of a single lane are locked as they are read, so that claims of several workers do not read the same rows; of several lanes, `looks` rows of
--- each are ranked first. A NULL in the result says that other claims are taking more.
-CREATE FUNCTION timeball.take_heads(queues text[], priorities smallint[], bounds timestamptz[], first_ids uuid[], until timestamptz, handlers text[],
-                                    looks integer, wanted integer)
+-- Lock the heads of some lanes by rank: up to `row_limit` rows that these handlers can run and that no other claim has locked.
+-- The rows of a single lane are locked as they are read, so that the claims of several workers do not read the same rows. Of several lanes, the first
+-- `lane_limit` rows of each are ranked first. A NULL in the result means that other claims are taking more.
+CREATE FUNCTION timeball.lock_lane_heads(queues text[], priorities smallint[], bounds timestamptz[], first_ids uuid[], until timestamptz, handlers text[],
+                                         lane_limit integer, row_limit integer)
 RETURNS SETOF tid
 LANGUAGE plpgsql
 VOLATILE
@@ -790,7 +791,7 @@ SET enable_sort = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    taken integer;
+    locked integer;
 BEGIN
     IF cardinality(queues) = 1 THEN
         RETURN QUERY
@@ -802,29 +803,29 @@ BEGIN
           AND ready.run_at <= until
           AND ready.handler = ANY (handlers)
         ORDER BY ready.run_at, uuid_send(ready.id)
-        LIMIT wanted
+        LIMIT row_limit
         FOR UPDATE SKIP LOCKED;
     ELSE
         RETURN QUERY
         SELECT ready.ctid
-        FROM timeball.lane_heads(queues, priorities, bounds, first_ids, until, handlers, looks) AS head
+        FROM timeball.lane_heads(queues, priorities, bounds, first_ids, until, handlers, lane_limit) AS head
         JOIN timeball.ready ON ready.ctid = head.tid
         ORDER BY head.rank
-        LIMIT wanted
+        LIMIT row_limit
         FOR UPDATE OF ready SKIP LOCKED;
     END IF;
-    GET DIAGNOSTICS taken = ROW_COUNT;
-    IF taken < wanted
-       AND (SELECT count(*) FROM timeball.lane_heads(queues, priorities, bounds, first_ids, until, handlers, taken + 1)) > taken THEN
+    GET DIAGNOSTICS locked = ROW_COUNT;
+    IF locked < row_limit
+       AND (SELECT count(*) FROM timeball.lane_heads(queues, priorities, bounds, first_ids, until, handlers, locked + 1)) > locked THEN
         RETURN NEXT NULL;
     END IF;
 END
 $$;
 
--- Lock what a claim takes: up to `slots` rows that were due at `until`, by rank; then up to `holds` that come after `instant`; never more than `most`.
--- Lanes of `barred` queues give nothing. Otherwise as take_heads.
-CREATE FUNCTION timeball.take_ready(queues text[], priorities smallint[], bounds timestamptz[], first_ids uuid[], barred text[], instant timestamptz,
-                                    until timestamptz, handlers text[], looks integer, slots integer, holds integer, most integer)
+-- Lock the rows of one claim: up to `slots` that were due at `due_until`, by rank; then up to `holds` that come after `instant`; never more than
+-- `row_limit` together. Lanes of `closed_queues` give nothing. Otherwise as lock_lane_heads.
+CREATE FUNCTION timeball.lock_ready(queues text[], priorities smallint[], bounds timestamptz[], first_ids uuid[], closed_queues text[], instant timestamptz,
+                                    due_until timestamptz, handlers text[], lane_limit integer, slots integer, holds integer, row_limit integer)
 RETURNS tid[]
 LANGUAGE plpgsql
 VOLATILE
@@ -835,13 +836,13 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     tids tid[];
-    taken integer;
+    locked integer;
 BEGIN
-    IF barred <> '{}' THEN
+    IF closed_queues <> '{}' THEN
         SELECT array_agg(lane.queue), array_agg(lane.priority), array_agg(lane.bound), array_agg(lane.first_id)
         INTO queues, priorities, bounds, first_ids
         FROM unnest(queues, priorities, bounds, first_ids) AS lane (queue, priority, bound, first_id)
-        WHERE lane.queue <> ALL (barred);
+        WHERE lane.queue <> ALL (closed_queues);
     END IF;
     IF queues IS NULL THEN
         RETURN '{}';
@@ -853,16 +854,16 @@ BEGIN
             WHERE ready.queue = queues[1]
               AND ready.priority = priorities[1]
               AND (ready.run_at, uuid_send(ready.id)) >= (bounds[1], uuid_send(first_ids[1]))
-              AND ready.run_at <= until
+              AND ready.run_at <= due_until
               AND ready.handler = ANY (handlers)
             ORDER BY ready.run_at, uuid_send(ready.id)
             LIMIT greatest(slots, 0)
             FOR UPDATE SKIP LOCKED
         );
-        taken := cardinality(tids);
-        -- Nothing else in the lane, due or coming: the usual case where little is to be done, and the one where every microsecond is waited for.
-        IF taken < slots
-           AND until = instant
+        locked := cardinality(tids);
+        -- The lane has no other row, due or coming. This is the usual case in an idle system, where latency counts.
+        IF locked < slots
+           AND due_until = instant
            AND NOT EXISTS (
                SELECT 1
                FROM timeball.ready
@@ -871,23 +872,23 @@ BEGIN
                  AND (ready.run_at, uuid_send(ready.id)) >= (least(bounds[1], instant), uuid_send(first_ids[1]))
                  AND ready.handler = ANY (handlers)
                ORDER BY ready.run_at, uuid_send(ready.id)
-               OFFSET taken
+               OFFSET locked
            ) THEN
             RETURN tids;
         END IF;
-        IF taken < slots
-           AND (SELECT count(*) FROM timeball.lane_heads(queues, priorities, bounds, first_ids, until, handlers, taken + 1)) > taken THEN
+        IF locked < slots
+           AND (SELECT count(*) FROM timeball.lane_heads(queues, priorities, bounds, first_ids, due_until, handlers, locked + 1)) > locked THEN
             tids := tids || NULL::tid;
         END IF;
     ELSE
-        tids := ARRAY(SELECT timeball.take_heads(queues, priorities, bounds, first_ids, until, handlers, looks, greatest(slots, 0)));
-        taken := cardinality(array_remove(tids, NULL));
+        tids := ARRAY(SELECT timeball.lock_lane_heads(queues, priorities, bounds, first_ids, due_until, handlers, lane_limit, greatest(slots, 0)));
+        locked := cardinality(array_remove(tids, NULL));
     END IF;
     IF holds > 0 THEN
         tids := tids || ARRAY(
-            SELECT timeball.take_heads(queues, priorities, array_fill(instant + interval '1 microsecond', ARRAY[cardinality(queues)]),
-                                       array_fill('00000000-0000-0000-0000-000000000000'::uuid, ARRAY[cardinality(queues)]), 'infinity', handlers, holds,
-                                       least(holds, most - taken))
+            SELECT timeball.lock_lane_heads(queues, priorities, array_fill(instant + interval '1 microsecond', ARRAY[cardinality(queues)]),
+                                            array_fill('00000000-0000-0000-0000-000000000000'::uuid, ARRAY[cardinality(queues)]), 'infinity', handlers, holds,
+                                            least(holds, row_limit - locked))
         );
     END IF;
     RETURN tids;
