@@ -27,12 +27,12 @@ from timeball.domain.policies import Misfire, Overlap, SkipReason
 from timeball.domain.scheduling import ledger
 from timeball.domain.scheduling.civil_time import tzdata_version
 from timeball.domain.scheduling.ledger import JobLedger, LedgerBounds, LedgerFlaw, PendingOccurrence, VersionPeriod
-from timeball.domain.scheduling.misfire import SkippedRange
 from timeball.domain.scheduling.occurrences import (
     CheckAgain,
     DueRow,
     NextOccurrence,
     PromotionTarget,
+    SkippedRange,
     first_occurrence,
     plan_promotion,
 )

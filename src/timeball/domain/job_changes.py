@@ -13,8 +13,13 @@ import orjson
 from timeball.domain.job import SPEC_FIELDS, Job, JobSpec, redefine_job, spec_of
 from timeball.domain.policies import SkipReason
 from timeball.domain.scheduling.civil_time import MICROSECOND, tzdata_version
-from timeball.domain.scheduling.misfire import SkippedRange, skipped_between, split_first
-from timeball.domain.scheduling.occurrences import NextOccurrence, first_occurrence
+from timeball.domain.scheduling.occurrences import (
+    NextOccurrence,
+    SkippedRange,
+    first_occurrence,
+    skipped_between,
+    split_first,
+)
 from timeball.domain.scheduling.schedule import Once
 from timeball.errors import Conflict, InvalidInput
 

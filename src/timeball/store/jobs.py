@@ -24,8 +24,7 @@ from timeball.store.types import PARKED_AT, AuditEntry, ExecutionRequest
 
 if TYPE_CHECKING:
     from timeball.domain.job import Job
-    from timeball.domain.scheduling.misfire import SkippedRange
-    from timeball.domain.scheduling.occurrences import JobTiming, NextOccurrence
+    from timeball.domain.scheduling.occurrences import JobTiming, NextOccurrence, SkippedRange
     from timeball.store.db.database import Database
     from timeball.store.db.pool import Connection
     from timeball.store.executions import ExecutionStore

@@ -9,10 +9,9 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
-from timeball.domain.forecast.outlook import FutureRuns
-from timeball.domain.job import jitter_of
+from timeball.domain.forecast.demand import FutureRuns
 from timeball.domain.rollup import TypicalDuration
-from timeball.domain.values.ids import ExecutionId, JobId, first_id_at, format_job_id
+from timeball.domain.values.ids import ExecutionId, JobId, first_id_at, format_job_id, jitter_of
 from timeball.store.db.rows import rule_from
 
 if TYPE_CHECKING:

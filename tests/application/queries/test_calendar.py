@@ -13,7 +13,7 @@ from timeball.application.commands import Commands
 from timeball.application.queries import calendar
 from timeball.application.queries.lookup import Queries
 from timeball.application.queries.views import CalendarEntry, ForecastRequest
-from timeball.domain.forecast.outlook import FireTimeBudget
+from timeball.domain.forecast.demand import FireTimeBudget
 from timeball.domain.values.ids import ExecutionId
 from timeball.store.store import Store
 from timeball.testing import VirtualClock

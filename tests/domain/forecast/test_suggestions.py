@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from timeball.domain.forecast.collisions import Collision, find_collisions
-from timeball.domain.forecast.outlook import FireTimeBudget, FutureRuns, SlotPool, even_edges
+from timeball.domain.forecast.demand import Collision, FireTimeBudget, FutureRuns, SlotPool, even_edges, find_collisions
 from timeball.domain.forecast.suggestions import (
     MAX_SHIFTS,
     ShiftInput,

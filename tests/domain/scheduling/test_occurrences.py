@@ -17,7 +17,6 @@ from timeball.domain.execution import DueKind, Origin
 from timeball.domain.job import Job, JobSpec, define_job
 from timeball.domain.policies import Misfire, Overlap, SkipReason
 from timeball.domain.scheduling.civil_time import tzdata_version
-from timeball.domain.scheduling.misfire import SkippedRange
 from timeball.domain.scheduling.occurrences import (
     CATCH_UP_INTERVAL,
     CheckAgain,
@@ -27,6 +26,7 @@ from timeball.domain.scheduling.occurrences import (
     PlannedSkip,
     Promotion,
     PromotionTarget,
+    SkippedRange,
     first_occurrence,
     plan_promotion,
 )

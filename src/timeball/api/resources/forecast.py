@@ -25,7 +25,7 @@ from timeball.application.queries.views import (
     Timeline,
     TimelineRequest,
 )
-from timeball.domain.forecast.collisions import Collision
+from timeball.domain.forecast.demand import Collision
 from timeball.domain.forecast.suggestions import ScheduleShift, spell_schedule, timing_fields
 from timeball.domain.values.ids import format_job_id
 from timeball.errors import InvalidInput

@@ -17,8 +17,7 @@ from timeball.domain.handler_contract import clear_inherited_limit
 from timeball.domain.job import Job, JobSpec, define_job, redefine_job
 from timeball.domain.job_changes import JobChange, JobSnapshot, SyncAction, SyncedJob, declared_changes, plan_sync
 from timeball.domain.policies import SkipReason
-from timeball.domain.scheduling.misfire import SkippedRange
-from timeball.domain.scheduling.occurrences import first_occurrence
+from timeball.domain.scheduling.occurrences import SkippedRange, first_occurrence
 from timeball.domain.scheduling.schedule import Once
 from timeball.domain.values.ids import ExecutionId, IdempotentRequest, JobId, shard_of
 from timeball.domain.values.text import check_label, to_json

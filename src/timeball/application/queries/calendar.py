@@ -8,7 +8,7 @@ from datetime import date, datetime, time, timedelta
 from itertools import groupby
 
 from timeball.application.queries.views import Calendar, CalendarEntry, CalendarSource, ForecastRequest
-from timeball.domain.forecast.outlook import ASSUMED_DURATION, FireTimeBudget, FireTimes, FutureRuns
+from timeball.domain.forecast.demand import ASSUMED_DURATION, FireTimeBudget, FireTimes, FutureRuns
 from timeball.domain.job import Job
 from timeball.domain.scheduling.civil_time import first_instant, load_zone
 from timeball.domain.scheduling.schedule import Once

@@ -20,13 +20,14 @@ from timeball.application.queries.views import (
     SpreadAdvice,
     SpreadRequest,
 )
-from timeball.domain.forecast.collisions import Collision, find_collisions
-from timeball.domain.forecast.outlook import (
+from timeball.domain.forecast.demand import (
     ASSUMED_DURATION,
+    Collision,
     FireTimeBudget,
     FireTimes,
     FutureRuns,
     SlotPool,
+    find_collisions,
     slot_pools,
     slots_of,
 )

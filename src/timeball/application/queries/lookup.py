@@ -44,7 +44,7 @@ from timeball.domain.bulk_operation import Operation, OperationId, OperationItem
 from timeball.domain.execution import Attempt, Execution
 from timeball.domain.explain.diagnosis import Diagnosis
 from timeball.domain.explain.explanation import Explanation
-from timeball.domain.forecast.collisions import Collision
+from timeball.domain.forecast.demand import Collision
 from timeball.domain.job import Job
 from timeball.domain.node import NodeKind, NodeStatus, report_broker
 from timeball.domain.scheduling.civil_time import changes_between

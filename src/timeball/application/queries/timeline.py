@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from timeball.application.queries.metrics import RollupHistory
 from timeball.application.queries.views import BandStep, RowsBy, Timeline, TimelineRequest
-from timeball.domain.forecast.outlook import ASSUMED_DURATION, FireTimeBudget, FireTimes, even_edges, slots_of
+from timeball.domain.forecast.demand import ASSUMED_DURATION, FireTimeBudget, FireTimes, even_edges, slots_of
 from timeball.domain.forecast.timeline import (
     PIXELS_PER_MARK,
     BucketLoad,

@@ -11,8 +11,7 @@ from typing import Any
 
 from timeball.domain.execution import Attempt, Execution
 from timeball.domain.explain.diagnosis import DiagnosisStatus
-from timeball.domain.forecast.collisions import Collision
-from timeball.domain.forecast.outlook import FutureRuns
+from timeball.domain.forecast.demand import Collision, FutureRuns
 from timeball.domain.forecast.suggestions import ScheduleShift, ShiftPlan
 from timeball.domain.forecast.timeline import MarkRow
 from timeball.domain.handler_contract import ContractVersion

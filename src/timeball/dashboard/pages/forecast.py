@@ -15,7 +15,7 @@ from timeball.api.resources.forecast import advice_document, collision_document,
 from timeball.application.queries.views import Forecast, ForecastRequest, SpreadRequest
 from timeball.dashboard.context import PageContext, PageRouter, Undo, browser_zone, zone_label
 from timeball.dashboard.formatting import format_number, iso, pluralize
-from timeball.domain.forecast.collisions import Collision
+from timeball.domain.forecast.demand import Collision
 
 router = PageRouter()
 

@@ -10,10 +10,9 @@ from datetime import datetime, timedelta
 from itertools import accumulate
 from typing import TypeAlias
 
-from timeball.domain.forecast.collisions import Collision, steady_slots
-from timeball.domain.forecast.outlook import FireTimes, FutureRuns, SlotPool
+from timeball.domain.forecast.demand import Collision, FireTimes, FutureRuns, SlotPool, steady_slots
 from timeball.domain.scheduling.civil_time import MAX_INSTANT, MIN_INSTANT, format_instant
-from timeball.domain.scheduling.cron_syntax import NICKNAMES
+from timeball.domain.scheduling.cron import NICKNAMES
 from timeball.domain.scheduling.schedule import Cron, Every, Schedule
 from timeball.domain.values.ids import JobId
 from timeball.domain.values.wording import counted, duration_in_words, format_duration

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from timeball.domain.forecast.outlook import FireTimes
+from timeball.domain.forecast.demand import FireTimes
 
 # How busy a stretch of time is: the work of single runs, and of many that were only counted, spread over buckets.
 #

@@ -18,9 +18,9 @@ from timeball.domain.scheduling.ledger import (
     LedgerFlaw,
     PendingOccurrence,
     Promise,
+    QuickLedgerCheck,
     VersionPeriod,
 )
-from timeball.domain.scheduling.ledger_check import QuickLedgerCheck
 from timeball.store.db.rows import rule_from
 from timeball.store.verify.checks import (
     LISTED,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 # What should have been recorded is known to the schedules alone, so versions and records are read as two sorted streams and compared job
 # by job (`domain/scheduling/ledger.py`). Memory stays bounded whatever the size: the server sorts, we hold a page of each stream.
 #
-# For a job that is plainly in order (`domain/scheduling/ledger_check.py`) no ledger is opened.
+# For a job that is plainly in order (`domain/scheduling/ledger.py`) no ledger is opened.
 
 
 async def check_ledger(look: VerifySnapshot) -> list[PromiseCheck]:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timeball.domain.forecast.outlook import FireTimeBudget, FireTimes, FutureRuns, even_edges
+from timeball.domain.forecast.demand import FireTimeBudget, FireTimes, FutureRuns, even_edges
 from timeball.domain.forecast.timeline import BucketLoad
 from timeball.domain.rollup import TypicalDuration
 from timeball.domain.scheduling.schedule import Cron, Every, Once, Schedule
