@@ -272,7 +272,7 @@ HOT: dict[str, tuple[dict[str, Any], int]] = {
     # What is looked at to explain one execution.
     "whereabouts": ({"id": id_(odd(_READY)[0])}, 5),
     "gate_facts": ({"queue": "q1", "limit_key": "k", "unique_key": "u"}, 5),
-    "rivals": (
+    "competitors": (
         {"id": id_(odd(_READY)[0]), "job_id": job(odd(_READY)[0]), "queue": "q1", "limit_key": "k", "most": 20},
         20,
     ),

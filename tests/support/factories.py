@@ -160,7 +160,7 @@ def found(claimed: ClaimedExecution, outcome: Outcome | None = None, **times: da
 async def record(store: Store, findings: Sequence[FinishedAttempt], chance: float = 0.5) -> list[FinishedAttempt]:
     """Record outcomes as a worker does, once: asked where they lead, then moved; returns those that did not move."""
     moves = await moves_of(store, findings, chance)
-    moving = [move.finding for move in moves]
+    moving = [move.attempt for move in moves]
     stale = [finding for finding in findings if finding not in moving]
     return stale + await store.executions.record_transitions(moves)
 

@@ -67,7 +67,7 @@ _SPEC_FIELDS = tuple(field.name for field in fields(JobSpec))
 
 def job_document(view: JobView, *, in_list: bool = False, with_payload: bool = True) -> Document:
     """A job with how it stands; secrets hidden. A list leaves large payloads out."""
-    job, standing = view.job, view.standing
+    job, standing = view.job, view.situation
     spec = spec_of(job)
     wish = {name: getattr(spec, name) for name in _SPEC_FIELDS}
     last = None

@@ -391,7 +391,7 @@ def zone_label(zone: ZoneInfo) -> str:
 async def known_handlers(queries: Queries) -> list[str]:
     """The handlers that a living worker has, or that workers have published."""
     nodes = await queries.nodes(NodeKind.WORKER)
-    return sorted({*(name for node in nodes for name in node.handlers), *await queries.contracts.names()})
+    return sorted({*(name for node in nodes for name in node.handlers), *await queries.handlers.names()})
 
 
 def parse_json_field(text: str, field: str) -> Any:

@@ -45,7 +45,7 @@ class ChangeStream:
         rows = await self._database.fetch("changes", position=checked_position(position), most=most + 1)
         happened = [row for row in rows if row["source"] is not None]
         is_whole = len(happened) <= most and not rows[0]["is_from_elsewhere"]
-        told = [happening for row in happened[:most] for happening in _happenings_of(row)] if is_whole else []
+        told = [event for row in happened[:most] for event in _events_of(row)] if is_whole else []
         return ChangeBatch(rows[0]["position"], told, is_whole)
 
     async def dropped(self, most: int) -> list[ChangeEvent]:
@@ -69,7 +69,7 @@ def checked_position(position: str) -> str:
     )
 
 
-def _happenings_of(row: Any) -> Iterator[ChangeEvent]:
+def _events_of(row: Any) -> Iterator[ChangeEvent]:
     if row["source"] == "audit":
         if not row["what"].startswith(_PRIVATE):
             yield _action_of(row)

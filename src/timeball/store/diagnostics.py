@@ -60,12 +60,12 @@ class ExplainStore:
         assert row is not None
         return dict(row)
 
-    async def rivals(
+    async def competitors(
         self, execution_id: ExecutionId | None, job_id: JobId, queue: str, limit_key: str | None
     ) -> dict[str, list[Competitor]]:
         """Who may stand in the way, by relation: `job`, `limit`, `queue`."""
         rows = await self._database.fetch(
-            "rivals",
+            "competitors",
             id=execution_id or _NO_EXECUTION,
             job_id=job_id,
             queue=queue,
@@ -95,7 +95,7 @@ class ExplainStore:
         )
         return min(ahead, MAX_AHEAD)
 
-    async def usual(self, job_id: JobId, handler: str) -> TypicalDuration | None:
+    async def typical_duration(self, job_id: JobId, handler: str) -> TypicalDuration | None:
         """How long executions of a job usually take."""
         return (await read_typical_durations(self._database, [job_id])).of(job_id, handler)
 
@@ -116,7 +116,7 @@ def _competitor_from(row: Any, durations: TypicalDurations) -> Competitor:
         job_id=job_id,
         state_table=ExecutionTable(row["state_table"]),
         started_at=row["started_at"],
-        usual=durations.of(job_id, row["handler"]),
+        typical=durations.of(job_id, row["handler"]),
     )
 
 

@@ -342,8 +342,8 @@ class ExecutionStore:
             rows = await self._database.fetch(
                 "record_transitions", transitions=json_text(transition_columns(move, self._shards) for move in moves)
             )
-        refused = _stale([move.finding for move in moves], {(row["id"], row["claim_id"]) for row in rows})
-        await self._after_transitions(rows, [move for move in moves if move.finding not in refused])
+        refused = _stale([move.attempt for move in moves], {(row["id"], row["claim_id"]) for row in rows})
+        await self._after_transitions(rows, [move for move in moves if move.attempt not in refused])
         return refused
 
     async def _after_transitions(self, rows: Sequence[Any], moves: Sequence[Decision]) -> None:

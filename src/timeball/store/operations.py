@@ -169,7 +169,7 @@ class OperationStore:
                 operation_id=operation.id,
                 numbers=[item.number for item in results],
                 statuses=[item.status for item in results],
-                made=[item.made for item in results],
+                made=[item.result_id for item in results],
                 errors=[item.error for item in results],
             )
             return _operation_from(row)
@@ -224,6 +224,6 @@ def _item_from(row: Any) -> OperationItem:
         execution_id=None if row["execution_id"] is None else ExecutionId(row["execution_id"]),
         job_id=None if row["job_id"] is None else JobId(row["job_id"]),
         status=row["status"],
-        made=None if row["made"] is None else ExecutionId(row["made"]),
+        result_id=None if row["made"] is None else ExecutionId(row["made"]),
         error=row["error"],
     )

@@ -148,7 +148,7 @@ def _rollup_from(row: Any) -> Rollup:
         at=row["at"],
         queue=row["queue"],
         handler=row["handler"],
-        tally=RollupCounts(**{name: row[name] for name in COUNTED_FIELDS}),
+        counts=RollupCounts(**{name: row[name] for name in COUNTED_FIELDS}),
         lateness=DurationSketch(row["lateness_buckets"], row["lateness_counts"]),
         lateness_seconds=row["lateness_seconds"],
         duration=DurationSketch(row["duration_buckets"], row["duration_counts"]),
@@ -158,4 +158,4 @@ def _rollup_from(row: Any) -> Rollup:
 
 def _tally_from(row: Any) -> Rollup:
     tally = RollupCounts(starts=row["starts"], succeeded=row["succeeded"], cancelled=row["cancelled"], dead=row["dead"])
-    return Rollup(at=row["at"], tally=tally, duration_seconds=row["duration_seconds"])
+    return Rollup(at=row["at"], counts=tally, duration_seconds=row["duration_seconds"])

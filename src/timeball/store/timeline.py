@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
-from timeball.domain.forecast.demand import FutureRuns
+from timeball.domain.forecast.demand import ForecastJob
 from timeball.domain.rollup import TypicalDuration
 from timeball.domain.values.ids import ExecutionId, JobId, first_id_at, format_job_id, jitter_of
 from timeball.store.db.rows import rule_from
@@ -143,7 +143,7 @@ class PastRuns:
 class FutureLines(NamedTuple):
     """The jobs that have a schedule; whether there are more of them; and when it was read how long they usually take."""
 
-    lines: list[FutureRuns]
+    lines: list[ForecastJob]
     has_more: bool
     durations_at: datetime | None
 
@@ -174,7 +174,7 @@ class TimelineStore:
         lines = await asyncio.to_thread(lambda: [_line_from(row, durations) for row in wanted])
         return FutureLines(lines, len(rows) > most, durations.read_at)
 
-    async def future_of(self, job_id: JobId) -> FutureRuns | None:
+    async def future_of(self, job_id: JobId) -> ForecastJob | None:
         """The future of one job, whether it recurs or runs once; None if nothing of it is to come by itself."""
         row = next(iter(await self._database.fetch("future_of_job", job_id=job_id)), None)
         return None if row is None else _line_from(row, await self.durations([job_id]))
@@ -244,9 +244,9 @@ def _past_from(rows: Sequence[Any], until: datetime, *, is_cut: bool) -> PastRun
     return PastRuns(runs, min((run.started_at for run in runs), default=until) if is_cut else None)
 
 
-def _line_from(row: Any, durations: TypicalDurations) -> FutureRuns:
+def _line_from(row: Any, durations: TypicalDurations) -> ForecastJob:
     job_id = JobId(row["id"])
-    return FutureRuns(
+    return ForecastJob(
         job_id=job_id,
         label=row["name"] or format_job_id(job_id),
         handler=row["handler"],
@@ -256,7 +256,7 @@ def _line_from(row: Any, durations: TypicalDurations) -> FutureRuns:
         since=row["created_at"],
         jitter=jitter_of(job_id, row["jitter_seconds"] or 0),
         left=row["executions_left"],
-        usual=durations.of(job_id, row["handler"]),
+        typical=durations.of(job_id, row["handler"]),
         execution_id=ExecutionId(row["execution_id"]),
     )
 

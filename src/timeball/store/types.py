@@ -182,7 +182,7 @@ class ChangeBatch:
     """
 
     position: str
-    happenings: Sequence[ChangeEvent]
+    events: Sequence[ChangeEvent]
     is_whole: bool
 
 

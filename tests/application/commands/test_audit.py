@@ -1,4 +1,4 @@
-"""Whatever a person does writes one line of audit, in the transaction of the deed: a deed that cannot be audited does not happen."""
+"""Every command of a person writes one audit entry in the transaction of the change: a change that cannot be audited does not happen."""
 
 from __future__ import annotations
 

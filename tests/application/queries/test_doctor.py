@@ -31,7 +31,7 @@ LONG = Lease(span=timedelta(hours=9), interval=timedelta(hours=1))
 
 
 def bad(lines: list[Diagnosis]) -> dict[str, str]:
-    return {line.code: line.found for line in lines if line.status is not DiagnosisStatus.OK}
+    return {line.code: line.detail for line in lines if line.status is not DiagnosisStatus.OK}
 
 
 async def test_an_empty_house_needs_schedulers_workers_and_keys(store: Store, queries: Queries) -> None:

@@ -45,7 +45,7 @@ def stopped(explanation: Explanation) -> list[str]:
 
 def said(explanation: Explanation, name: str) -> str:
     (gate,) = [gate for gate in explanation.gates if gate.name == name]
-    return f"{gate.finding.verdict}: {gate.finding.sentence}"
+    return f"{gate.result.verdict}: {gate.result.sentence}"
 
 
 LONG_LEASE = Lease(span=timedelta(hours=1), interval=timedelta(minutes=1))
@@ -91,7 +91,7 @@ async def test_enabled(store: Store, queries: Queries, commands: Commands) -> No
     assert stopped(explanation) == ["enabled"]
     assert explanation.headline.startswith("NOT RUNNING: the job has been paused since 12:00:00 UTC: maintenance.")
     assert explanation.stopped_by is not None
-    assert explanation.stopped_by.finding.advice == "timeball jobs resume nightly"
+    assert explanation.stopped_by.result.advice == "timeball jobs resume nightly"
 
 
 async def test_enabled_also_for_what_a_pause_has_parked(store: Store, queries: Queries, commands: Commands) -> None:
@@ -156,7 +156,7 @@ async def test_overlap_that_is_skipped(store: Store, queries: Queries, clock: Vi
     assert "if it still is when the time comes" in said(before, "overlap")
     assert stopped(explanation) == ["overlap"]
     assert explanation.stopped_by is not None
-    assert explanation.stopped_by.finding.links == (format_execution_id(first),)
+    assert explanation.stopped_by.result.links == (format_execution_id(first),)
 
 
 async def test_overlap_that_queues(store: Store, queries: Queries, clock: VirtualClock) -> None:
@@ -188,7 +188,7 @@ async def test_unique_key(store: Store, queries: Queries, clock: VirtualClock) -
 
     assert stopped(waiting) == ["unique_key", "run_time"]
     assert waiting.stopped_by is not None
-    assert waiting.stopped_by.finding.links == (format_execution_id(holder),)
+    assert waiting.stopped_by.result.links == (format_execution_id(holder),)
     assert said(holding, "unique_key") == "passed: nobody else holds its key «crm»"
 
 
@@ -231,7 +231,7 @@ async def test_run_time_of_what_is_held(store: Store, queries: Queries, clock: V
     assert stopped(held) == ["run_time"]
     assert "web-7 holds it for its instant" in held.headline
     assert running.headline.startswith("RUNNING since 12:00:00 UTC (700 ms) on web-7.")
-    assert {gate.finding.verdict for gate in running.gates} == {GateVerdict.NOT_ASKED}
+    assert {gate.result.verdict for gate in running.gates} == {GateVerdict.NOT_ASKED}
 
 
 async def test_queue_open(store: Store, queries: Queries, commands: Commands) -> None:
@@ -245,7 +245,7 @@ async def test_queue_open(store: Store, queries: Queries, commands: Commands) ->
     assert stopped(explanation) == ["queue_open"]
     assert "queue «mail» has been paused since 12:00:00 UTC: provider is down" in explanation.headline
     assert explanation.stopped_by is not None
-    assert explanation.stopped_by.finding.advice == "timeball queues resume mail"
+    assert explanation.stopped_by.result.advice == "timeball queues resume mail"
 
 
 async def test_worker_for_queue(store: Store, queries: Queries, clock: VirtualClock) -> None:
@@ -348,7 +348,7 @@ async def test_slots_of_the_job(store: Store, queries: Queries, commands: Comman
     assert stopped(explanation) == ["slots"]
     assert "the job allows 1 at once and its one place is taken" in explanation.headline
     assert explanation.stopped_by is not None
-    assert explanation.stopped_by.finding.links == (format_execution_id(first),)
+    assert explanation.stopped_by.result.links == (format_execution_id(first),)
     assert explanation.likely_start is None
 
 

@@ -150,8 +150,8 @@ async def test_a_collision_is_spread_by_what_jobs_usually_take(
     (move,) = advice.moves
     assert move.sentence == "batch-0 0 3 * * * → 10 3 * * * (10 min later), peak 3 → 2"
     # Somebody changed the job while we looked.
-    await commands.jobs.update(move.line.job_id, {"schedule": "0 4 * * *"}, ANA)
-    changed = replace(advice, jobs=await store.jobs.find([move.line.job_id]))
+    await commands.jobs.update(move.job.job_id, {"schedule": "0 4 * * *"}, ANA)
+    changed = replace(advice, jobs=await store.jobs.find([move.job.job_id]))
     assert (changed.moves, replace(advice, jobs={}).moves) == ([], [])
     assert await queries.spread(SpreadRequest()) is None
 

@@ -22,7 +22,7 @@ async def landing(queries: Queries, at: datetime = HALF_PAST_TWO, queue: str = "
 
 
 def labels(found: InstantLoad) -> list[str]:
-    return [line.label for line in found.jobs]
+    return [job.label for job in found.jobs]
 
 
 @pytest.fixture
@@ -38,8 +38,8 @@ async def test_it_meets_what_has_begun_and_is_not_done(queries: Queries) -> None
     found = await landing(queries)
 
     assert (labels(found), found.need, found.slots) == (["reindex"], 2, 2)
-    assert found.jobs[0].usual is not None
-    assert found.jobs[0].usual.p95 == timedelta(minutes=9)
+    assert found.jobs[0].typical is not None
+    assert found.jobs[0].typical.p95 == timedelta(minutes=9)
 
 
 @pytest.mark.usefixtures("reindex")

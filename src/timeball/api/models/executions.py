@@ -277,7 +277,7 @@ class OperationItemOut(BaseModel):
 
 
 class EventOut(BaseModel):
-    """Something that happened; the same happening always has the same id."""
+    """Something that happened; the same event always has the same id."""
 
     id: str
     type: str

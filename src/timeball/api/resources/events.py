@@ -79,12 +79,12 @@ async def events(
     A stream of server-sent events. With `wait` (or `Accept: application/json`) an answer in JSON, as soon as something has happened.
     CloudEvents, if `Accept` names them. An event may be told twice, under the same id; none is left out without a `gap` or a `reset`.
     """
-    interest = await _event_filter(context, types, queue, job)
+    event_filter = await _event_filter(context, types, queue, job)
     if wait is None and _wants_stream(request):
         right = until_access_ends(request.state.is_still_allowed, context.longest_stream)
-        return EventStreamResponse(context.live, interest, last_event_id or since, event_shape(request), right)
+        return EventStreamResponse(context.live, event_filter, last_event_id or since, event_shape(request), right)
     seconds = 0.0 if wait is None else min(parse_duration(wait, "wait").total_seconds(), _LONGEST_WAIT)
-    return _answer(request, await _poll(context.live, interest, since or last_event_id, seconds))
+    return _answer(request, await _poll(context.live, event_filter, since or last_event_id, seconds))
 
 
 async def _event_filter(context: ApiContext, types: str | None, queue: str | None, job: str | None) -> EventFilter:
@@ -100,25 +100,25 @@ def _wants_stream(request: Request) -> bool:
     return "text/event-stream" in accepted or "json" not in accepted
 
 
-async def _poll(live: EventHub, interest: EventFilter, since: str | None, seconds: float) -> ChangeBatch:
+async def _poll(live: EventHub, event_filter: EventFilter, since: str | None, seconds: float) -> ChangeBatch:
     """What happened since then; if nothing did, what happens first."""
     if not seconds:
-        return await live.since(since, interest)
-    async with live.listen(interest) as listener:
-        found = await live.since(since, interest)
-        if found.happenings or not found.is_whole:
+        return await live.since(since, event_filter)
+    async with live.listen(event_filter) as listener:
+        found = await live.since(since, event_filter)
+        if found.events or not found.is_whole:
             return found
         await listener.next(seconds)
-    return await live.since(found.position, interest)
+    return await live.since(found.position, event_filter)
 
 
 def _answer(request: Request, found: ChangeBatch) -> Response:
     if CLOUD_EVENTS in request.headers.get("accept", ""):
         shape = event_shape(request)
-        body = json_bytes([shape(happening) for happening in found.happenings])
+        body = json_bytes([shape(event) for event in found.events])
         headers = {"Timeball-Next-Cursor": found.position, "Timeball-Has-Gap": str(not found.is_whole).lower()}
         return Response(body, headers=headers, media_type="application/cloudevents-batch+json")
-    data = [event_document(happening) for happening in found.happenings]
+    data = [event_document(event) for event in found.events]
     return json_response({"data": data, "next_cursor": found.position, "has_gap": not found.is_whole})
 
 
@@ -140,30 +140,30 @@ EventShape = Callable[[ChangeEvent], dict[str, Any]]
 IsAllowed = Callable[[], Awaitable[bool]]
 
 
-def event_document(happening: ChangeEvent) -> dict[str, Any]:
+def event_document(event: ChangeEvent) -> dict[str, Any]:
     """An event as the API tells it."""
     return {
-        "id": format_id("evt", happening.id),
-        "type": happening.type,
-        "at": happening.at,
-        "subject": happening.subject,
-        "job_id": None if happening.job_id is None else format_id("job", happening.job_id),
-        "queue": happening.queue,
-        "handler": happening.handler,
-        "data": dict(happening.data),
+        "id": format_id("evt", event.id),
+        "type": event.type,
+        "at": event.at,
+        "subject": event.subject,
+        "job_id": None if event.job_id is None else format_id("job", event.job_id),
+        "queue": event.queue,
+        "handler": event.handler,
+        "data": dict(event.data),
     }
 
 
-def cloud_event(happening: ChangeEvent) -> dict[str, Any]:
+def cloud_event(event: ChangeEvent) -> dict[str, Any]:
     """An event as CloudEvents 1.0 has it."""
-    document = event_document(happening)
+    document = event_document(event)
     return {
         "specversion": "1.0",
         "id": document["id"],
         "source": "/timeball",
-        "type": f"timeball.{happening.type}",
-        "subject": happening.subject,
-        "time": happening.at,
+        "type": f"timeball.{event.type}",
+        "subject": event.subject,
+        "time": event.at,
         "datacontenttype": "application/json",
         "data": {name: document[name] for name in ("job_id", "queue", "handler")} | document["data"],
     }
@@ -178,14 +178,14 @@ class EventStreamResponse(Response):
     """Events to one reader, until it goes, is too slow to be waited for, may not listen any more, or the server ends."""
 
     def __init__(
-        self, live: EventHub, interest: EventFilter, since: str | None, shape: EventShape, right: Awaitable[None]
+        self, live: EventHub, event_filter: EventFilter, since: str | None, shape: EventShape, right: Awaitable[None]
     ) -> None:
         """*right* is over when the reader may not listen any more (`right_to_listen`)."""
         super().__init__(headers=_HEADERS)
         # The length of what never ends is not known.
         del self.headers["content-length"]
         self._live = live
-        self._interest = interest
+        self._event_filter = event_filter
         self._since = since
         self._shape = shape
         self._right = right
@@ -206,7 +206,7 @@ class EventStreamResponse(Response):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _tell(self, send: Send) -> None:
-        async with self._live.listen(self._interest) as listener:
+        async with self._live.listen(self._event_filter) as listener:
             async for text in self._texts(listener):
                 async with asyncio.timeout(SEND_SECONDS):
                     await send({"type": "http.response.body", "body": text, "more_body": True})
@@ -216,31 +216,31 @@ class EventStreamResponse(Response):
         missed = await self._missed()
         position = missed.position
         yield b"retry: 2000\n\n" if missed.is_whole else b"retry: 2000\n" + _signal("reset", position)
-        known = {happening.id for happening in missed.happenings}
-        yield self._lines(missed.happenings, self._since or position, position)
+        known = {event.id for event in missed.events}
+        yield self._lines(missed.events, self._since or position, position)
         while not listener.is_over:
             news = await listener.next(KEEP_ALIVE_SECONDS)
             if news.is_gap:
                 yield _signal("gap", news.position or position)
-            told = [happening for happening in news.happenings if happening.id not in known]
+            told = [event for event in news.events if event.id not in known]
             before, position = position, news.position or position
             yield self._lines(told, before, position) if told else f"id: {position}\n: still here\n\n".encode()
 
     async def _missed(self) -> ChangeBatch:
         try:
-            return await self._live.since(self._since, self._interest)
+            return await self._live.since(self._since, self._event_filter)
         except InvalidInput:
             # A browser sends what it was given last, and cannot be asked to send something else.
-            now = await self._live.since(None, self._interest)
+            now = await self._live.since(None, self._event_filter)
             return ChangeBatch(now.position, [], is_whole=False)
 
-    def _lines(self, happenings: Sequence[ChangeEvent], before: str, after: str) -> bytes:
+    def _lines(self, events: Sequence[ChangeEvent], before: str, after: str) -> bytes:
         """Only the last one leads behind them all: whoever breaks off in between is told them again."""
-        last = len(happenings) - 1
+        last = len(events) - 1
         return b"".join(
             b"id: %s\nevent: %s\ndata: %s\n\n"
             % ((after if place == last else before).encode(), one.type.encode(), json_bytes(self._shape(one)))
-            for place, one in enumerate(happenings)
+            for place, one in enumerate(events)
         )
 
 

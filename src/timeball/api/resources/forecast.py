@@ -314,9 +314,9 @@ def advice_document(advice: SpreadAdvice | None) -> Document:
 
 
 def _suggestion(move: ScheduleShift, advice: SpreadAdvice) -> Document:
-    job = advice.jobs[move.line.job_id]
+    job = advice.jobs[move.job.job_id]
     return {
-        "job": {"id": format_job_id(job.id), "label": move.line.label},
+        "job": {"id": format_job_id(job.id), "label": move.job.label},
         "version": job.version,
         "schedule_before": spell_schedule(job.rule),
         "schedule_after": spell_schedule(move.rule),

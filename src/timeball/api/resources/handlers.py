@@ -108,7 +108,7 @@ async def check_handlers(body: HandlerCheckIn, context: Context, idempotency_key
     checks: dict[str, Callable[[str], object]] = {
         one.name: partial(context.catalogue.check, one.payload_schema, one.name) for one in body.handlers
     }
-    stored, cursor = await context.queries.contracts.payloads(list(checks), body.cursor, _CHECKED_AT_ONCE)
+    stored, cursor = await context.queries.handlers.payloads(list(checks), body.cursor, _CHECKED_AT_ONCE)
     # In a thread: large payloads would hold up the loop.
     misfits = await asyncio.to_thread(find_incompatible, stored, checks)
     return json_response(
@@ -137,14 +137,14 @@ async def handlers_page(
 ) -> tuple[ResultPage[PublishedHandler], Callable[[PublishedHandler], Document]]:
     """Some handlers by name, and the serialiser of each."""
     entries, workers = await _known(queries, catalogue)
-    found = await queries.contracts.page([*entries, *workers], page)
+    found = await queries.handlers.page([*entries, *workers], page)
     return found, lambda one: _document(one, entries.get(one.name), workers[one.name])
 
 
 async def read_handler(queries: Queries, catalogue: CatalogueReader, name: str) -> Document:
     """One handler; NotFound if this process, every living worker and the published contracts do not have it."""
     entries, workers = await _known(queries, catalogue)
-    found = (await queries.contracts.read([name]))[0]
+    found = (await queries.handlers.read([name]))[0]
     if not found.versions and name not in entries and name not in workers:
         raise NotFound("handler", quote_text(name))
     return _document(found, entries.get(name), workers[name])

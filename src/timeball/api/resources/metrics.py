@@ -85,7 +85,7 @@ async def stats(
 
     From rollups, a few seconds behind; to the minute within eight days, to the hour beyond.
     """
-    found = await context.queries.meters.stats(
+    found = await context.queries.metrics.stats(
         timedelta(hours=hours), await _metrics_scope(context, queue, handler, job)
     )
     document = {
@@ -102,7 +102,7 @@ async def stats(
 @router.get("/metrics", tags=["system"], response_model=MetricsOut, **route_options(Role.VIEWER, _METRICS_EXAMPLE))
 async def metrics(context: Context) -> Response:
     """The numbers of this moment and of the last hour: what waits, what is late, queues, workers."""
-    return json_response(metrics_document(await context.queries.meters.overview()))
+    return json_response(metrics_document(await context.queries.metrics.overview()))
 
 
 @router.get(
@@ -115,7 +115,7 @@ async def metrics_of_executions(
     context: Context, hours: Hours = 24, queue: OfQueue = None, handler: OfHandler = None, job: OfJob = None
 ) -> Response:
     """What happened minute by minute; beyond a day in steps of ten minutes, beyond eight by the hour. Quiet steps are zeros."""
-    found = await context.queries.meters.series(
+    found = await context.queries.metrics.series(
         timedelta(hours=hours), await _metrics_scope(context, queue, handler, job)
     )
     return json_response(series_document(found))
@@ -130,7 +130,7 @@ async def metrics_of_executions(
 )
 async def prometheus(request: Request, context: Context) -> Response:
     """The numbers as Prometheus reads them: OpenMetrics where `Accept` asks for it, the older text otherwise."""
-    text, media_type = await exposition(context.queries.meters, context.process, request.headers.get("accept", ""))
+    text, media_type = await exposition(context.queries.metrics, context.process, request.headers.get("accept", ""))
     return Response(text, media_type=media_type)
 
 
@@ -155,7 +155,7 @@ def metrics_document(found: Overview) -> Document:
             "dead": now.dead,
             "oldest_seconds": round(now.oldest_seconds, 3),
         },
-        "last_hour": counts_document(last_hour) | {"failure_share": last_hour.tally.failure_share},
+        "last_hour": counts_document(last_hour) | {"failure_share": last_hour.counts.failure_share},
         "queues": [_queue_document(one) for one in found.queues],
         "queues_total": found.number_of_queues,
         "nodes": {
@@ -180,7 +180,7 @@ def series_document(found: Series) -> Document:
 
 def counts_document(rollup: Rollup) -> dict[str, Any]:
     """A rollup as the API tells it."""
-    counts: dict[str, Any] = {name: getattr(rollup.tally, name) for name in COUNTED_FIELDS}
+    counts: dict[str, Any] = {name: getattr(rollup.counts, name) for name in COUNTED_FIELDS}
     return counts | {
         "duration_seconds": _percentiles(rollup.duration),
         "lateness_seconds": _percentiles(rollup.lateness),
@@ -264,10 +264,10 @@ def _of_all_time(rollups: Sequence[Rollup]) -> Iterator[Metric]:
     for one in rollups:
         pair = (one.queue, one.handler)
         for outcome in _OUTCOMES:
-            ended.add_metric((*pair, outcome), getattr(one.tally, outcome))
+            ended.add_metric((*pair, outcome), getattr(one.counts, outcome))
         for outcome in _TRIES:
-            tries.add_metric((*pair, outcome), getattr(one.tally, outcome))
-        starts.add_metric(pair, one.tally.starts)
+            tries.add_metric((*pair, outcome), getattr(one.counts, outcome))
+        starts.add_metric(pair, one.counts.starts)
         lateness.add_metric(pair, _buckets(one.lateness, _LATENESS_BOUNDS), one.lateness_seconds)
         duration.add_metric(pair, _buckets(one.duration, _DURATION_BOUNDS), one.duration_seconds)
     yield from (ended, tries, starts, lateness, duration)

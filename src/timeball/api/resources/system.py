@@ -69,7 +69,7 @@ def instant_load_document(landing: InstantLoad) -> Document:
             {
                 "id": format_job_id(line.job_id),
                 "label": line.label,
-                "p95_seconds": None if line.usual is None else line.usual.p95.total_seconds(),
+                "p95_seconds": None if line.typical is None else line.typical.p95.total_seconds(),
             }
             for line in landing.jobs
         ],
@@ -387,9 +387,9 @@ def _gate_document(gate: Gate) -> Document:
     return {
         "name": gate.name,
         "title": gate.title,
-        "verdict": gate.finding.verdict,
-        "sentence": gate.finding.sentence,
-        "advice": gate.finding.advice,
-        "command": gate.finding.command,
-        "links": list(gate.finding.links),
+        "verdict": gate.result.verdict,
+        "sentence": gate.result.sentence,
+        "advice": gate.result.advice,
+        "command": gate.result.command,
+        "links": list(gate.result.links),
     }

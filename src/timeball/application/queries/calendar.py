@@ -8,7 +8,7 @@ from datetime import date, datetime, time, timedelta
 from itertools import groupby
 
 from timeball.application.queries.views import Calendar, CalendarEntry, CalendarSource, ForecastRequest
-from timeball.domain.forecast.demand import ASSUMED_DURATION, FireTimeBudget, FireTimes, FutureRuns
+from timeball.domain.forecast.demand import ASSUMED_DURATION, FireTimeBudget, FireTimes, ForecastJob
 from timeball.domain.job import Job
 from timeball.domain.scheduling.civil_time import first_instant, load_zone
 from timeball.domain.scheduling.schedule import Once
@@ -40,8 +40,8 @@ class CalendarQuery:
     async def of_job(self, job: Job, days: int) -> Calendar:
         """One job, on its own clock."""
         ahead = _Days(await self._store.history.moment(), job.timezone, days)
-        line = await self._outlook.future_of(job.id)
-        entries, left_out = await asyncio.to_thread(_predicted_entries, ahead, [] if line is None else [line])
+        future = await self._outlook.future_of(job.id)
+        entries, left_out = await asyncio.to_thread(_predicted_entries, ahead, [] if future is None else [future])
         return _cut(ahead, entries, left_out, MOST_OF_A_JOB)
 
     async def _one_offs(self, days: _Days, runs: Sequence[TimelineRun]) -> list[CalendarEntry]:
@@ -51,8 +51,8 @@ class CalendarQuery:
         found: list[CalendarEntry] = []
         for _, group in groupby(ordered, key=_group_key):
             own = list(group)
-            usual = durations.of(own[0].job_id, own[0].handler)
-            what = _enqueued(own[0], names.get(own[0].job_id), None if usual is None else usual.median)
+            typical = durations.of(own[0].job_id, own[0].handler)
+            what = _enqueued(own[0], names.get(own[0].job_id), None if typical is None else typical.median)
             found += days.entries(what, [(run.started_at, run.id) for run in own])
         return found
 
@@ -62,46 +62,46 @@ def _group_key(run: TimelineRun) -> tuple[str, str, str]:
     return ("", run.handler, run.queue) if run.is_enqueued else (run.job_id.hex, "", "")
 
 
-def _enqueued(run: TimelineRun, named: NamedJob | None, usual: timedelta | None) -> CalendarSource:
+def _enqueued(run: TimelineRun, named: NamedJob | None, typical: timedelta | None) -> CalendarSource:
     job_id = None if run.is_enqueued else run.job_id
     return CalendarSource(
         label=run.handler if job_id is None else named.name if named is not None else format_job_id(job_id),
         handler=run.handler,
         queue=run.queue,
-        length=ASSUMED_DURATION if usual is None else usual,
-        is_guess=usual is None,
+        length=ASSUMED_DURATION if typical is None else typical,
+        is_guess=typical is None,
         job_id=job_id,
     )
 
 
-def _predicted_entries(days: _Days, lines: Iterable[FutureRuns]) -> tuple[list[CalendarEntry], int]:
-    """The entries of all lines for which the budget suffices, and how many are left out."""
+def _predicted_entries(days: _Days, jobs: Iterable[ForecastJob]) -> tuple[list[CalendarEntry], int]:
+    """The entries of all jobs for which the budget suffices, and how many are left out."""
     foresight = FireTimeBudget(days.edges, singly=FREQUENT_FROM * (len(days.edges) - 1))
-    fires = foresight.of(lines)
+    fires = foresight.of(jobs)
     return [entry for some in fires for entry in _of_line(days, some)], foresight.left_out
 
 
 def _of_line(days: _Days, fires: FireTimes) -> list[CalendarEntry]:
-    line = fires.line
+    job = fires.job
     what = CalendarSource(
-        label=line.label,
-        handler=line.handler,
-        queue=line.queue,
-        length=line.duration,
-        is_guess=line.is_guess,
-        job_id=line.job_id,
-        schedule=None if isinstance(line.rule, Once) else line.rule.describe(),
+        label=job.label,
+        handler=job.handler,
+        queue=job.queue,
+        length=job.duration,
+        is_guess=job.is_guess,
+        job_id=job.job_id,
+        schedule=None if isinstance(job.rule, Once) else job.rule.describe(),
     )
     if fires.counts:
         return days.counted(what, fires.counts)
-    return days.entries(what, [(at, _identity(line, at - line.jitter)) for at in fires.at])
+    return days.entries(what, [(at, _identity(job, at - job.jitter)) for at in fires.at])
 
 
-def _identity(line: FutureRuns, scheduled_for: datetime) -> ExecutionId:
+def _identity(job: ForecastJob, scheduled_for: datetime) -> ExecutionId:
     """The id that the execution has, or will have: whoever reads the calendar again finds the same entry."""
-    if line.execution_id is not None and scheduled_for == line.pending:
-        return line.execution_id
-    return occurrence_id(line.job_id, scheduled_for)
+    if job.execution_id is not None and scheduled_for == job.pending:
+        return job.execution_id
+    return occurrence_id(job.job_id, scheduled_for)
 
 
 class _Days:

@@ -33,7 +33,7 @@ _MAX_OF_A_KIND = 10
 _MAX_QUEUES = 1_000
 
 
-# These are for whoever sets the house up, not for whoever is on duty.
+# These are for whoever sets the facts up, not for whoever is on duty.
 _NOT_URGENT = frozenset({"access", "clock", "versions", "tzdata", "embedded", "durability", "settings"})
 _SEVERITY = {DiagnosisStatus.FAIL: 0, DiagnosisStatus.WARN: 1, DiagnosisStatus.OK: 2}
 
@@ -61,16 +61,16 @@ class Doctor:
 
     async def attention(self) -> list[AttentionItem]:
         """What needs a human, the gravest first."""
-        house = await self._house()
+        facts = await self._house()
         lines = [
-            line for line in diagnose(house) if line.status is not DiagnosisStatus.OK and line.code not in _NOT_URGENT
+            line for line in diagnose(facts) if line.status is not DiagnosisStatus.OK and line.code not in _NOT_URGENT
         ]
         found = [_attention_item(line) for line in lines]
         # A queue that is closed, or that nobody serves, has been told of already.
         told = {line.target[1] for line in lines if line.target is not None and line.target[0] == "queue"}
-        if house.workers:
-            found += await self._late(house, told)
-        found += await self._overrunning(house.now)
+        if facts.workers:
+            found += await self._late(facts, told)
+        found += await self._overrunning(facts.now)
         return sorted(found, key=lambda concern: _SEVERITY[concern.status])
 
     async def _house(self) -> InstallationFacts:
@@ -93,14 +93,14 @@ class Doctor:
             workers=_of_kind(nodes, NodeKind.WORKER),
             schedulers=_of_kind(nodes, NodeKind.SCHEDULER),
             shards=self._store.shards,
-            ownerless=await self._listing.ownerless_shards(),
+            unowned_shards=await self._listing.ownerless_shards(),
             queues=await self._queues(),
             uses=await self._inspection.uses(),
             dead=await self._listing.dead_count(),
             oldest_transaction=server["oldest_transaction"],
             oldest_program=server["oldest_program"],
             last_day=max(days, default=None),
-            has_strays=installation["has_strays"],
+            has_unpartitioned_history=installation["has_unpartitioned_history"],
             tzdata=tzdata_version(),
             newest_tzdata=installation["newest_tzdata"],
             oldest_due=installation["oldest_due"],
@@ -121,15 +121,15 @@ class Doctor:
 
     # what needs a human
 
-    async def _late(self, house: InstallationFacts, told: set[str]) -> list[AttentionItem]:
+    async def _late(self, facts: InstallationFacts, told: set[str]) -> list[AttentionItem]:
         """Queues whose oldest execution has waited long, with why."""
         late = [
             queue.name
-            for queue in house.queues
-            if queue.oldest_at is not None and house.now - queue.oldest_at > _LONG_WAIT and queue.name not in told
+            for queue in facts.queues
+            if queue.oldest_at is not None and facts.now - queue.oldest_at > _LONG_WAIT and queue.name not in told
         ]
         oldest = await self._inspection.oldest_ready(late[:_MAX_OF_A_KIND]) if late else []
-        return [await self._late_concern(queue, id_, run_at, house.now) for queue, id_, run_at in oldest]
+        return [await self._late_concern(queue, id_, run_at, facts.now) for queue, id_, run_at in oldest]
 
     async def _late_concern(self, queue: str, id_: ExecutionId, run_at: datetime, now: datetime) -> AttentionItem:
         execution = await self._store.history.find(id_)
@@ -152,11 +152,11 @@ class Doctor:
         durations = await self._outlook.durations({run.job_id for run in old})
         found: list[AttentionItem] = []
         for run in old:
-            usual = durations.of(run.job_id, run.handler)
+            typical = durations.of(run.job_id, run.handler)
             if (
-                usual is None
-                or usual.count < 3
-                or now - run.started_at < _OVERRUN * max(usual.p95, _LEAST_OVERRUN / _OVERRUN)
+                typical is None
+                or typical.count < 3
+                or now - run.started_at < _OVERRUN * max(typical.p95, _LEAST_OVERRUN / _OVERRUN)
             ):
                 continue
             lasts = (
@@ -167,7 +167,7 @@ class Doctor:
                 AttentionItem(
                     code="overrunning",
                     status=DiagnosisStatus.WARN,
-                    sentence=f"{lasts}, its like usually take {duration_in_words(usual.median)}",
+                    sentence=f"{lasts}, its like usually take {duration_in_words(typical.median)}",
                     advice=f"look at its log: {command}",
                     command=command,
                     target=("execution", format_execution_id(run.id)),
@@ -181,7 +181,7 @@ def _of_kind(nodes: Iterable[NodeStatus], kind: NodeKind) -> Sequence[NodeStatus
 
 
 def _attention_item(line: Diagnosis) -> AttentionItem:
-    sentence = f"{line.subject}: {line.found}"
+    sentence = f"{line.subject}: {line.detail}"
     return AttentionItem(
         code=line.code,
         status=line.status,

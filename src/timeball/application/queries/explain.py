@@ -47,15 +47,15 @@ class Explainer:
     ) -> ExplainFacts:
         """What holds for whatever runs in this queue, under this limit and this key."""
         doors = await self._survey.read_gates(subject.queue, subject.limit_key, subject.unique_key)
-        rivals = await self._survey.rivals(execution_id, job_id, subject.queue, subject.limit_key)
+        competitors = await self._survey.competitors(execution_id, job_id, subject.queue, subject.limit_key)
         alive = alive_nodes(await self._store.nodes.list(), doors["moment"])
         holder = doors["key_holder"]
         return ExplainFacts(
             now=doors["moment"],
             job=job,
-            queue=_queue_facts(subject.queue, doors, rivals["queue"]),
-            limit=_limit_facts(subject.limit_key, doors, rivals["limit"]),
-            rivals=rivals["job"],
+            queue=_queue_facts(subject.queue, doors, competitors["queue"]),
+            limit=_limit_facts(subject.limit_key, doors, competitors["limit"]),
+            competitors=competitors["job"],
             key_holder=None if holder is None else ExecutionId(holder),
             workers=[node for node in alive if node.kind is NodeKind.WORKER],
             schedulers=[node for node in alive if node.kind is NodeKind.SCHEDULER],
@@ -82,7 +82,7 @@ class Explainer:
             crowd = await self._survey.on_workers([worker.incarnation for worker in facts.able])
             return replace(facts, ahead=ahead, most_ahead=MAX_AHEAD, on_workers=crowd)
         if where.state_table is ExecutionTable.RUNNING:
-            return replace(facts, usual=await self._survey.usual(execution.job_id, execution.handler))
+            return replace(facts, typical=await self._survey.typical_duration(execution.job_id, execution.handler))
         return facts
 
     async def _versions(self, execution: Execution) -> list[ContractFacts]:

@@ -25,7 +25,7 @@ from timeball.domain.forecast.demand import (
     Collision,
     FireTimeBudget,
     FireTimes,
-    FutureRuns,
+    ForecastJob,
     SlotPool,
     find_collisions,
     slot_pools,
@@ -54,7 +54,7 @@ class _Horizon:
     now: datetime
     request: ForecastRequest
     grid: _HourGrid
-    lines: Sequence[FutureRuns]
+    jobs: Sequence[ForecastJob]
     fires: Sequence[FireTimes]
     left_out: int
     durations_at: datetime | None
@@ -66,7 +66,7 @@ class _Horizon:
         end = self.now + self.request.days * timedelta(days=1)
         return ShiftInput(
             fires=[replace(some, at=tuple(at for at in some.at if at < end)) for some in self.fires],
-            pools=slot_pools(self.workers, {line.queue for line in self.lines}, self.limits),
+            pools=slot_pools(self.workers, {job.queue for job in self.jobs}, self.limits),
             now=self.now,
             end=end,
             span=self.grid.edges[-1] - self.now,
@@ -100,21 +100,21 @@ class ForecastQuery:
         if collision is None:
             return None
         found = await asyncio.to_thread(suggest_shifts, collision, ahead.prospect())
-        return SpreadAdvice(found, await self._store.jobs.find([move.line.job_id for move in found.moves]))
+        return SpreadAdvice(found, await self._store.jobs.find([move.job.job_id for move in found.moves]))
 
     async def _look(self, request: ForecastRequest) -> _Horizon:
         now = await self._store.history.moment()
-        lines, has_more, durations_at = await self._outlook.futures(request.queue)
+        jobs, has_more, durations_at = await self._outlook.futures(request.queue)
         # A day more than is shown: collisions are told from now on, for as many whole days.
         grid = _HourGrid(request.timezone, now.astimezone(load_zone(request.timezone)).date(), request.days + 1)
         foresight = FireTimeBudget(grid.edges)
-        fires = await asyncio.to_thread(foresight.of, lines)
+        fires = await asyncio.to_thread(foresight.of, jobs)
         nodes = alive_nodes(await self._store.nodes.list(), now)
         return _Horizon(
             now=now,
             request=request,
             grid=grid,
-            lines=lines,
+            jobs=jobs,
             fires=fires,
             left_out=foresight.left_out + has_more,
             durations_at=durations_at,
@@ -129,7 +129,7 @@ class ForecastQuery:
             slots=slots_of(ahead.workers, ahead.request.queue, ahead.limits),
             days=list(islice(ahead.grid.days(await self._load(ahead), ahead.now), ahead.request.days)),
             left_out=ahead.left_out,
-            without_history=sorted({some.line.label for some in ahead.fires if some.line.is_guess}),
+            without_history=sorted({some.job.label for some in ahead.fires if some.job.is_guess}),
             durations_at=ahead.durations_at,
             hindsight=await self._hindsight(ahead),
         )
@@ -144,15 +144,15 @@ class ForecastQuery:
         runs = [*await self._outlook.running(queue), *await self._outlook.one_offs(now, grid.edges[-1], queue)]
         durations = await self._outlook.durations_of(runs)
         for run in runs:
-            usual = durations.of(run.job_id, run.handler)
-            length = ASSUMED_DURATION if usual is None else usual.median
+            typical = durations.of(run.job_id, run.handler)
+            length = ASSUMED_DURATION if typical is None else typical.median
             load.add_span(max(run.started_at, now), max(run.started_at + length, now), is_start=run.started_at >= now)
         return load
 
     async def _hindsight(self, ahead: _Horizon) -> Hindsight:
         day = ahead.grid.first - timedelta(days=1)
         grid = _HourGrid(ahead.request.timezone, day, 1)
-        predicted = await asyncio.to_thread(_backtested_load, ahead.lines, grid.edges)
+        predicted = await asyncio.to_thread(_backtested_load, ahead.jobs, grid.edges)
         measured = await self._measured(grid, ahead)
         return Hindsight(
             date=day,
@@ -178,9 +178,9 @@ class ForecastQuery:
         return load
 
 
-def _backtested_load(lines: Sequence[FutureRuns], edges: Sequence[datetime]) -> BucketLoad:
+def _backtested_load(jobs: Sequence[ForecastJob], edges: Sequence[datetime]) -> BucketLoad:
     """The load of a day as it would have been foreseen when it began."""
-    earlier = [line for one in lines if (line := one.from_the_start(edges[0])) is not None]
+    earlier = [job for one in jobs if (job := one.from_the_start(edges[0])) is not None]
     return bucket_load(edges, FireTimeBudget(edges).of(earlier))
 
 
@@ -246,15 +246,15 @@ class InstantLoadQuery:
 
     async def at(self, request: InstantLoadRequest) -> InstantLoad:
         """What a run that starts then, in this queue, meets."""
-        lines, has_more, _ = await self._outlook.futures(None)
-        pool = await self._pool(request.queue, {line.queue for line in lines})
-        others = [line for line in lines if line.queue in pool.queues and line.job_id != request.job_id]
+        jobs, has_more, _ = await self._outlook.futures(None)
+        pool = await self._pool(request.queue, {job.queue for job in jobs})
+        others = [job for job in jobs if job.queue in pool.queues and job.job_id != request.job_id]
         # Aside: thousands of cron expressions take a while, and others wait for this loop.
         running = await asyncio.to_thread(_running_at, others, request.at)
         one_offs = await self._one_offs(request, pool)
         return InstantLoad(
             at=request.at,
-            jobs=sorted((line for line, _ in running), key=lambda line: line.duration, reverse=True),
+            jobs=sorted((job for job, _ in running), key=lambda job: job.duration, reverse=True),
             one_offs=one_offs,
             need=1 + one_offs + sum(runs for _, runs in running),
             slots=pool.slots,
@@ -272,15 +272,15 @@ class InstantLoadQuery:
         due = await self._outlook.one_offs(request.at - _LOOK_BACK, request.at + _TICK, None)
         own = [run for run in due if run.queue in pool.queues and run.job_id != request.job_id]
         durations = await self._outlook.durations_of(own)
-        usual = [durations.of(run.job_id, run.handler) for run in own]
+        typical = [durations.of(run.job_id, run.handler) for run in own]
         ends = [
             run.started_at + (ASSUMED_DURATION if one is None else one.median)
-            for run, one in zip(own, usual, strict=True)
+            for run, one in zip(own, typical, strict=True)
         ]
         return sum(end > request.at for end in ends)
 
 
-def _running_at(lines: Iterable[FutureRuns], at: datetime) -> list[tuple[FutureRuns, int]]:
+def _running_at(jobs: Iterable[ForecastJob], at: datetime) -> list[tuple[ForecastJob, int]]:
     """Those that start then or are not done by then, and how many runs of each."""
-    counted = ((line, line.count(at - max(line.duration, _TICK) + _TICK, at + _TICK)) for line in lines)
-    return [(line, runs) for line, runs in counted if runs]
+    counted = ((job, job.count(at - max(job.duration, _TICK) + _TICK, at + _TICK)) for job in jobs)
+    return [(job, runs) for job, runs in counted if runs]

@@ -90,8 +90,8 @@ class Queries:
         self._forecasts = ForecastQuery(store, outlook)
         self._landings = InstantLoadQuery(store, outlook)
         self._calendars = CalendarQuery(store, outlook)
-        self.meters = MetricsQuery(store, listing)
-        self.contracts = HandlerQuery(store)
+        self.metrics = MetricsQuery(store, listing)
+        self.handlers = HandlerQuery(store)
 
     # why
 
@@ -171,8 +171,8 @@ class Queries:
 
     async def view_jobs(self, jobs: Sequence[Job]) -> list[JobView]:
         """Jobs with how they stand, in the order given."""
-        standings = await self._listing.standings([job.id for job in jobs])
-        return [JobView(job, standings[job.id]) for job in jobs]
+        situations = await self._listing.standings([job.id for job in jobs])
+        return [JobView(job, situations[job.id]) for job in jobs]
 
     async def view_job(self, reference: str) -> JobView:
         """One job with how it stands."""
@@ -411,7 +411,7 @@ def _alive_check(nodes: Sequence[NodeStatus], kind: NodeKind) -> HealthCheck:
 def broker_check(nodes: Sequence[NodeStatus]) -> HealthCheck:
     """One line about the broker; it never fails, because work goes on without one."""
     report = report_broker(nodes)
-    return HealthCheck("broker", "ok" if report.is_fine else "warn", report.found)
+    return HealthCheck("broker", "ok" if report.is_fine else "warn", report.detail)
 
 
 # How a job came to be as it is: who changed what, and which version answered for which time.

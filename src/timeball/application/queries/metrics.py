@@ -146,7 +146,7 @@ class RollupHistory:
         series = INSTALLATION_SERIES if queue is None else series_of_queue(queue)
         step = max(timedelta(seconds=load.width / _STEPS_A_BUCKET) // self._unit * self._unit, self._unit)
         for one in (await self._tallies({series: until}, step)).get(series, ()):
-            tally = one.tally
+            tally = one.counts
             ended = tally.succeeded + tally.dead + tally.cancelled
             load.add_ended(min(one.at + step, until), one.duration_seconds, one.duration_seconds / max(ended, 1))
             load.starts[load.bucket(one.at)] += tally.starts
@@ -160,7 +160,7 @@ class RollupHistory:
 
 
 def _mark(one: Rollup, step: timedelta, edge: datetime) -> TimelineMark | None:
-    states = {state: number for state in _SHOWN if (number := getattr(one.tally, state))}
+    states = {state: number for state in _SHOWN if (number := getattr(one.counts, state))}
     if not states:
         return None
     end = min(one.at + step, edge)

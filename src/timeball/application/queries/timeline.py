@@ -27,7 +27,7 @@ from timeball.store.rollups import series_of_queue
 from timeball.store.store import Store
 from timeball.store.timeline import NO_DURATIONS, NamedJob, PastRuns, TimelineRun, TimelineStore, TypicalDurations
 
-# The rows of a time line: what belongs to which, which of them are shown, and their marks.
+# The rows of a timeline: what belongs to which, which of them are shown, and their marks.
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class TimelineData:
     workers: list[NodeStatus] = field(default_factory=list)
     left_out: int = 0
 
-    def usual(self, run: TimelineRun) -> timedelta | None:
+    def typical(self, run: TimelineRun) -> timedelta | None:
         """How long a run should take, if that is known."""
         known = self.durations.of(run.job_id, run.handler)
         return None if known is None else known.median
@@ -121,37 +121,35 @@ def _running_marks(run: TimelineRun, data: TimelineData, now: datetime) -> Itera
     yield TimelineMark(
         kind=TimelineMarkKind.RUNNING, start=run.started_at, end=now, states={"running": 1}, execution_id=shown
     )
-    usual = data.usual(run)
-    if usual is not None and run.started_at + usual > now:
-        yield TimelineMark(kind=TimelineMarkKind.PREDICTED, start=now, end=run.started_at + usual, execution_id=shown)
+    typical = data.typical(run)
+    if typical is not None and run.started_at + typical > now:
+        yield TimelineMark(kind=TimelineMarkKind.PREDICTED, start=now, end=run.started_at + typical, execution_id=shown)
 
 
 def _one_off_mark(run: TimelineRun, data: TimelineData) -> TimelineMark:
-    usual = data.usual(run)
+    typical = data.typical(run)
     return TimelineMark(
         kind=TimelineMarkKind.PREDICTED,
         start=run.started_at,
-        end=run.started_at + (usual or ASSUMED_DURATION),
+        end=run.started_at + (typical or ASSUMED_DURATION),
         execution_id=format_execution_id(run.id),
-        is_guess=usual is None,
+        is_guess=typical is None,
     )
 
 
 def _predicted_marks(group: Sequence[FireTimes], start: datetime, end: datetime) -> Iterable[TimelineMark]:
     for fires in group:
-        line = fires.line
+        job = fires.job
         for at in fires.at:
             shown = (
-                format_execution_id(line.execution_id)
-                if line.execution_id and at == line.pending + line.jitter
-                else None
+                format_execution_id(job.execution_id) if job.execution_id and at == job.pending + job.jitter else None
             )
             yield TimelineMark(
                 kind=TimelineMarkKind.PREDICTED,
                 start=at,
-                end=at + line.duration,
+                end=at + job.duration,
                 execution_id=shown,
-                is_guess=line.is_guess,
+                is_guess=job.is_guess,
             )
     yield from _counted_marks([fires for fires in group if fires.counts], start, end)
 
@@ -161,7 +159,7 @@ def _counted_marks(dense: Sequence[FireTimes], start: datetime, end: datetime) -
     if not dense:
         return
     totals = [sum(counts) for counts in zip(*(fires.counts for fires in dense), strict=True)]
-    is_guess = any(fires.line.is_guess for fires in dense)
+    is_guess = any(fires.job.is_guess for fires in dense)
     edges = even_edges(start, end, len(totals))
     for (low, high), count in zip(pairwise(edges), totals, strict=True):
         if count:
@@ -181,7 +179,7 @@ _UNASSIGNED = RowName("not yet given to a worker", "", "worker")
 
 
 class TimelineQuery:
-    """Draws time lines."""
+    """Draws timelines."""
 
     def __init__(self, store: Store, outlook: TimelineStore) -> None:
         self._store = store
@@ -203,7 +201,7 @@ class TimelineQuery:
             slots=slots,
             band=await self._band(request, data, rollups, slots),
             left_out=data.left_out,
-            without_history=sorted({fires.line.label for fires in data.fires if fires.line.is_guess}),
+            without_history=sorted({fires.job.label for fires in data.fires if fires.job.is_guess}),
             durations_at=data.durations_at,
         )
 
@@ -222,12 +220,12 @@ class TimelineQuery:
         return data
 
     async def _look_ahead(self, request: TimelineRequest, start: datetime, data: TimelineData) -> None:
-        lines, has_more, data.durations_at = await self._outlook.futures(request.queue)
+        jobs, has_more, data.durations_at = await self._outlook.futures(request.queue)
         # No more marks are made than a view could be made of: all rows together are fitted to far fewer.
         buckets = max(min(request.width // PIXELS_PER_MARK, _MAX_DRAWN // request.limit), 1)
         foresight = FireTimeBudget(even_edges(start, request.end, buckets))
         # Aside: thousands of cron expressions are seconds of work, and others wait for this loop.
-        data.fires = await asyncio.to_thread(foresight.of, lines)
+        data.fires = await asyncio.to_thread(foresight.of, jobs)
         data.left_out = foresight.left_out + has_more
         data.one_offs = await self._outlook.one_offs(start, request.end, request.queue)
 
@@ -250,7 +248,7 @@ class TimelineQuery:
         def name(queue: str) -> RowName:
             return RowName(queue, queue, "queue")
 
-        parts = group_by_row(data, lambda run: name(run.queue), lambda fires: name(fires.line.queue))
+        parts = group_by_row(data, lambda run: name(run.queue), lambda fires: name(fires.job.queue))
         rows = await asyncio.to_thread(_draw_rows, parts[: request.limit], data, request, rollups.now)
         return await rollups.complete(rows, _mark_spacing(request), series_of_queue), len(parts) > request.limit
 
@@ -277,7 +275,7 @@ class TimelineQuery:
         parts = group_by_row(
             data,
             lambda run: (None if run.is_enqueued else names.get(run.job_id)) or alike(run.handler),
-            lambda fires: names[fires.line.job_id],
+            lambda fires: names[fires.job.job_id],
         )
         shown = parts[: request.limit]
         ids = {name.key: job_id for job_id, name in names.items()}
@@ -292,8 +290,8 @@ class TimelineQuery:
         runs = (run for run in (*data.past, *data.running, *data.one_offs) if not run.is_enqueued)
         named = await self._outlook.names({run.job_id for run in runs})
         names = {id_: RowName(job.name, format_job_id(id_), job.kind) for id_, job in named.items()}
-        for line in (fires.line for fires in data.fires):
-            names[line.job_id] = RowName(line.label, format_job_id(line.job_id), line.rule.kind.value)
+        for job in (fires.job for fires in data.fires):
+            names[job.job_id] = RowName(job.label, format_job_id(job.job_id), job.rule.kind.value)
         return names
 
     async def _read_on(self, request: TimelineRequest, now: datetime, jobs: Mapping[JobId, RowContent]) -> None:
@@ -351,7 +349,7 @@ def _mark_spacing(request: TimelineRequest) -> timedelta:
 def _predicted_load(request: TimelineRequest, data: TimelineData, middle: datetime, steps: int) -> BucketLoad:
     load = BucketLoad(even_edges(middle, request.end, steps))
     for run in (*data.running, *data.one_offs):
-        load.add_span(run.started_at, max(run.started_at + (data.usual(run) or ASSUMED_DURATION), middle))
+        load.add_span(run.started_at, max(run.started_at + (data.typical(run) or ASSUMED_DURATION), middle))
     for fires in data.fires:
         if fires.at:
             load.add(fires)
@@ -365,7 +363,7 @@ def _add_counts(load: BucketLoad, fires: FireTimes, edges: Sequence[datetime]) -
     counts = [0] * len(load.seconds)
     for low, count in zip(edges, fires.counts, strict=False):
         counts[load.bucket(low)] += count
-    load.add(FireTimes(fires.line, counts=counts))
+    load.add(FireTimes(fires.job, counts=counts))
 
 
 def _steps(load: BucketLoad, slots: int, *, is_predicted: bool) -> list[BandStep]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from timeball.domain.execution import Attempt, Execution
 from timeball.domain.explain.diagnosis import DiagnosisStatus
-from timeball.domain.forecast.demand import Collision, FutureRuns
+from timeball.domain.forecast.demand import Collision, ForecastJob
 from timeball.domain.forecast.suggestions import ScheduleShift, ShiftPlan
 from timeball.domain.forecast.timeline import MarkRow
 from timeball.domain.handler_contract import ContractVersion
@@ -30,13 +30,13 @@ class JobView:
     """A job and how it stands."""
 
     job: Job
-    standing: JobSituation
+    situation: JobSituation
 
     @property
     def status(self) -> JobStatus:
         if self.job.is_paused:
             return JobStatus.PAUSED
-        is_open = self.standing.is_live or isinstance(self.job.rule, Manual)
+        is_open = self.situation.is_live or isinstance(self.job.rule, Manual)
         return JobStatus.ACTIVE if is_open else JobStatus.FINISHED
 
 
@@ -259,8 +259,8 @@ class SpreadAdvice:
         return list(takewhile(self._holds, self.spread.moves))
 
     def _holds(self, move: ScheduleShift) -> bool:
-        job = self.jobs.get(move.line.job_id)
-        return job is not None and job.deleted_at is None and job.rule == move.line.rule
+        job = self.jobs.get(move.job.job_id)
+        return job is not None and job.deleted_at is None and job.rule == move.job.rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,7 +280,7 @@ class InstantLoad:
     """
 
     at: datetime
-    jobs: Sequence[FutureRuns]
+    jobs: Sequence[ForecastJob]
     one_offs: int
     need: int
     slots: int

@@ -230,8 +230,8 @@ async def failed_attempts(context: PageContext) -> Response:
     names = await context.site.queries.job_names([row["job_id"] for row in found[:_ATTEMPTS_PAGE]])
     rows = [_attempt_row(row) | {"job_name": names.get(row["job_id"])} for row in found[:_ATTEMPTS_PAGE]]
     cursor = rows[-1]["finished_at"].isoformat() if len(found) > _ATTEMPTS_PAGE else None
-    overview = await context.shared("overview", context.site.queries.meters.overview)
-    total = overview.last_hour.tally
+    overview = await context.shared("overview", context.site.queries.metrics.overview)
+    total = overview.last_hour.counts
     return context.page("tries.html", part="partials/tries.html", rows=rows, cursor=cursor, since=since, total=total)
 
 

@@ -104,7 +104,7 @@ async def _rows(context: PageContext, views: Sequence[JobView]) -> list[dict[str
 
 def _row(components: Components, view: JobView, runs: RecentRuns) -> dict[str, Any]:
     """A job as the list shows it: put together here, because there are fifty of them and a template takes long for each piece."""
-    job, standing = view.job, view.standing
+    job, standing = view.job, view.situation
     shown = show_job_id(job.id)
     path = f"/jobs/{shown}"
     return {

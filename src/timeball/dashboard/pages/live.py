@@ -100,7 +100,7 @@ async def _all_parts(context: PageContext) -> dict[str, Any]:
 
 
 async def _overview(context: PageContext) -> Overview:
-    return await context.shared("overview", context.site.queries.meters.overview)
+    return await context.shared("overview", context.site.queries.metrics.overview)
 
 
 async def _now(context: PageContext) -> dict[str, Any]:
@@ -265,8 +265,8 @@ class _DashboardStream(Response):
             news = await listener.next(KEEP_ALIVE_SECONDS)
             if news.is_gap:
                 yield b"event: gap\ndata: {}\n\n"
-            if news.happenings:
-                yield b"event: drop\ndata: %s\n\n" % await self._named(news.happenings)
+            if news.events:
+                yield b"event: drop\ndata: %s\n\n" % await self._named(news.events)
                 await asyncio.sleep(_STARTS_SECONDS)
 
     async def _named(self, drops: Sequence[ChangeEvent]) -> bytes:

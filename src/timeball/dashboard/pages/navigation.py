@@ -54,7 +54,7 @@ async def palette(context: PageContext) -> Response:
 async def nav(context: PageContext) -> Response:
     """The pages, with how much is in them; pages that are opened later show the same numbers until they are counted anew."""
     queries = context.site.queries
-    overview = await context.shared("overview", queries.meters.overview)
+    overview = await context.shared("overview", queries.metrics.overview)
     named = await context.shared("named jobs", lambda: queries.jobs(_NAMED, JobOrder.NAME, _COUNT_ONLY))
     numbers = {
         "/jobs": 0 if named.total is None else named.total.count,

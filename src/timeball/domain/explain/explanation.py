@@ -25,11 +25,11 @@ class Gate:
 
     name: str
     title: str
-    finding: GateResult
+    result: GateResult
 
     @property
     def is_stopped(self) -> bool:
-        return self.finding.verdict is GateVerdict.STOPPED
+        return self.result.verdict is GateVerdict.STOPPED
 
 
 def check_gates(facts: ExplainFacts) -> list[Gate]:
@@ -147,7 +147,7 @@ def likely_start(facts: ExplainFacts, gates: Sequence[Gate]) -> LikelyStart | No
     if stopping == ["slots"]:
         return _when_a_place_is_free(facts)
     if stopping == ["overlap"]:
-        return _nth_end(facts.rivals, 0, facts.now)
+        return _nth_end(facts.competitors, 0, facts.now)
     return None
 
 
@@ -158,15 +158,19 @@ def _when_a_place_is_free(facts: ExplainFacts) -> LikelyStart | None:
     return _nth_end(holders, facts.ahead, facts.now)
 
 
-def _nth_end(rivals: Sequence[Competitor], number: int, now: datetime) -> LikelyStart | None:
+def _nth_end(competitors: Sequence[Competitor], number: int, now: datetime) -> LikelyStart | None:
     """When the n-th of those that run should have ended; places are then free for all before us and for us."""
-    known = [rival for rival in rivals if rival.usual is not None and rival.usual.count >= _LEAST_HISTORY]
-    ends = [(end, rival) for rival in known if (end := rival.expected_end(now)) is not None]
-    if len(known) < len(rivals) or number >= len(ends):
+    known = [
+        competitor
+        for competitor in competitors
+        if competitor.typical is not None and competitor.typical.count >= _LEAST_HISTORY
+    ]
+    ends = [(end, competitor) for competitor in known if (end := competitor.expected_end(now)) is not None]
+    if len(known) < len(competitors) or number >= len(ends):
         return None
-    end, rival = sorted(ends, key=lambda pair: pair[0])[number]
-    assert rival.usual is not None
-    return LikelyStart(end, (rival.usual.p95 - rival.usual.median) / 2)
+    end, competitor = sorted(ends, key=lambda pair: pair[0])[number]
+    assert competitor.typical is not None
+    return LikelyStart(end, (competitor.typical.p95 - competitor.typical.median) / 2)
 
 
 def _headline(facts: ExplainFacts, gates: Sequence[Gate], likely: LikelyStart | None) -> str:
@@ -179,20 +183,20 @@ def _headline(facts: ExplainFacts, gates: Sequence[Gate], likely: LikelyStart | 
     if not stopped:
         return _about_to_start(facts, gates)
     head = "NOT RUNNING" if execution is None else "NOT STARTED"
-    also = f" Also: {stopped[1].finding.sentence}." if len(stopped) > 1 else ""
-    return f"{head}: {stopped[0].finding.sentence}.{also}{_likely_words(likely, facts)}"
+    also = f" Also: {stopped[1].result.sentence}." if len(stopped) > 1 else ""
+    return f"{head}: {stopped[0].result.sentence}.{also}{_likely_words(likely, facts)}"
 
 
 def _about_to_start(facts: ExplainFacts, gates: Sequence[Gate]) -> str:
     if facts.execution is None:
         return "NOTHING IN THE WAY: every gate is open, and nothing waits."
     place = next((gate for gate in gates if gate.name == "place_in_line"), None)
-    line = f" It is {_place(place)}." if place and place.finding.verdict is GateVerdict.PASSED else ""
+    line = f" It is {_place(place)}." if place and place.result.verdict is GateVerdict.PASSED else ""
     return f"ABOUT TO START: every gate is open.{line}"
 
 
 def _place(gate: Gate) -> str:
-    return gate.finding.sentence.removeprefix("it is ")
+    return gate.result.sentence.removeprefix("it is ")
 
 
 def _likely_words(likely: LikelyStart | None, facts: ExplainFacts) -> str:
@@ -217,15 +221,13 @@ def _noted(note: str | None) -> str:
 
 
 def _usual_words(started: datetime, facts: ExplainFacts) -> str:
-    usual = facts.usual
-    if usual is None or usual.count < _LEAST_HISTORY:
+    typical = facts.typical
+    if typical is None or typical.count < _LEAST_HISTORY:
         return " There is no history to tell its end by."
-    end = started + usual.median
+    end = started + typical.median
     if end < facts.now:
-        return f" It usually takes {duration_in_words(usual.median)}."
-    return (
-        f" It usually takes {duration_in_words(usual.median)}, so it should end at {instant_in_words(end, facts.now)}."
-    )
+        return f" It usually takes {duration_in_words(typical.median)}."
+    return f" It usually takes {duration_in_words(typical.median)}, so it should end at {instant_in_words(end, facts.now)}."
 
 
 def _ended(execution: Execution, gates: Sequence[Gate], now: datetime) -> str:
@@ -233,7 +235,7 @@ def _ended(execution: Execution, gates: Sequence[Gate], now: datetime) -> str:
     when = instant_in_words(execution.finished_at, now)
     match execution.state:
         case ExecutionState.SKIPPED:
-            why = next((gate.finding.sentence for gate in gates if gate.is_stopped), execution.reason)
+            why = next((gate.result.sentence for gate in gates if gate.is_stopped), execution.reason)
             return f"ENDED: skipped, because {why}."
         case ExecutionState.DEAD:
             error = ": ".join(part for part in (execution.error_type, execution.error) if part) or execution.reason

@@ -36,21 +36,21 @@ class Competitor:
     job_id: JobId
     state_table: ExecutionTable
     started_at: datetime | None = None
-    usual: TypicalDuration | None = None
+    typical: TypicalDuration | None = None
 
     def expected_end(self, now: datetime) -> datetime | None:
         """When it should be over; one that is over its time could end at any moment."""
-        if self.started_at is None or self.usual is None:
+        if self.started_at is None or self.typical is None:
             return None
-        return max(self.started_at + self.usual.median, now)
+        return max(self.started_at + self.typical.median, now)
 
     def words(self, now: datetime) -> str:
-        """The rival with its age, and a mark if that is unusual: `exe_…5M (12 min, usually 3 min)`."""
+        """The competitor with its age, and a mark if that is unusual: `exe_…5M (12 min, usually 3 min)`."""
         name = format_execution_id(self.id)
         if self.started_at is None:
             return name
         age = now - self.started_at
-        usually = "" if self.usual is None else f", usually {duration_in_words(self.usual.median)}"
+        usually = "" if self.typical is None else f", usually {duration_in_words(self.typical.median)}"
         return f"{name} ({duration_in_words(age)}{usually})"
 
 
@@ -101,13 +101,13 @@ class ExplainFacts:
     progress_note: str | None = None
     workers: Sequence[NodeStatus] = ()
     schedulers: Sequence[NodeStatus] = ()
-    rivals: Sequence[Competitor] = ()
+    competitors: Sequence[Competitor] = ()
     on_workers: Sequence[Competitor] = ()
     limit: LimitFacts | None = None
     key_holder: ExecutionId | None = None
     ahead: int = 0
     most_ahead: int = 1_000
-    usual: TypicalDuration | None = None
+    typical: TypicalDuration | None = None
     clock_error: timedelta = timedelta(0)
     # What workers have published of the handler, the newest first.
     versions: Sequence[ContractFacts] = ()
@@ -193,9 +193,9 @@ def stopped(
     return GateResult(GateVerdict.STOPPED, sentence, advice, links, command)
 
 
-def competitor_ids(rivals: Sequence[Competitor]) -> tuple[str, ...]:
+def competitor_ids(competitors: Sequence[Competitor]) -> tuple[str, ...]:
     """What to link to: those that stand in the way."""
-    return tuple(format_execution_id(rival.id) for rival in rivals)
+    return tuple(format_execution_id(competitor.id) for competitor in competitors)
 
 
 def trigger_command(name: str) -> str:

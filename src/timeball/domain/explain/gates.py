@@ -113,27 +113,30 @@ def check_overlap(facts: ExplainFacts) -> GateResult:
     execution, job = facts.execution, facts.job
     if execution is None or job is None or execution.origin is not Origin.SCHEDULE:
         return not_asked("only what a schedule named can overlap")
-    if not does_overlap(job, is_busy=bool(facts.rivals)):
-        return passed("overlap is allowed" if facts.rivals else "no earlier execution of the job is unfinished")
-    rivals = listed([rival.words(facts.now) for rival in facts.rivals])
-    links = competitor_ids(facts.rivals)
+    if not does_overlap(job, is_busy=bool(facts.competitors)):
+        return passed("overlap is allowed" if facts.competitors else "no earlier execution of the job is unfinished")
+    competitors = listed([competitor.words(facts.now) for competitor in facts.competitors])
+    links = competitor_ids(facts.competitors)
     if job.overlap is Overlap.SKIP:
-        return _overlap_skips(facts, rivals, links)
+        return _overlap_skips(facts, competitors, links)
     if facts.state_table is ExecutionTable.BLOCKED:
         does = "which was asked to stop" if job.overlap is Overlap.CANCEL_RUNNING else "one after the other"
         return stopped(
-            f"it waits for {rivals} ({does}: overlap is `{job.overlap}`)", None, links, _cancel_command(facts.rivals)
+            f"it waits for {competitors} ({does}: overlap is `{job.overlap}`)",
+            None,
+            links,
+            _cancel_command(facts.competitors),
         )
-    return passed(f"an earlier execution is unfinished, {rivals}; overlap is `{job.overlap}`")
+    return passed(f"an earlier execution is unfinished, {competitors}; overlap is `{job.overlap}`")
 
 
-def _overlap_skips(facts: ExplainFacts, rivals: str, links: tuple[str, ...]) -> GateResult:
+def _overlap_skips(facts: ExplainFacts, competitors: str, links: tuple[str, ...]) -> GateResult:
     if facts.state_table is not ExecutionTable.DUE or facts.due_kind in (DueKind.RETRY, DueKind.SNOOZE):
         return passed("it was let through before the others")
     if facts.is_coming:
-        return passed(f"{rivals} is unfinished; if it still is when the time comes, this one is skipped")
+        return passed(f"{competitors} is unfinished; if it still is when the time comes, this one is skipped")
     return stopped(
-        f"{rivals} is unfinished, and overlap is `skip`: this one will be skipped",
+        f"{competitors} is unfinished, and overlap is `skip`: this one will be skipped",
         "set overlap to queue or allow to run both",
         links,
     )
@@ -214,8 +217,8 @@ def check_scheduler(facts: ExplainFacts) -> GateResult:
     return passed(f"{who} looks after it; the database's clock decides")
 
 
-def _cancel_command(rivals: Sequence[Competitor]) -> str | None:
-    return f"timeball runs cancel {format_execution_id(rivals[0].id)}" if rivals else None
+def _cancel_command(competitors: Sequence[Competitor]) -> str | None:
+    return f"timeball runs cancel {format_execution_id(competitors[0].id)}" if competitors else None
 
 
 def _resume_command(facts: ExplainFacts) -> str | None:
@@ -342,7 +345,9 @@ def _is_serial(facts: ExplainFacts, limit: LimitFacts) -> bool:
     job = facts.job
     assert job is not None
     return (
-        limit.key == f"job:{job.id}" and job.overlap in (Overlap.QUEUE, Overlap.CANCEL_RUNNING) and bool(facts.rivals)
+        limit.key == f"job:{job.id}"
+        and job.overlap in (Overlap.QUEUE, Overlap.CANCEL_RUNNING)
+        and bool(facts.competitors)
     )
 
 
@@ -373,8 +378,8 @@ def check_place_in_line(facts: ExplainFacts) -> GateResult:
     return passed(f"it is {ordinal(facts.ahead + 1)} in line of «{facts.queue.name}»")
 
 
-def _holders(rivals: Sequence[Competitor], facts: ExplainFacts) -> str:
-    return listed([rival.words(facts.now) for rival in rivals]) or "by what has just ended or begun"
+def _holders(competitors: Sequence[Competitor], facts: ExplainFacts) -> str:
+    return listed([competitor.words(facts.now) for competitor in competitors]) or "by what has just ended or begun"
 
 
 def _all_taken(number: int) -> str:

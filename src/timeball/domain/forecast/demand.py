@@ -32,7 +32,7 @@ _SHORTEST_COLLISION = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FutureRuns:
+class ForecastJob:
     """The future of one job. *left* bounds how many executions it has yet; *since* is when it was made."""
 
     job_id: JobId
@@ -44,21 +44,21 @@ class FutureRuns:
     since: datetime
     jitter: timedelta = timedelta(0)
     left: int | None = None
-    usual: TypicalDuration | None = None
+    typical: TypicalDuration | None = None
     execution_id: ExecutionId | None = None
 
     @property
     def duration(self) -> timedelta:
         """How long a run should take."""
-        return self.usual.median if self.usual is not None else ASSUMED_DURATION
+        return self.typical.median if self.typical is not None else ASSUMED_DURATION
 
     @property
     def is_guess(self) -> bool:
         """Whether there is no history to tell a run's length by."""
-        return self.usual is None
+        return self.typical is None
 
-    def from_the_start(self, start: datetime) -> FutureRuns | None:
-        """The same line as it lay ahead at an earlier moment; None if it was not there yet or named nothing."""
+    def from_the_start(self, start: datetime) -> ForecastJob | None:
+        """The same job as it lay ahead at an earlier moment; None if it was not there yet or named nothing."""
         tick = timedelta(microseconds=1)
         first = self.rule.next_after(max(start, self.since) - tick)
         return None if first is None else replace(self, pending=first, left=None)
@@ -88,9 +88,9 @@ class FutureRuns:
 
 @dataclass(frozen=True, slots=True)
 class FireTimes:
-    """The runs of a line: each of them, or only how many fall into each bucket."""
+    """The runs of a job: each of them, or only how many fall into each bucket."""
 
-    line: FutureRuns
+    job: ForecastJob
     at: Sequence[datetime] = ()
     counts: Sequence[int] = ()
 
@@ -101,9 +101,9 @@ class FireTimes:
 
 @dataclass(slots=True)
 class FireTimeBudget:
-    """Asks lines for their fire times between the edges of some buckets, within a budget.
+    """Asks jobs for their fire times between the edges of some buckets, within a budget.
 
-    A line with more runs than buckets, and more than *singly*, is only counted.
+    A job with more runs than buckets, and more than *singly*, is only counted.
     """
 
     edges: Sequence[datetime]
@@ -112,39 +112,39 @@ class FireTimeBudget:
     left_out: int = 0
     _known: dict[object, tuple[int, ...]] = field(default_factory=dict)
 
-    def of(self, lines: Iterable[FutureRuns]) -> list[FireTimes]:
-        """The runs of these lines; lines for which the budget does not suffice are counted in `left_out`."""
+    def of(self, jobs: Iterable[ForecastJob]) -> list[FireTimes]:
+        """The runs of these jobs; jobs for which the budget does not suffice are counted in `left_out`."""
         found: list[FireTimes] = []
-        for line in lines:
-            fires = self._of(line)
+        for job in jobs:
+            fires = self._of(job)
             if fires is None:
                 self.left_out += 1
             elif fires.total:
                 found.append(fires)
         return found
 
-    def _of(self, line: FutureRuns) -> FireTimes | None:
+    def _of(self, job: ForecastJob) -> FireTimes | None:
         start, end = self.edges[0], self.edges[-1]
-        if line.pending + line.jitter >= end:
-            return FireTimes(line)
-        expected = line.count(start, end)
-        if line.left is not None:
-            expected = min(expected, line.left)
+        if job.pending + job.jitter >= end:
+            return FireTimes(job)
+        expected = job.count(start, end)
+        if job.left is not None:
+            expected = min(expected, job.left)
         buckets = len(self.edges) - 1
-        if expected <= max(buckets, self.singly) or line.left is not None:
-            return FireTimes(line, at=tuple(line.fires(start, end))) if self._spend(1 + expected) else None
-        counts = self._counts(line)
-        return None if counts is None else FireTimes(line, counts=counts)
+        if expected <= max(buckets, self.singly) or job.left is not None:
+            return FireTimes(job, at=tuple(job.fires(start, end))) if self._spend(1 + expected) else None
+        counts = self._counts(job)
+        return None if counts is None else FireTimes(job, counts=counts)
 
-    def _counts(self, line: FutureRuns) -> Sequence[int] | None:
+    def _counts(self, job: ForecastJob) -> Sequence[int] | None:
         """Lines with one rhythm and one beginning are counted once."""
-        key = (line.rule, line.pending, line.jitter)
+        key = (job.rule, job.pending, job.jitter)
         if key not in self._known:
             # For an interval a count is one division.
-            cost = 1 if isinstance(line.rule, Every) else _STEPS_A_BUCKET
+            cost = 1 if isinstance(job.rule, Every) else _STEPS_A_BUCKET
             if not self._spend(cost * (len(self.edges) - 1)):
                 return None
-            self._known[key] = tuple(line.count(low, high) for low, high in pairwise(self.edges))
+            self._known[key] = tuple(job.count(low, high) for low, high in pairwise(self.edges))
         return self._known[key]
 
     def _spend(self, steps: int) -> bool:
@@ -229,7 +229,7 @@ class Collision:
 class _CrowdedPeriod:
     start: datetime
     end: datetime
-    line: FutureRuns
+    job: ForecastJob
 
 
 def find_collisions(
@@ -241,7 +241,7 @@ def find_collisions(
         if not pool.slots:
             # Nobody works there: that is no collision, and the doctor says so.
             continue
-        own = [some for some in fires if some.line.queue in pool.queues]
+        own = [some for some in fires if some.job.queue in pool.queues]
         found += _grouped(_of_pool(own, pool, zone, span))
     return sorted(found, key=lambda one: (-one.delay * one.times, one.start))
 
@@ -250,16 +250,16 @@ def _of_pool(fires: Sequence[FireTimes], pool: SlotPool, zone: ZoneInfo, span: t
     steady = steady_slots(fires, span)
     free = pool.slots - steady
     spans = sorted(
-        (_CrowdedPeriod(at, at + some.line.duration, some.line) for some in fires for at in some.at),
+        (_CrowdedPeriod(at, at + some.job.duration, some.job) for some in fires for at in some.at),
         key=lambda one: one.start,
     )
     starts = [one.start for one in spans]
-    longest = max((some.line.duration for some in fires), default=timedelta(0))
+    longest = max((some.job.duration for some in fires), default=timedelta(0))
     for start, end, most, excess in _crowded(spans, max(free, 0)):
         if end - start < _SHORTEST_COLLISION:
             continue
         near = spans[bisect_left(starts, start - longest) : bisect_left(starts, end)]
-        inside = {one.line.job_id: one.line.label for one in near if one.end > start}
+        inside = {one.job.job_id: one.job.label for one in near if one.end > start}
         yield Collision(
             pool=pool,
             start=start,
@@ -274,7 +274,7 @@ def _of_pool(fires: Sequence[FireTimes], pool: SlotPool, zone: ZoneInfo, span: t
 
 def steady_slots(fires: Iterable[FireTimes], span: timedelta) -> int:
     """The slots that are always taken by what comes so often that it was only counted."""
-    return int(sum(some.total * (some.line.duration / span) for some in fires if some.counts))
+    return int(sum(some.total * (some.job.duration / span) for some in fires if some.counts))
 
 
 def _crowded(spans: Sequence[_CrowdedPeriod], free: int) -> Iterator[tuple[datetime, datetime, int, timedelta]]:

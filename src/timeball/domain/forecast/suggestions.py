@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from itertools import accumulate
 from typing import TypeAlias
 
-from timeball.domain.forecast.demand import Collision, FireTimes, FutureRuns, SlotPool, steady_slots
+from timeball.domain.forecast.demand import Collision, FireTimes, ForecastJob, SlotPool, steady_slots
 from timeball.domain.scheduling.civil_time import MAX_INSTANT, MIN_INSTANT, format_instant
 from timeball.domain.scheduling.cron import NICKNAMES
 from timeball.domain.scheduling.schedule import Cron, Every, Schedule
@@ -44,7 +44,7 @@ Period: TypeAlias = tuple[datetime, datetime]
 class ScheduleShift:
     """A job that could run at another time, and what becomes of the peak."""
 
-    line: FutureRuns
+    job: ForecastJob
     rule: Schedule
     by: timedelta
     peak_before: int
@@ -53,8 +53,8 @@ class ScheduleShift:
     @property
     def sentence(self) -> str:
         shift = f"{duration_in_words(self.by)} {'later' if self.by > timedelta(0) else 'earlier'}"
-        schedules = f"{spell_schedule(self.line.rule)} → {spell_schedule(self.rule)}"
-        return f"{self.line.label} {schedules} ({shift}), peak {self.peak_before} → {self.peak_after}"
+        schedules = f"{spell_schedule(self.job.rule)} → {spell_schedule(self.rule)}"
+        return f"{self.job.label} {schedules} ({shift}), peak {self.peak_before} → {self.peak_after}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ class ShiftPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShiftInput:
-    """All that lies ahead from *now* to *end*; *span* is what dense lines were counted over."""
+    """All that lies ahead from *now* to *end*; *span* is what dense jobs were counted over."""
 
     fires: Sequence[FireTimes]
     pools: Sequence[SlotPool]
@@ -157,7 +157,7 @@ class _PoolUsage:
 
     @classmethod
     def of(cls, pool: SlotPool, fires: Iterable[FireTimes], span: timedelta) -> _PoolUsage:
-        own = [some for some in fires if some.line.queue in pool.queues]
+        own = [some for some in fires if some.job.queue in pool.queues]
         return cls(pool, steady_slots(own, span), _Concurrency.of(run for some in own for run in _spans(some)))
 
     @property
@@ -174,12 +174,12 @@ class _ShiftSearch:
     _places: dict[tuple[JobId, timedelta], tuple[Schedule, FireTimes] | None] = field(default_factory=dict)
 
     def run(self) -> ShiftPlan:
-        self._fires = {some.line.job_id: some for some in self.prospect.fires}
+        self._fires = {some.job.job_id: some for some in self.prospect.fires}
         stays = {job_id: why for job_id, _ in self.collision.jobs if (why := self._why_fixed(job_id)) is not None}
         movable = [job_id for job_id, _ in self.collision.jobs if job_id not in stays]
         moves = list(self._moves(movable[:_MOST_TRIED]))
         if len(moves) < MAX_SHIFTS and not self._fits(moves):
-            moved = {move.line.job_id for move in moves}
+            moved = {move.job.job_id for move in moves}
             stays |= {job_id: self._why_stuck(job_id, movable) for job_id in movable if job_id not in moved}
         labels = dict(self.collision.jobs)
         return ShiftPlan(
@@ -189,15 +189,15 @@ class _ShiftSearch:
         )
 
     def _why_fixed(self, job_id: JobId) -> str | None:
-        line = self._fires[job_id].line
-        return "it is due just now" if line.pending <= self.prospect.now else why_not_shiftable(line.rule)
+        job = self._fires[job_id].job
+        return "it is due just now" if job.pending <= self.prospect.now else why_not_shiftable(job.rule)
 
     def _why_stuck(self, job_id: JobId, movable: Sequence[JobId]) -> str:
         if job_id not in movable[:_MOST_TRIED]:
             return f"only the first {_MOST_TRIED} jobs are tried"
         if self.budget <= 0:
             return "there are too many runs to look for a place for it"
-        farthest = max(map(abs, _offsets(self._fires[job_id].line, self.collision)))
+        farthest = max(map(abs, _offsets(self._fires[job_id].job, self.collision)))
         tried = f"none of the times that were tried, up to {duration_in_words(farthest)} away,"
         return f"{tried} has a free slot for each of its runs and lowers the peak"
 
@@ -215,7 +215,7 @@ class _ShiftSearch:
                 return
             yield best
             self._take(best)
-            left.remove(best.line.job_id)
+            left.remove(best.job.job_id)
             if best.peak_after <= self.collision.pool.slots:
                 return
 
@@ -238,65 +238,65 @@ class _ShiftSearch:
 
     def _move_of(self, fires: FireTimes, capacities: Mapping[SlotPool, _PoolUsage], peak: int) -> ScheduleShift | None:
         """The nearest place for a job that lowers the peak."""
-        line, gone = fires.line, _Concurrency.of(_spans(fires))
+        job, gone = fires.job, _Concurrency.of(_spans(fires))
         total = capacities[self.collision.pool].levels
         if self._peak(capacities, _ConcurrencyDelta(total, gone)) >= peak:
             return None
-        for by in _offsets(line, self.collision):
-            place = self._place(line, by)
+        for by in _offsets(job, self.collision):
+            place = self._place(job, by)
             if place is None or not self._has_room(place[1], gone, capacities):
                 continue
             after = self._peak(capacities, _ConcurrencyDelta(total, gone, _Concurrency.of(_spans(place[1]))))
             if after < peak:
-                return ScheduleShift(line=line, rule=place[0], by=by, peak_before=peak, peak_after=after)
+                return ScheduleShift(job=job, rule=place[0], by=by, peak_before=peak, peak_after=after)
         return None
 
     def _has_room(self, fires: FireTimes, gone: _Concurrency, capacities: Mapping[SlotPool, _PoolUsage]) -> bool:
         """Whether every run finds a slot in every pool it needs one of, also beside other runs of its own."""
         come = _Concurrency.of(_spans(fires))
-        needed = [room for pool, room in capacities.items() if fires.line.queue in pool.queues]
+        needed = [room for pool, room in capacities.items() if fires.job.queue in pool.queues]
         return all(
             self.budget > 0 and self._most(_ConcurrencyDelta(room.levels, gone, come), [run]) <= room.free
             for room in needed
             for run in _spans(fires)
         )
 
-    def _place(self, line: FutureRuns, by: timedelta) -> tuple[Schedule, FireTimes] | None:
+    def _place(self, job: ForecastJob, by: timedelta) -> tuple[Schedule, FireTimes] | None:
         """A job's schedule and runs when it is moved; None if it cannot be, or if its runs would not just move along."""
-        key = (line.job_id, by)
+        key = (job.job_id, by)
         if key not in self._places and self.budget > 0:
-            self._places[key] = self._computed(line, by)
+            self._places[key] = self._computed(job, by)
         return self._places.get(key)
 
-    def _computed(self, line: FutureRuns, by: timedelta) -> tuple[Schedule, FireTimes] | None:
-        rule = shift_schedule(line.rule, by)
-        if rule is None or rule.next_after(self.prospect.now) != line.pending + by:
+    def _computed(self, job: ForecastJob, by: timedelta) -> tuple[Schedule, FireTimes] | None:
+        rule = shift_schedule(job.rule, by)
+        if rule is None or rule.next_after(self.prospect.now) != job.pending + by:
             return None
         now, end = self.prospect.now, self.prospect.end
-        moved = replace(line, rule=rule, pending=line.pending + by)
+        moved = replace(job, rule=rule, pending=job.pending + by)
         # Within a change of the clock a shift may lose a run, or double one.
-        if moved.count(now, end + by) != line.count(now, end):
+        if moved.count(now, end + by) != job.count(now, end):
             return None
         fires = FireTimes(moved, at=tuple(moved.fires(now, end)))
         self.budget -= len(fires.at) * _MOMENTS_A_FIRE
         return rule, fires
 
     def _take(self, move: ScheduleShift) -> None:
-        place = self._places[(move.line.job_id, move.by)]
+        place = self._places[(move.job.job_id, move.by)]
         assert place is not None
-        self._fires[move.line.job_id] = place[1]
+        self._fires[move.job.job_id] = place[1]
 
 
 def _spans(fires: FireTimes) -> Iterator[Period]:
-    return ((at, at + fires.line.duration) for at in fires.at)
+    return ((at, at + fires.job.duration) for at in fires.at)
 
 
-def _offsets(line: FutureRuns, collision: Collision) -> list[timedelta]:
+def _offsets(job: ForecastJob, collision: Collision) -> list[timedelta]:
     """By how much to try: some minutes, behind the busy span, or so early that the job is done before it; the nearest first."""
     busy = collision.end - collision.start
     tried = {one for place in _MINUTE_OFFSETS for one in ((place + 1) * _STEP, _rounded(busy) + place * _STEP)}
     tried |= {
-        -one for place in _MINUTE_OFFSETS for one in ((place + 1) * _STEP, _rounded(line.duration) + place * _STEP)
+        -one for place in _MINUTE_OFFSETS for one in ((place + 1) * _STEP, _rounded(job.duration) + place * _STEP)
     }
     return sorted((by for by in tried if abs(by) <= _FARTHEST), key=lambda by: (abs(by), by < timedelta(0)))
 
@@ -307,7 +307,7 @@ def _rounded(span: timedelta) -> timedelta:
 
 
 def _preference(move: ScheduleShift) -> tuple[int, timedelta, bool, str]:
-    return move.peak_after, abs(move.by), move.by < timedelta(0), move.line.label
+    return move.peak_after, abs(move.by), move.by < timedelta(0), move.job.label
 
 
 # A schedule some minutes earlier or later, where a clear rule says what that is.

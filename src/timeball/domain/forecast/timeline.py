@@ -37,12 +37,12 @@ class BucketLoad:
         return (self._moments[-1] - self._moments[0]) / max(len(self.edges) - 1, 1)
 
     def add(self, fires: FireTimes) -> None:
-        """The runs of a line."""
+        """Add the runs of a job."""
         for at in fires.at:
-            self.add_span(at, at + fires.line.duration)
+            self.add_span(at, at + fires.job.duration)
         for number, count in enumerate(fires.counts):
             if count:
-                self._add_many(number, count, fires.line.duration.total_seconds())
+                self._add_many(number, count, fires.job.duration.total_seconds())
 
     def add_span(self, start: datetime, end: datetime, *, is_start: bool = True) -> None:
         """One run, spread over the buckets it touches."""
@@ -126,7 +126,7 @@ def bucket_load(edges: Sequence[datetime], fires: Iterable[FireTimes]) -> Bucket
     return load
 
 
-# What a time line draws: marks, merged where they would lie on top of each other, and never across now.
+# What a timeline draws: marks, merged where they would lie on top of each other, and never across now.
 
 # A screen cannot show more, and no reader could tell them apart.
 MAX_MARKS = 2_000
@@ -156,7 +156,7 @@ class TimelineMark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkRow:
-    """One line of the drawing; *cut_before* says that older runs than this were not read."""
+    """One row of the timeline; *cut_before* says that older runs than this were not read."""
 
     key: str
     label: str

@@ -31,7 +31,7 @@ FROM (VALUES (1)) AS always (one)
 LEFT JOIN timeball.queue ON queue.name = :queue::text
 LEFT JOIN timeball.running_limit ON running_limit.key = :limit_key::text;
 
--- name: rivals
+-- name: competitors
 -- What may stand in the way of an execution: others of its job (by the conditions of busy_jobs), and who has the places of its limit and its queue.
 (
     SELECT 'job' AS relation, id, job_id, handler, 'running' AS state_table, greatest(claimed_at, run_at) AS started_at
@@ -261,7 +261,7 @@ SELECT coalesce(:now, now()) AS moment,
            CROSS JOIN LATERAL (SELECT run_at FROM timeball.due WHERE due.shard = shard.id ORDER BY run_at LIMIT 1) AS first
        ) AS oldest_due,
        (SELECT count(*) FROM timeball.running WHERE deadline < coalesce(:now, now()) - interval '10 seconds') AS past_deadline,
-       EXISTS (SELECT 1 FROM timeball.finished_default) AS has_strays;
+       EXISTS (SELECT 1 FROM timeball.finished_default) AS has_unpartitioned_history;
 
 -- name: uses_of_handlers
 -- Which handlers are used in which queues: by jobs with a schedule, and by what waits now; a few thousand of each are looked at.
