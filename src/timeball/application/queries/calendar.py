@@ -4,35 +4,74 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from itertools import groupby
+from typing import TYPE_CHECKING
 
-from timeball.application.queries.views import Calendar, CalendarEntry, CalendarSource, ForecastRequest
 from timeball.domain.forecast.demand import ASSUMED_DURATION, FireTimeBudget, FireTimes, ForecastJob
-from timeball.domain.job import Job
 from timeball.domain.scheduling.civil_time import first_instant, load_zone
 from timeball.domain.scheduling.schedule import Once
 from timeball.domain.values.ids import ExecutionId, format_job_id, occurrence_id
-from timeball.store.store import Store
-from timeball.store.timeline import NamedJob, TimelineRun, TimelineStore
+
+if TYPE_CHECKING:
+    from timeball.application.queries.forecast import ForecastRequest
+    from timeball.domain.job import Job
+    from timeball.domain.values.ids import JobId
+    from timeball.store.store import Store
+    from timeball.store.timeline import NamedJob, TimelineRun, TimelineStore
 
 # What runs more often than this on a day is one entry of that day.
 FREQUENT_FROM = 8
 MOST_ENTRIES, MOST_OF_A_JOB = 2_000, 200
 
 
-class CalendarQuery:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalendarSource:
+    """What is to run: a job; or, without a *job_id*, all that was enqueued for a handler in a queue."""
+
+    label: str
+    handler: str
+    queue: str
+    length: timedelta
+    is_guess: bool
+    job_id: JobId | None = None
+    schedule: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalendarEntry:
+    """One run, with its id; or, with a *day*, so many *times* on it, from *start* on."""
+
+    what: CalendarSource
+    start: datetime
+    execution_id: ExecutionId | None = None
+    day: date | None = None
+    times: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calendar:
+    """The entries, the soonest first. *left_out* jobs were too many to foresee; after *cut_after* there are more entries."""
+
+    now: datetime
+    entries: Sequence[CalendarEntry]
+    left_out: int = 0
+    cut_after: datetime | None = None
+
+
+class CalendarQueries:
     """Writes down what lies ahead."""
 
-    def __init__(self, store: Store, outlook: TimelineStore) -> None:
+    def __init__(self, store: Store, timelines: TimelineStore) -> None:
         self._store = store
-        self._outlook = outlook
+        self._timelines = timelines
 
     async def of_all(self, request: ForecastRequest) -> Calendar:
         """Every job that has a schedule, and what else is due."""
         days = _Days(await self._store.history.moment(), request.timezone, request.days)
-        futures = await self._outlook.futures(request.queue)
-        runs = await self._outlook.one_offs(days.edges[0], days.edges[-1], request.queue)
+        futures = await self._timelines.futures(request.queue)
+        runs = await self._timelines.one_offs(days.edges[0], days.edges[-1], request.queue)
         entries, left_out = await asyncio.to_thread(_predicted_entries, days, futures.lines)
         entries += await self._one_offs(days, runs)
         return _cut(days, entries, left_out + futures.has_more, MOST_ENTRIES)
@@ -40,13 +79,13 @@ class CalendarQuery:
     async def of_job(self, job: Job, days: int) -> Calendar:
         """One job, on its own clock."""
         ahead = _Days(await self._store.history.moment(), job.timezone, days)
-        future = await self._outlook.future_of(job.id)
+        future = await self._timelines.future_of(job.id)
         entries, left_out = await asyncio.to_thread(_predicted_entries, ahead, [] if future is None else [future])
         return _cut(ahead, entries, left_out, MOST_OF_A_JOB)
 
     async def _one_offs(self, days: _Days, runs: Sequence[TimelineRun]) -> list[CalendarEntry]:
-        names = await self._outlook.names({run.job_id for run in runs if not run.is_enqueued})
-        durations = await self._outlook.durations_of(runs)
+        names = await self._timelines.names({run.job_id for run in runs if not run.is_enqueued})
+        durations = await self._timelines.durations_of(runs)
         ordered = sorted(runs, key=lambda run: (*_group_key(run), run.started_at))
         found: list[CalendarEntry] = []
         for _, group in groupby(ordered, key=_group_key):

@@ -6,20 +6,10 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, time, timedelta
-from itertools import islice
+from itertools import islice, takewhile
+from typing import TYPE_CHECKING
 
 from timeball.application.queries.metrics import RollupHistory
-from timeball.application.queries.views import (
-    Day,
-    Forecast,
-    ForecastRequest,
-    Hindsight,
-    Hour,
-    InstantLoad,
-    InstantLoadRequest,
-    SpreadAdvice,
-    SpreadRequest,
-)
 from timeball.domain.forecast.demand import (
     ASSUMED_DURATION,
     Collision,
@@ -31,20 +21,147 @@ from timeball.domain.forecast.demand import (
     slot_pools,
     slots_of,
 )
-from timeball.domain.forecast.suggestions import ShiftInput, suggest_shifts
+from timeball.domain.forecast.suggestions import ScheduleShift, ShiftInput, ShiftPlan, suggest_shifts
 from timeball.domain.forecast.timeline import BucketLoad, bucket_load
 from timeball.domain.node import NodeKind, NodeStatus, alive_nodes
 from timeball.domain.scheduling.civil_time import first_instant, load_zone
-from timeball.store.store import Store
-from timeball.store.timeline import TimelineStore
 
-# Demand against slots for the next days, hour by hour; where jobs collide; and how good yesterday's forecast was.
+if TYPE_CHECKING:
+    from timeball.domain.job import Job
+    from timeball.domain.values.ids import JobId
+    from timeball.store.store import Store
+    from timeball.store.timeline import TimelineStore
 
-HOUR = timedelta(hours=1)
-
-
+_HOUR = timedelta(hours=1)
+_TICK = timedelta(microseconds=1)
 # More of yesterday than this is not read run by run.
 _MAX_MEASURED = 500
+# A one-off that started longer ago than this is assumed to have ended.
+_LOOK_BACK = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastRequest:
+    """For how many days, of which queue, on whose clock."""
+
+    days: int = 7
+    queue: str | None = None
+    timezone: str = "UTC"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hour:
+    """One hour of a day as its clock shows it: `gap` is jumped over, `repeat` comes twice, `past` is over."""
+
+    hour: int
+    at: datetime | None
+    busy: float | None
+    starts: int | None
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """A day of the zone, with its 24 hours."""
+
+    date: date
+    hours: Sequence[Hour]
+
+    @property
+    def peak(self) -> Hour | None:
+        """The busiest hour."""
+        known = [hour for hour in self.hours if hour.busy]
+        return max(known, key=lambda hour: hour.busy or 0, default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hindsight:
+    """Yesterday, as it would have been foreseen and as it was."""
+
+    date: date
+    predicted_peak: float
+    measured_peak: float
+    predicted_hours: float
+    measured_hours: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """The next days. *left_out* jobs were too many to foresee; those *without_history* are guessed at.
+
+    *durations_at* says when it was read how long the others usually take.
+    """
+
+    now: datetime
+    request: ForecastRequest
+    slots: int
+    days: Sequence[Day]
+    left_out: int
+    without_history: Sequence[str]
+    durations_at: datetime | None
+    hindsight: Hindsight
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpreadRequest:
+    """A collision of these queues at an instant, as a forecast of so many days finds it; the worst if several are meant."""
+
+    queues: Sequence[str] = ()
+    at: datetime | None = None
+    days: int = 7
+    timezone: str = "UTC"
+
+    def choose(self, collisions: Sequence[Collision]) -> Collision | None:
+        """The one that is meant, of those that are there, the worst first; the fewest queues if they are not told apart."""
+        meant = [one for one in collisions if self._means(one)]
+        return (
+            min(meant, key=lambda one: len(one.pool.queues), default=None) if self.queues else next(iter(meant), None)
+        )
+
+    def _means(self, one: Collision) -> bool:
+        is_then = self.at is None or any(start <= self.at < end for start, end in one.spans)
+        return is_then and set(self.queues) <= set(one.pool.queues)
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadAdvice:
+    """How a collision could be spread; *jobs* are those to be moved, as they are now."""
+
+    spread: ShiftPlan
+    jobs: Mapping[JobId, Job]
+
+    @property
+    def moves(self) -> list[ScheduleShift]:
+        """The moves, up to the first whose job was changed meanwhile: those after it count on it."""
+        return list(takewhile(self._holds, self.spread.moves))
+
+    def _holds(self, move: ScheduleShift) -> bool:
+        job = self.jobs.get(move.job.job_id)
+        return job is not None and job.deleted_at is None and job.rule == move.job.rule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstantLoadRequest:
+    """An instant and a queue; the job whose schedule is looked at does not land on itself."""
+
+    at: datetime
+    queue: str
+    job_id: JobId | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstantLoad:
+    """What runs at an instant in the queues that share the slots, the longest first; *need* counts the new run too.
+
+    *left_out* jobs were too many to foresee.
+    """
+
+    at: datetime
+    jobs: Sequence[ForecastJob]
+    one_offs: int
+    need: int
+    slots: int
+    left_out: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +190,14 @@ class _Horizon:
         )
 
 
-class ForecastQuery:
+class ForecastQueries:
     """Looks ahead."""
 
-    def __init__(self, store: Store, outlook: TimelineStore) -> None:
+    def __init__(self, store: Store, timelines: TimelineStore) -> None:
         self._store = store
-        self._outlook = outlook
+        self._timelines = timelines
 
-    async def forecast(self, request: ForecastRequest) -> Forecast:
+    async def demand(self, request: ForecastRequest) -> Forecast:
         """Busy slots and starts of every hour."""
         return await self._forecast(await self._look(request))
 
@@ -88,7 +205,7 @@ class ForecastQuery:
         """Where jobs want more slots than there are."""
         return await self._collisions(await self._look(request))
 
-    async def both(self, request: ForecastRequest) -> tuple[Forecast, list[Collision]]:
+    async def with_collisions(self, request: ForecastRequest) -> tuple[Forecast, list[Collision]]:
         """The forecast and its collisions, from one look."""
         ahead = await self._look(request)
         return await self._forecast(ahead), await self._collisions(ahead)
@@ -104,7 +221,7 @@ class ForecastQuery:
 
     async def _look(self, request: ForecastRequest) -> _Horizon:
         now = await self._store.history.moment()
-        jobs, has_more, durations_at = await self._outlook.futures(request.queue)
+        jobs, has_more, durations_at = await self._timelines.futures(request.queue)
         # A day more than is shown: collisions are told from now on, for as many whole days.
         grid = _HourGrid(request.timezone, now.astimezone(load_zone(request.timezone)).date(), request.days + 1)
         foresight = FireTimeBudget(grid.edges)
@@ -119,7 +236,7 @@ class ForecastQuery:
             left_out=foresight.left_out + has_more,
             durations_at=durations_at,
             workers=[node for node in nodes if node.kind is NodeKind.WORKER],
-            limits=await self._outlook.queue_limits(),
+            limits=await self._timelines.queue_limits(),
         )
 
     async def _forecast(self, ahead: _Horizon) -> Forecast:
@@ -141,8 +258,8 @@ class ForecastQuery:
     async def _load(self, ahead: _Horizon) -> BucketLoad:
         now, grid, queue = ahead.now, ahead.grid, ahead.request.queue
         load = await asyncio.to_thread(bucket_load, grid.edges, ahead.fires)
-        runs = [*await self._outlook.running(queue), *await self._outlook.one_offs(now, grid.edges[-1], queue)]
-        durations = await self._outlook.durations_of(runs)
+        runs = [*await self._timelines.running(queue), *await self._timelines.one_offs(now, grid.edges[-1], queue)]
+        durations = await self._timelines.durations_of(runs)
         for run in runs:
             typical = durations.of(run.job_id, run.handler)
             length = ASSUMED_DURATION if typical is None else typical.median
@@ -165,7 +282,7 @@ class ForecastQuery:
     async def _measured(self, grid: _HourGrid, ahead: _Horizon) -> BucketLoad:
         """Run by run as far as that goes, before that by what was counted."""
         queue = ahead.request.queue
-        past = await self._outlook.past(grid.edges[0], grid.edges[-1], queue, _MAX_MEASURED)
+        past = await self._timelines.past(grid.edges[0], grid.edges[-1], queue, _MAX_MEASURED)
         load = BucketLoad(grid.edges)
         rollups = RollupHistory(self._store, grid.edges[0], ahead.now)
         edge = grid.edges[0] if past.cut_before is None else rollups.edge_after(past.cut_before)
@@ -176,6 +293,41 @@ class ForecastQuery:
         if past.cut_before is not None:
             await rollups.load(load, edge, queue)
         return load
+
+    async def load_at(self, request: InstantLoadRequest) -> InstantLoad:
+        """What a run that starts then, in this queue, meets."""
+        jobs, has_more, _ = await self._timelines.futures(None)
+        pool = await self._pool(request.queue, {job.queue for job in jobs})
+        others = [job for job in jobs if job.queue in pool.queues and job.job_id != request.job_id]
+        # Aside: thousands of cron expressions take a while, and others wait for this loop.
+        running = await asyncio.to_thread(_running_at, others, request.at)
+        one_offs = await self._running_one_offs(request, pool)
+        return InstantLoad(
+            at=request.at,
+            jobs=sorted((job for job, _ in running), key=lambda job: job.duration, reverse=True),
+            one_offs=one_offs,
+            need=1 + one_offs + sum(runs for _, runs in running),
+            slots=pool.slots,
+            left_out=has_more,
+        )
+
+    async def _pool(self, queue: str, queues: set[str]) -> SlotPool:
+        now = await self._store.history.moment()
+        nodes = alive_nodes(await self._store.nodes.list(), now)
+        workers = [node for node in nodes if node.kind is NodeKind.WORKER and not node.draining]
+        shared = slot_pools(workers, queues | {queue}, await self._timelines.queue_limits())
+        return min((pool for pool in shared if queue in pool.queues), key=lambda pool: pool.slots)
+
+    async def _running_one_offs(self, request: InstantLoadRequest, pool: SlotPool) -> int:
+        due = await self._timelines.one_offs(request.at - _LOOK_BACK, request.at + _TICK, None)
+        own = [run for run in due if run.queue in pool.queues and run.job_id != request.job_id]
+        durations = await self._timelines.durations_of(own)
+        typical = [durations.of(run.job_id, run.handler) for run in own]
+        ends = [
+            run.started_at + (ASSUMED_DURATION if one is None else one.median)
+            for run, one in zip(own, typical, strict=True)
+        ]
+        return sum(end > request.at for end in ends)
 
 
 def _backtested_load(jobs: Sequence[ForecastJob], edges: Sequence[datetime]) -> BucketLoad:
@@ -219,65 +371,13 @@ def _hours(midnights: Sequence[datetime]) -> Iterator[datetime]:
     for midnight in midnights[1:]:
         while at < midnight:
             yield at
-            at += HOUR
+            at += _HOUR
         at = midnight
     yield midnights[-1]
 
 
 def _peak(load: BucketLoad) -> float:
     return round(max((load.busy(number) for number in range(len(load.seconds))), default=0.0), 2)
-
-
-# What else runs at the instant that a schedule names, and how many slots that needs.
-
-_TICK = timedelta(microseconds=1)
-
-
-# A one-off that began longer ago than this is taken to have ended.
-_LOOK_BACK = timedelta(hours=1)
-
-
-class InstantLoadQuery:
-    """Looks at single instants."""
-
-    def __init__(self, store: Store, outlook: TimelineStore) -> None:
-        self._store = store
-        self._outlook = outlook
-
-    async def at(self, request: InstantLoadRequest) -> InstantLoad:
-        """What a run that starts then, in this queue, meets."""
-        jobs, has_more, _ = await self._outlook.futures(None)
-        pool = await self._pool(request.queue, {job.queue for job in jobs})
-        others = [job for job in jobs if job.queue in pool.queues and job.job_id != request.job_id]
-        # Aside: thousands of cron expressions take a while, and others wait for this loop.
-        running = await asyncio.to_thread(_running_at, others, request.at)
-        one_offs = await self._one_offs(request, pool)
-        return InstantLoad(
-            at=request.at,
-            jobs=sorted((job for job, _ in running), key=lambda job: job.duration, reverse=True),
-            one_offs=one_offs,
-            need=1 + one_offs + sum(runs for _, runs in running),
-            slots=pool.slots,
-            left_out=has_more,
-        )
-
-    async def _pool(self, queue: str, queues: set[str]) -> SlotPool:
-        now = await self._store.history.moment()
-        nodes = alive_nodes(await self._store.nodes.list(), now)
-        workers = [node for node in nodes if node.kind is NodeKind.WORKER and not node.draining]
-        shared = slot_pools(workers, queues | {queue}, await self._outlook.queue_limits())
-        return min((pool for pool in shared if queue in pool.queues), key=lambda pool: pool.slots)
-
-    async def _one_offs(self, request: InstantLoadRequest, pool: SlotPool) -> int:
-        due = await self._outlook.one_offs(request.at - _LOOK_BACK, request.at + _TICK, None)
-        own = [run for run in due if run.queue in pool.queues and run.job_id != request.job_id]
-        durations = await self._outlook.durations_of(own)
-        typical = [durations.of(run.job_id, run.handler) for run in own]
-        ends = [
-            run.started_at + (ASSUMED_DURATION if one is None else one.median)
-            for run, one in zip(own, typical, strict=True)
-        ]
-        return sum(end > request.at for end in ends)
 
 
 def _running_at(jobs: Iterable[ForecastJob], at: datetime) -> list[tuple[ForecastJob, int]]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from timeball.application.queries.views import IncompatiblePayload, PublishedHandler, StoredPayload, find_incompatible
 from timeball.domain.search import PageRequest, ResultPage, read_cursor, write_cursor
 from timeball.domain.template import placeholders
 from timeball.domain.values.ids import ExecutionId, JobId, format_execution_id, format_id, format_job_id
 from timeball.domain.values.text import to_json
 from timeball.errors import InvalidInput
-from timeball.store.store import Store
+
+if TYPE_CHECKING:
+    from timeball.domain.handler_contract import ContractVersion
+    from timeball.store.store import Store
 
 _BY_NAME = "handler"
 _MOST_NAMES = 500
@@ -21,7 +24,48 @@ _NIL_ID = UUID(int=0)
 _SOURCES = ("jobs", "templates", "executions")
 
 
-class HandlerQuery:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedHandler:
+    """A handler with all its published contracts, the newest first, and the schema of that one."""
+
+    name: str
+    versions: Sequence[ContractVersion] = ()
+    schema: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredPayload:
+    """What a job, a template or a waiting execution is given."""
+
+    kind: str
+    id: str
+    name: str | None
+    handler: str
+    payload: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncompatiblePayload:
+    """A stored payload that does not fit, and why."""
+
+    stored: StoredPayload
+    refusal: InvalidInput
+
+
+def find_incompatible(
+    stored: Sequence[StoredPayload], checks: Mapping[str, Callable[[str], object]]
+) -> list[IncompatiblePayload]:
+    """Those payloads that the checks of their handlers refuse."""
+    found: list[IncompatiblePayload] = []
+    for one in stored:
+        try:
+            checks[one.handler](one.payload)
+        except InvalidInput as refusal:
+            found.append(IncompatiblePayload(stored=one, refusal=refusal))
+    return found
+
+
+class HandlerQueries:
     """Reads the published contracts."""
 
     def __init__(self, store: Store) -> None:
@@ -61,7 +105,7 @@ class HandlerQuery:
         if source == "templates":
             return await self._templates(handlers, name, limit)
         if source not in _SOURCES:
-            raise InvalidInput("cursor is none of this list", field="cursor")
+            raise InvalidInput("cursor does not belong to this list", field="cursor")
         read = self._store.handlers.payloads_of_jobs if source == "jobs" else self._store.handlers.waiting_payloads
         rows = await read(handlers, after, limit)
         found = [_stored(source, row) for row in rows if row["payload"] is not None]

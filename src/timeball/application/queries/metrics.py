@@ -6,34 +6,102 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from timeball.application.queries.views import CurrentCounts, MetricsScope, Overview, Series, Stats
 from timeball.domain.forecast.timeline import MAX_MARKS, BucketLoad, MarkRow, TimelineMark, TimelineMarkKind
-from timeball.domain.rollup import MINUTES_KEPT, Rollup, RollupPeriod, RollupQuery, sum_rollups
-from timeball.store.diagnostics import GaugeStore
+from timeball.domain.rollup import HOURS_KEPT, MINUTES_KEPT, Rollup, RollupPeriod, RollupQuery, sum_rollups
 from timeball.store.rollups import INSTALLATION_SERIES, series_of_queue
-from timeball.store.search.listing import ListingStore
-from timeball.store.store import Store
 
-# Numbers: of this moment, of a window, minute by minute, and of all time. All of them from rollups and bounded looks.
+if TYPE_CHECKING:
+    from timeball.domain.node import NodeStatus
+    from timeball.domain.values.ids import JobId
+    from timeball.store.diagnostics import GaugeStore
+    from timeball.store.search.listing import ListingStore
+    from timeball.store.store import Store
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MINUTE, _TEN_MINUTES, _HOUR = timedelta(minutes=1), timedelta(minutes=10), timedelta(hours=1)
-
-
-# How many queues the numbers tell of one by one; how many there are is told beside them.
+# Queues with a line of their own; the total number is reported beside them.
 MAX_LISTED_QUEUES = 100
+# Terminal states that a mark of counted runs shows.
+_SHOWN_STATES = ("succeeded", "dead", "cancelled")
+# Rollup steps in a bucket of a load, if the bucket is long enough.
+_STEPS_A_BUCKET = 4
+MAX_WINDOW = HOURS_KEPT
 
 
-class MetricsQuery:
-    """Reads the numbers."""
+@dataclass(frozen=True, slots=True)
+class CurrentCounts:
+    """What waits and runs at this moment; the counts stop at 10,001."""
 
-    def __init__(self, store: Store, listing: ListingStore) -> None:
+    at: datetime
+    running: int
+    queued: int
+    scheduled: int
+    retrying: int
+    late: int
+    overdue: int
+    dead: int
+    oldest_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """What happened in each step of a window, steps without anything included."""
+
+    since: datetime
+    until: datetime
+    step: timedelta
+    points: Sequence[Rollup]
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """This moment and the last hour, with queues and nodes."""
+
+    now: CurrentCounts
+    hour: Series
+    queues: Sequence[dict[str, Any]]
+    nodes: Sequence[NodeStatus]
+
+    @property
+    def number_of_queues(self) -> int:
+        """How many queues are in use; *queues* may be fewer."""
+        return self.queues[0]["total"] if self.queues else 0
+
+    @property
+    def last_hour(self) -> Rollup:
+        """The last hour as one."""
+        return sum_rollups(self.hour.points, self.hour.since)
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What happened in a window: in all, and by handler."""
+
+    since: datetime
+    until: datetime
+    total: Rollup
+    by_handler: Sequence[Rollup]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsScope:
+    """Whose numbers: a job's, a queue's, a handler's, or all."""
+
+    job_id: JobId | None = None
+    queue: str | None = None
+    handler: str | None = None
+
+
+class MetricsQueries:
+    """Reads counts and rates from rollups, and gauges by bounded reads."""
+
+    def __init__(self, store: Store, listing: ListingStore, gauges: GaugeStore) -> None:
         self._store = store
         self._listing = listing
-        self._gauges = GaugeStore(store.database)
+        self._gauges = gauges
 
     async def overview(self) -> Overview:
         """This moment and the last hour."""
@@ -88,23 +156,13 @@ class MetricsQuery:
         )
 
 
-# The part of the past that is too much to be read run by run: what the rollups know of it, by the minute.
-#
-# Rollups count what ended in a minute, so the two parts meet at a whole minute: what ended before it is counted, what ended
-# after it is read. Beyond eight days only hours are kept, and the parts meet at a whole hour.
-
-_ROLLUP_MINUTE, _ROLLUP_HOUR = timedelta(minutes=1), timedelta(hours=1)
-_ROLLUP_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_SHOWN = ("succeeded", "dead", "cancelled")
-
-
-# Steps of rollups that a bucket of a load is made of, if it is long enough.
-_STEPS_A_BUCKET = 4
-
-
 @dataclass(frozen=True, slots=True)
 class RollupHistory:
-    """Completes what was cut off of a past that begins at *start*."""
+    """The part of a past from *start* on that is too long to read run by run, from the rollups.
+
+    Rollups count what ended in a minute, so the two parts meet at a whole minute: what ended before it is counted, what
+    ended after it is read. Only hours are kept beyond eight days; there the parts meet at a whole hour.
+    """
 
     store: Store
     start: datetime
@@ -112,11 +170,11 @@ class RollupHistory:
 
     @property
     def _unit(self) -> timedelta:
-        return _ROLLUP_HOUR if self.start < self.now - MINUTES_KEPT else _ROLLUP_MINUTE
+        return _HOUR if self.start < self.now - MINUTES_KEPT else _MINUTE
 
     def edge_after(self, cut_before: datetime) -> datetime:
         """Where the two parts meet."""
-        return cut_before + (_ROLLUP_EPOCH - cut_before) % self._unit
+        return cut_before + (_EPOCH - cut_before) % self._unit
 
     async def complete(
         self, rows: Sequence[MarkRow], apart: timedelta, series_of: Callable[[str], UUID]
@@ -152,7 +210,7 @@ class RollupHistory:
             load.starts[load.bucket(one.at)] += tally.starts
 
     async def _tallies(self, untils: Mapping[UUID, datetime], step: timedelta) -> Mapping[UUID, Sequence[Rollup]]:
-        span = RollupPeriod.HOUR if self._unit == _ROLLUP_HOUR else RollupPeriod.MINUTE
+        span = RollupPeriod.HOUR if self._unit == _HOUR else RollupPeriod.MINUTE
         return await self.store.rollups.tallies(untils, self.start, span, step)
 
     def _whole(self, step: timedelta) -> timedelta:
@@ -160,7 +218,7 @@ class RollupHistory:
 
 
 def _mark(one: Rollup, step: timedelta, edge: datetime) -> TimelineMark | None:
-    states = {state: number for state in _SHOWN if (number := getattr(one.counts, state))}
+    states = {state: number for state in _SHOWN_STATES if (number := getattr(one.counts, state))}
     if not states:
         return None
     end = min(one.at + step, edge)

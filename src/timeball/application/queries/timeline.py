@@ -1,4 +1,4 @@
-"""Past, running and predicted runs on one axis, and the slots they need."""
+"""The timeline: past, running and predicted runs on one axis, and the slots they need."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from enum import StrEnum
 from functools import cache
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from timeball.application.queries.metrics import RollupHistory
-from timeball.application.queries.views import BandStep, RowsBy, Timeline, TimelineRequest
 from timeball.domain.forecast.demand import ASSUMED_DURATION, FireTimeBudget, FireTimes, even_edges, slots_of
 from timeball.domain.forecast.timeline import (
     PIXELS_PER_MARK,
@@ -24,10 +24,69 @@ from timeball.domain.forecast.timeline import (
 from timeball.domain.node import NodeKind, NodeStatus, alive_nodes
 from timeball.domain.values.ids import Incarnation, JobId, format_execution_id, format_id, format_job_id
 from timeball.store.rollups import series_of_queue
-from timeball.store.store import Store
-from timeball.store.timeline import NO_DURATIONS, NamedJob, PastRuns, TimelineRun, TimelineStore, TypicalDurations
+from timeball.store.timeline import NO_DURATIONS, NamedJob, PastRuns, TimelineRun, TypicalDurations
 
-# The rows of a timeline: what belongs to which, which of them are shown, and their marks.
+if TYPE_CHECKING:
+    from timeball.store.store import Store
+    from timeball.store.timeline import TimelineStore
+
+# Runs of the past that are read for all rows together, and for the jobs that are shown; a view cannot show more marks.
+_SAMPLE = 1_000
+_MAX_PAST = 2_000
+_MIN_PAST = 20
+_MAX_BAND_STEPS = 200
+_PIXELS_A_STEP = 10
+_MAX_DRAWN = 20_000
+
+
+class RowsBy(StrEnum):
+    """What a row of the drawing is."""
+
+    JOBS = "jobs"
+    QUEUES = "queues"
+    WORKERS = "workers"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineRequest:
+    """What to draw, and how wide in pixels."""
+
+    start: datetime
+    end: datetime
+    queue: str | None = None
+    rows_by: RowsBy = RowsBy.JOBS
+    limit: int = 50
+    width: int = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BandStep:
+    """The slots in one step of time: busy on average, the most at once, and what there is."""
+
+    start: datetime
+    end: datetime
+    busy: float
+    peak: int
+    is_predicted: bool
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """A whole drawing. *has_more* rows were left out; *left_out* jobs were too many to foresee.
+
+    *durations_at* says when it was read how long the jobs ahead usually take; None if nothing lies ahead.
+    """
+
+    now: datetime
+    request: TimelineRequest
+    rows: Sequence[MarkRow]
+    has_more: bool
+    slots: int
+    band: Sequence[BandStep]
+    left_out: int
+    without_history: Sequence[str]
+    durations_at: datetime | None
 
 
 @dataclass(slots=True)
@@ -166,24 +225,15 @@ def _counted_marks(dense: Sequence[FireTimes], start: datetime, end: datetime) -
             yield TimelineMark(kind=TimelineMarkKind.PREDICTED, start=low, end=high, count=count, is_guess=is_guess)
 
 
-# Past, running and predicted runs on one axis, and the slots they need.
-
-# Runs that are read of the past of all, and of the jobs that are shown: no view has room for more marks.
-_SAMPLE = 1_000
-_MAX_PAST = 2_000
-_MIN_PAST = 20
-_MAX_BAND_STEPS = 200
-_PIXELS_A_STEP = 10
-_MAX_DRAWN = 20_000
 _UNASSIGNED = RowName("not yet given to a worker", "", "worker")
 
 
-class TimelineQuery:
+class TimelineQueries:
     """Draws timelines."""
 
-    def __init__(self, store: Store, outlook: TimelineStore) -> None:
+    def __init__(self, store: Store, timelines: TimelineStore) -> None:
         self._store = store
-        self._outlook = outlook
+        self._timelines = timelines
 
     async def draw(self, request: TimelineRequest) -> Timeline:
         """One view: what ran, what runs and what is to run between two instants."""
@@ -191,7 +241,7 @@ class TimelineQuery:
         data = await self._look(request, now)
         rollups = RollupHistory(self._store, request.start, now)
         rows, has_more = await self._rows(request, data, rollups)
-        limits = await self._outlook.queue_limits()
+        limits = await self._timelines.queue_limits()
         slots = slots_of(data.workers, request.queue, limits)
         return Timeline(
             now=now,
@@ -210,24 +260,24 @@ class TimelineQuery:
         nodes = alive_nodes(await self._store.nodes.list(), now)
         data.workers = [node for node in nodes if node.kind is NodeKind.WORKER]
         if request.start < now:
-            sample = await self._outlook.past(request.start, min(request.end, now), request.queue, _SAMPLE)
+            sample = await self._timelines.past(request.start, min(request.end, now), request.queue, _SAMPLE)
             data.past, data.cut_before = sample.runs, sample.cut_before
         if request.start <= now <= request.end:
-            data.running = await self._outlook.running(request.queue)
+            data.running = await self._timelines.running(request.queue)
         if request.end > now:
             await self._look_ahead(request, max(request.start, now), data)
-        data.durations = await self._outlook.durations_of([*data.running, *data.one_offs])
+        data.durations = await self._timelines.durations_of([*data.running, *data.one_offs])
         return data
 
     async def _look_ahead(self, request: TimelineRequest, start: datetime, data: TimelineData) -> None:
-        jobs, has_more, data.durations_at = await self._outlook.futures(request.queue)
+        jobs, has_more, data.durations_at = await self._timelines.futures(request.queue)
         # No more marks are made than a view could be made of: all rows together are fitted to far fewer.
         buckets = max(min(request.width // PIXELS_PER_MARK, _MAX_DRAWN // request.limit), 1)
         foresight = FireTimeBudget(even_edges(start, request.end, buckets))
         # Aside: thousands of cron expressions are seconds of work, and others wait for this loop.
         data.fires = await asyncio.to_thread(foresight.of, jobs)
         data.left_out = foresight.left_out + has_more
-        data.one_offs = await self._outlook.one_offs(start, request.end, request.queue)
+        data.one_offs = await self._timelines.one_offs(start, request.end, request.queue)
 
     # rows
 
@@ -288,7 +338,7 @@ class TimelineQuery:
 
     async def _names_of_jobs(self, data: TimelineData) -> dict[JobId, RowName]:
         runs = (run for run in (*data.past, *data.running, *data.one_offs) if not run.is_enqueued)
-        named = await self._outlook.names({run.job_id for run in runs})
+        named = await self._timelines.names({run.job_id for run in runs})
         names = {id_: RowName(job.name, format_job_id(id_), job.kind) for id_, job in named.items()}
         for job in (fires.job for fires in data.fires):
             names[job.job_id] = RowName(job.label, format_job_id(job.job_id), job.rule.kind.value)
@@ -299,7 +349,7 @@ class TimelineQuery:
         if not jobs:
             return
         each = max(_MAX_PAST // len(jobs), _MIN_PAST)
-        own = await self._outlook.past_of_jobs(list(jobs), request.start, min(request.end, now), each)
+        own = await self._timelines.past_of_jobs(list(jobs), request.start, min(request.end, now), each)
         for job_id, parts in jobs.items():
             past = own.get(job_id, PastRuns())
             parts.past, parts.cut_before = list(past.runs), past.cut_before

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from shlex import quote
+from typing import TYPE_CHECKING
 
 from timeball.domain.execution import DueKind, Execution
-from timeball.domain.job import Job
 from timeball.domain.node import NodeStatus
 from timeball.domain.rollup import TypicalDuration
 from timeball.domain.values.ids import ExecutionId, Incarnation, JobId, format_execution_id
 from timeball.domain.values.wording import duration_in_words
+
+if TYPE_CHECKING:
+    from timeball.domain.job import Job
 
 # What the gates look at: everything that is known about one execution, or one job, at one moment.
 
