@@ -401,5 +401,7 @@ def read_cursor(cursor: str, order: str, length: int) -> list[str | None]:
     except (ValueError, TypeError, AttributeError):
         pass
     raise InvalidInput(
-        f"cursor {cursor[:60]!r} is none of this list", field="cursor", hint="use next_cursor as it was given, or none"
+        f"cursor {cursor[:60]!r} does not belong to this list",
+        field="cursor",
+        hint="use next_cursor as it was given, or none",
     )

@@ -189,7 +189,7 @@ async def test_unique_key(store: Store, queries: Queries, clock: VirtualClock) -
     assert stopped(waiting) == ["unique_key", "run_time"]
     assert waiting.stopped_by is not None
     assert waiting.stopped_by.result.links == (format_execution_id(holder),)
-    assert said(holding, "unique_key") == "passed: nobody else holds its key «crm»"
+    assert said(holding, "unique_key") == "passed: no other execution holds its key «crm»"
 
 
 async def test_run_time(store: Store, queries: Queries, clock: VirtualClock) -> None:
@@ -421,5 +421,5 @@ async def test_what_has_ended(store: Store, queries: Queries, clock: VirtualCloc
     assert dead.headline == "ENDED: dead at 12:00:02 UTC after 1 attempt: ValueError: no."
     assert stopped(skipped) == ["overlap"]
     assert skipped.headline.startswith("ENDED: skipped, because an earlier execution was unfinished")
-    assert said(skipped, "enabled") == "passed: it was not stopped here"
+    assert said(skipped, "enabled") == "passed: it passed this gate"
     assert said(skipped, "run_time").startswith("not_asked")

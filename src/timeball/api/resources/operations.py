@@ -320,5 +320,5 @@ def _position(cursor: str | None) -> int:
         return 0
     number = read_cursor(cursor, _ORDER, 2)[0] or ""
     if not (number.isascii() and number.isdecimal() and len(number) < 10):
-        raise InvalidInput("cursor is none of this list", field="cursor")
+        raise InvalidInput("cursor does not belong to this list", field="cursor")
     return int(number)
