@@ -273,7 +273,7 @@ async def _in_database(program: Any, url: str) -> AsyncIterator[CheckedPage]:
     # Looked at, never changed: not even its schema.
     settings = program.settings.model_copy(update={"database_url": url, "migrate": False})
     async with open_runtime(settings) as parts:
-        async for number, refused in HandlerQueries(parts.store).misfits(checks, _PAGE_SIZE):
+        async for number, refused in HandlerQueries(parts.store).incompatible_payloads(checks, _PAGE_SIZE):
             yield number, [incompatible_payload_document(one) for one in refused]
 
 

@@ -42,7 +42,7 @@ _LOOK_BACK = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastRequest:
-    """For how many days, of which queue, on whose clock."""
+    """The number of days, the queue and the time zone of a forecast."""
 
     days: int = 7
     queue: str | None = None
@@ -51,7 +51,7 @@ class ForecastRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hour:
-    """One hour of a day as its clock shows it: `gap` is jumped over, `repeat` comes twice, `past` is over."""
+    """One local hour of a day; its note is `gap` (skipped by the clock), `repeat` (comes twice) or `past`."""
 
     hour: int
     at: datetime | None
@@ -62,7 +62,7 @@ class Hour:
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """A day of the zone, with its 24 hours."""
+    """A local day with its 24 hours."""
 
     date: date
     hours: Sequence[Hour]
@@ -70,13 +70,13 @@ class Day:
     @property
     def peak(self) -> Hour | None:
         """The busiest hour."""
-        known = [hour for hour in self.hours if hour.busy]
-        return max(known, key=lambda hour: hour.busy or 0, default=None)
+        busy = [hour for hour in self.hours if hour.busy]
+        return max(busy, key=lambda hour: hour.busy or 0, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hindsight:
-    """Yesterday, as it would have been foreseen and as it was."""
+    """The forecast for yesterday beside what was measured."""
 
     date: date
     predicted_peak: float
@@ -87,9 +87,9 @@ class Hindsight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """The next days. *left_out* jobs were too many to foresee; those *without_history* are guessed at.
+    """The next days. *left_out* jobs exceeded the budget; durations of jobs *without_history* are guesses.
 
-    *durations_at* says when it was read how long the others usually take.
+    *durations_at* is when the typical durations of the others were read.
     """
 
     now: datetime
@@ -104,7 +104,7 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpreadRequest:
-    """A collision of these queues at an instant, as a forecast of so many days finds it; the worst if several are meant."""
+    """Identifies a collision in a forecast of some days by its queues and an instant; the worst, if several match."""
 
     queues: Sequence[str] = ()
     at: datetime | None = None
@@ -112,27 +112,27 @@ class SpreadRequest:
     timezone: str = "UTC"
 
     def choose(self, collisions: Sequence[Collision]) -> Collision | None:
-        """The one that is meant, of those that are there, the worst first; the fewest queues if they are not told apart."""
-        meant = [one for one in collisions if self._means(one)]
-        return (
-            min(meant, key=lambda one: len(one.pool.queues), default=None) if self.queues else next(iter(meant), None)
-        )
+        """The matching collision of a list that has the worst first; of several with these queues, the one with the fewest."""
+        matching = [collision for collision in collisions if self._matches(collision)]
+        if self.queues:
+            return min(matching, key=lambda collision: len(collision.pool.queues), default=None)
+        return next(iter(matching), None)
 
-    def _means(self, one: Collision) -> bool:
-        is_then = self.at is None or any(start <= self.at < end for start, end in one.spans)
-        return is_then and set(self.queues) <= set(one.pool.queues)
+    def _matches(self, collision: Collision) -> bool:
+        is_then = self.at is None or any(start <= self.at < end for start, end in collision.spans)
+        return is_then and set(self.queues) <= set(collision.pool.queues)
 
 
 @dataclass(frozen=True, slots=True)
 class SpreadAdvice:
-    """How a collision could be spread; *jobs* are those to be moved, as they are now."""
+    """How a collision could be spread; *jobs* are the jobs to move, as they are now."""
 
     spread: ShiftPlan
     jobs: Mapping[JobId, Job]
 
     @property
     def moves(self) -> list[ScheduleShift]:
-        """The moves, up to the first whose job was changed meanwhile: those after it count on it."""
+        """The moves up to the first whose job has changed meanwhile: later moves depend on it."""
         return list(takewhile(self._holds, self.spread.moves))
 
     def _holds(self, move: ScheduleShift) -> bool:
@@ -142,7 +142,7 @@ class SpreadAdvice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstantLoadRequest:
-    """An instant and a queue; the job whose schedule is looked at does not land on itself."""
+    """An instant and a queue; the job whose schedule is checked does not count itself."""
 
     at: datetime
     queue: str
@@ -151,9 +151,9 @@ class InstantLoadRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstantLoad:
-    """What runs at an instant in the queues that share the slots, the longest first; *need* counts the new run too.
+    """The jobs that run at an instant in the queues of one pool, the longest first; *need* includes the new run.
 
-    *left_out* jobs were too many to foresee.
+    *left_out* says that there are more jobs than were read.
     """
 
     at: datetime
@@ -166,7 +166,7 @@ class InstantLoad:
 
 @dataclass(frozen=True, slots=True)
 class _Horizon:
-    """What lies ahead, as it was read once for all that is told about it."""
+    """Everything that was read for one forecast."""
 
     now: datetime
     request: ForecastRequest
@@ -179,10 +179,10 @@ class _Horizon:
     limits: Mapping[str, int]
 
     def prospect(self) -> ShiftInput:
-        """What collisions are looked for in: from now on, for as many whole days."""
+        """The input of the search for collisions: as many whole days from now on."""
         end = self.now + self.request.days * timedelta(days=1)
         return ShiftInput(
-            fires=[replace(some, at=tuple(at for at in some.at if at < end)) for some in self.fires],
+            fires=[replace(times, at=tuple(at for at in times.at if at < end)) for times in self.fires],
             pools=slot_pools(self.workers, {job.queue for job in self.jobs}, self.limits),
             now=self.now,
             end=end,
@@ -191,7 +191,7 @@ class _Horizon:
 
 
 class ForecastQueries:
-    """Looks ahead."""
+    """Forecasts the demand for slots."""
 
     def __init__(self, store: Store, timelines: TimelineStore) -> None:
         self._store = store
@@ -202,30 +202,30 @@ class ForecastQueries:
         return await self._forecast(await self._look(request))
 
     async def collisions(self, request: ForecastRequest) -> list[Collision]:
-        """Where jobs want more slots than there are."""
+        """The periods in which jobs need more slots than there are, the worst first."""
         return await self._collisions(await self._look(request))
 
     async def with_collisions(self, request: ForecastRequest) -> tuple[Forecast, list[Collision]]:
-        """The forecast and its collisions, from one look."""
+        """The forecast and its collisions, from one read."""
         ahead = await self._look(request)
         return await self._forecast(ahead), await self._collisions(ahead)
 
     async def spread(self, request: SpreadRequest) -> SpreadAdvice | None:
-        """How the jobs of a collision could be spread; None if nothing collides there."""
+        """How the jobs of a collision could be spread; None if there is no such collision."""
         ahead = await self._look(ForecastRequest(days=request.days, timezone=request.timezone))
         collision = request.choose(await self._collisions(ahead))
         if collision is None:
             return None
-        found = await asyncio.to_thread(suggest_shifts, collision, ahead.prospect())
-        return SpreadAdvice(found, await self._store.jobs.find([move.job.job_id for move in found.moves]))
+        plan = await asyncio.to_thread(suggest_shifts, collision, ahead.prospect())
+        return SpreadAdvice(plan, await self._store.jobs.find([move.job.job_id for move in plan.moves]))
 
     async def _look(self, request: ForecastRequest) -> _Horizon:
         now = await self._store.history.moment()
         jobs, has_more, durations_at = await self._timelines.futures(request.queue)
-        # A day more than is shown: collisions are told from now on, for as many whole days.
+        # One day more than is shown: collisions are searched for as many whole days from now on.
         grid = _HourGrid(request.timezone, now.astimezone(load_zone(request.timezone)).date(), request.days + 1)
-        foresight = FireTimeBudget(grid.edges)
-        fires = await asyncio.to_thread(foresight.of, jobs)
+        budget = FireTimeBudget(grid.edges)
+        fires = await asyncio.to_thread(budget.of, jobs)
         nodes = alive_nodes(await self._store.nodes.list(), now)
         return _Horizon(
             now=now,
@@ -233,7 +233,7 @@ class ForecastQueries:
             grid=grid,
             jobs=jobs,
             fires=fires,
-            left_out=foresight.left_out + has_more,
+            left_out=budget.left_out + has_more,
             durations_at=durations_at,
             workers=[node for node in nodes if node.kind is NodeKind.WORKER],
             limits=await self._timelines.queue_limits(),
@@ -246,14 +246,14 @@ class ForecastQueries:
             slots=slots_of(ahead.workers, ahead.request.queue, ahead.limits),
             days=list(islice(ahead.grid.days(await self._load(ahead), ahead.now), ahead.request.days)),
             left_out=ahead.left_out,
-            without_history=sorted({some.job.label for some in ahead.fires if some.job.is_guess}),
+            without_history=sorted({times.job.label for times in ahead.fires if times.job.is_guess}),
             durations_at=ahead.durations_at,
             hindsight=await self._hindsight(ahead),
         )
 
     async def _collisions(self, ahead: _Horizon) -> list[Collision]:
-        found, zone = ahead.prospect(), load_zone(ahead.request.timezone)
-        return await asyncio.to_thread(find_collisions, found.fires, found.pools, zone, found.span)
+        prospect, zone = ahead.prospect(), load_zone(ahead.request.timezone)
+        return await asyncio.to_thread(find_collisions, prospect.fires, prospect.pools, zone, prospect.span)
 
     async def _load(self, ahead: _Horizon) -> BucketLoad:
         now, grid, queue = ahead.now, ahead.grid, ahead.request.queue
@@ -280,7 +280,7 @@ class ForecastQueries:
         )
 
     async def _measured(self, grid: _HourGrid, ahead: _Horizon) -> BucketLoad:
-        """Run by run as far as that goes, before that by what was counted."""
+        """The measured load: from single runs as far as they were read, before that from rollups."""
         queue = ahead.request.queue
         past = await self._timelines.past(grid.edges[0], grid.edges[-1], queue, _MAX_MEASURED)
         load = BucketLoad(grid.edges)
@@ -295,11 +295,11 @@ class ForecastQueries:
         return load
 
     async def load_at(self, request: InstantLoadRequest) -> InstantLoad:
-        """What a run that starts then, in this queue, meets."""
+        """The load that a run would meet if it started at an instant in a queue."""
         jobs, has_more, _ = await self._timelines.futures(None)
         pool = await self._pool(request.queue, {job.queue for job in jobs})
         others = [job for job in jobs if job.queue in pool.queues and job.job_id != request.job_id]
-        # Aside: thousands of cron expressions take a while, and others wait for this loop.
+        # In a thread: thousands of cron expressions would hold up the event loop.
         running = await asyncio.to_thread(_running_at, others, request.at)
         one_offs = await self._running_one_offs(request, pool)
         return InstantLoad(
@@ -320,24 +320,24 @@ class ForecastQueries:
 
     async def _running_one_offs(self, request: InstantLoadRequest, pool: SlotPool) -> int:
         due = await self._timelines.one_offs(request.at - _LOOK_BACK, request.at + _TICK, None)
-        own = [run for run in due if run.queue in pool.queues and run.job_id != request.job_id]
-        durations = await self._timelines.durations_of(own)
-        typical = [durations.of(run.job_id, run.handler) for run in own]
+        runs = [run for run in due if run.queue in pool.queues and run.job_id != request.job_id]
+        durations = await self._timelines.durations_of(runs)
+        typical = [durations.of(run.job_id, run.handler) for run in runs]
         ends = [
-            run.started_at + (ASSUMED_DURATION if one is None else one.median)
-            for run, one in zip(own, typical, strict=True)
+            run.started_at + (ASSUMED_DURATION if duration is None else duration.median)
+            for run, duration in zip(runs, typical, strict=True)
         ]
         return sum(end > request.at for end in ends)
 
 
 def _backtested_load(jobs: Sequence[ForecastJob], edges: Sequence[datetime]) -> BucketLoad:
-    """The load of a day as it would have been foreseen when it began."""
-    earlier = [job for one in jobs if (job := one.from_the_start(edges[0])) is not None]
+    """The load of a day as a forecast at its start would have shown it."""
+    earlier = [past for job in jobs if (past := job.from_the_start(edges[0])) is not None]
     return bucket_load(edges, FireTimeBudget(edges).of(earlier))
 
 
 class _HourGrid:
-    """The hours of some days of a zone, as the instants they begin at."""
+    """The hours of some local days, as the instants at which they begin."""
 
     def __init__(self, timezone: str, first: date, days: int) -> None:
         self.first = first
@@ -347,7 +347,7 @@ class _HourGrid:
         self.edges = list(_hours(midnights))
 
     def days(self, load: BucketLoad, now: datetime) -> Iterator[Day]:
-        """Each day with its 24 hours; those of its clock that do not exist, or come twice, are noted."""
+        """Each day with its 24 hours; an hour that does not exist or comes twice has a note."""
         shown: dict[date, dict[int, list[int]]] = {day: {} for day in self._days[:-1]}
         for number, start in enumerate(self.edges[:-1]):
             local = start.astimezone(self._zone)
@@ -381,6 +381,6 @@ def _peak(load: BucketLoad) -> float:
 
 
 def _running_at(jobs: Iterable[ForecastJob], at: datetime) -> list[tuple[ForecastJob, int]]:
-    """Those that start then or are not done by then, and how many runs of each."""
+    """The jobs that start at an instant or still run then, and the number of runs of each."""
     counted = ((job, job.count(at - max(job.duration, _TICK) + _TICK, at + _TICK)) for job in jobs)
     return [(job, runs) for job, runs in counted if runs]

@@ -26,7 +26,7 @@ _SOURCES = ("jobs", "templates", "executions")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedHandler:
-    """A handler with all its published contracts, the newest first, and the schema of that one."""
+    """A handler with all its published contracts, the newest first, and the schema of the newest."""
 
     name: str
     versions: Sequence[ContractVersion] = ()
@@ -35,7 +35,7 @@ class PublishedHandler:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPayload:
-    """What a job, a template or a waiting execution is given."""
+    """The payload of a job, a template or a waiting execution."""
 
     kind: str
     id: str
@@ -46,7 +46,7 @@ class StoredPayload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncompatiblePayload:
-    """A stored payload that does not fit, and why."""
+    """A stored payload that does not fit, and the error."""
 
     stored: StoredPayload
     refusal: InvalidInput
@@ -55,14 +55,14 @@ class IncompatiblePayload:
 def find_incompatible(
     stored: Sequence[StoredPayload], checks: Mapping[str, Callable[[str], object]]
 ) -> list[IncompatiblePayload]:
-    """Those payloads that the checks of their handlers refuse."""
-    found: list[IncompatiblePayload] = []
-    for one in stored:
+    """The payloads that the checks of their handlers refuse."""
+    incompatible: list[IncompatiblePayload] = []
+    for payload in stored:
         try:
-            checks[one.handler](one.payload)
+            checks[payload.handler](payload.payload)
         except InvalidInput as refusal:
-            found.append(IncompatiblePayload(stored=one, refusal=refusal))
-    return found
+            incompatible.append(IncompatiblePayload(stored=payload, refusal=refusal))
+    return incompatible
 
 
 class HandlerQueries:
@@ -72,7 +72,7 @@ class HandlerQueries:
         self._store = store
 
     async def page(self, known: Sequence[str], request: PageRequest) -> ResultPage[PublishedHandler]:
-        """Some handlers by name: those that were published, and those that are *known* in other ways."""
+        """A page of handlers by name: the published ones, and those *known* in other ways."""
         after = "" if request.cursor is None else read_cursor(request.cursor, _BY_NAME, 2)[0] or ""
         published = await self._store.handlers.names(request.limit + 1, after)
         names = sorted({*published, *(name for name in known if name > after)})
@@ -81,43 +81,44 @@ class HandlerQueries:
         return ResultPage(await self.read(shown), cursor)
 
     async def names(self) -> list[str]:
-        """The first names that workers have published."""
+        """The names of the first 500 published handlers."""
         return await self._store.handlers.names(_MOST_NAMES)
 
     async def read(self, names: Sequence[str]) -> list[PublishedHandler]:
-        """These handlers, with what was published of them, if anything was."""
+        """These handlers with their published contracts."""
         versions = await self._store.handlers.versions(names)
-        schemas = await self._store.handlers.schemas(found[0] for found in versions.values())
-        return [
-            PublishedHandler(name=name, versions=found, schema=schemas.get(found[0].fingerprint) if found else None)
-            for name in names
-            for found in [versions.get(name, [])]
-        ]
+        schemas = await self._store.handlers.schemas(published[0] for published in versions.values())
+        handlers = []
+        for name in names:
+            published = versions.get(name, [])
+            schema = schemas.get(published[0].fingerprint) if published else None
+            handlers.append(PublishedHandler(name=name, versions=published, schema=schema))
+        return handlers
 
     async def payloads(
         self, handlers: Sequence[str], cursor: str | None, limit: int
     ) -> tuple[list[StoredPayload], str | None]:
-        """Some of what is stored for these handlers, and where the rest begins: jobs with names, templates, waiting executions."""
+        """A page of the payloads stored for these handlers, and a cursor: named jobs, templates, then waiting executions."""
         source, name, after = _SOURCES[0], "", _NIL_ID
         if cursor is not None:
-            told_source, told_name, told_id = read_cursor(cursor, _PAYLOADS, 3)
-            source, name, after = str(told_source), str(told_name), UUID(str(told_id))
+            cursor_source, cursor_name, cursor_id = read_cursor(cursor, _PAYLOADS, 3)
+            source, name, after = str(cursor_source), str(cursor_name), UUID(str(cursor_id))
         if source == "templates":
             return await self._templates(handlers, name, limit)
         if source not in _SOURCES:
             raise InvalidInput("cursor does not belong to this list", field="cursor")
         read = self._store.handlers.payloads_of_jobs if source == "jobs" else self._store.handlers.waiting_payloads
         rows = await read(handlers, after, limit)
-        found = [_stored(source, row) for row in rows if row["payload"] is not None]
+        payloads = [_stored(source, row) for row in rows if row["payload"] is not None]
         if len(rows) == limit:
-            return found, write_cursor(_PAYLOADS, source, "", rows[-1]["id"])
-        return found, _next_source(source)
+            return payloads, write_cursor(_PAYLOADS, source, "", rows[-1]["id"])
+        return payloads, _next_source(source)
 
     async def _templates(
         self, handlers: Sequence[str], after: str, limit: int
     ) -> tuple[list[StoredPayload], str | None]:
         page = await self._store.templates.page(limit, None if not after else write_cursor("template", after, _NIL_ID))
-        found = [
+        payloads = [
             StoredPayload(
                 kind="template",
                 id=format_id("tpl", template.id),
@@ -129,13 +130,13 @@ class HandlerQueries:
             if template.job.get("handler") in handlers and not any(placeholders(template.job.get("payload")))
         ]
         if page.next_cursor is None:
-            return found, _next_source("templates")
-        return found, write_cursor(_PAYLOADS, "templates", page.items[-1].name, _NIL_ID)
+            return payloads, _next_source("templates")
+        return payloads, write_cursor(_PAYLOADS, "templates", page.items[-1].name, _NIL_ID)
 
-    async def misfits(
+    async def incompatible_payloads(
         self, checks: Mapping[str, Callable[[str], object]], page: int
     ) -> AsyncIterator[tuple[int, list[IncompatiblePayload]]]:
-        """How many payloads were looked at, and those that their checks refuse; page by page."""
+        """For each page: the number of payloads that were checked, and those that their checks refuse."""
         cursor: str | None = None
         while True:
             stored, cursor = await self.payloads(list(checks), cursor, page)
@@ -156,5 +157,5 @@ def _stored(source: str, row: Any) -> StoredPayload:
 
 
 def _next_source(source: str) -> str | None:
-    place = _SOURCES.index(source) + 1
-    return write_cursor(_PAYLOADS, _SOURCES[place], "", _NIL_ID) if place < len(_SOURCES) else None
+    following = _SOURCES.index(source) + 1
+    return write_cursor(_PAYLOADS, _SOURCES[following], "", _NIL_ID) if following < len(_SOURCES) else None

@@ -33,7 +33,7 @@ MAX_WINDOW = HOURS_KEPT
 
 @dataclass(frozen=True, slots=True)
 class CurrentCounts:
-    """What waits and runs at this moment; the counts stop at 10,001."""
+    """The numbers of waiting and running executions at this moment; the counts stop at 10,001."""
 
     at: datetime
     running: int
@@ -48,7 +48,7 @@ class CurrentCounts:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """What happened in each step of a window, steps without anything included."""
+    """The rollup of each step of a window, empty steps included."""
 
     since: datetime
     until: datetime
@@ -67,18 +67,18 @@ class Overview:
 
     @property
     def number_of_queues(self) -> int:
-        """How many queues are in use; *queues* may be fewer."""
+        """The number of queues in use; *queues* may hold fewer."""
         return self.queues[0]["total"] if self.queues else 0
 
     @property
     def last_hour(self) -> Rollup:
-        """The last hour as one."""
+        """The last hour as one rollup."""
         return sum_rollups(self.hour.points, self.hour.since)
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What happened in a window: in all, and by handler."""
+    """The rollup of a window: in total and by handler."""
 
     since: datetime
     until: datetime
@@ -88,7 +88,7 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class MetricsScope:
-    """Whose numbers: a job's, a queue's, a handler's, or all."""
+    """Which rollups: those of a job, a queue or a handler, or all."""
 
     job_id: JobId | None = None
     queue: str | None = None
@@ -106,41 +106,43 @@ class MetricsQueries:
     async def overview(self) -> Overview:
         """This moment and the last hour."""
         queues = await self._listing.queues(limit=MAX_LISTED_QUEUES, by_need=True)
-        found = await self._gauges.present()
-        moment: datetime = found.pop("moment")
+        gauges = await self._gauges.present()
+        moment: datetime = gauges.pop("moment")
         waits = [
-            max((moment - one["oldest_at"]).total_seconds(), 0.0) for one in queues if one["oldest_at"] is not None
+            max((moment - queue["oldest_at"]).total_seconds(), 0.0)
+            for queue in queues
+            if queue["oldest_at"] is not None
         ]
-        now = CurrentCounts(at=moment, oldest_seconds=max(waits, default=0.0), **found)
+        now = CurrentCounts(at=moment, oldest_seconds=max(waits, default=0.0), **gauges)
         return Overview(now, await self.series(_HOUR), queues, await self._store.nodes.list())
 
     async def stats(self, window: timedelta, whose: MetricsScope = MetricsScope()) -> Stats:
-        """What happened in the last while; to the minute within eight days, to the hour beyond."""
+        """The rollup of the last *window*: to the minute within eight days, to the hour beyond."""
         step = _MINUTE if window <= MINUTES_KEPT else _HOUR
         query = self._query(window, step, whose)
         groups = sorted(await self._store.rollups.groups(query), key=lambda group: group.handler)
         by_handler = [
-            sum_rollups(some, query.since, handler=handler)
-            for handler, some in groupby(groups, lambda group: group.handler)
+            sum_rollups(group, query.since, handler=handler)
+            for handler, group in groupby(groups, lambda group: group.handler)
         ]
         return Stats(query.since, query.until, sum_rollups(groups, query.since), by_handler)
 
     async def series(self, window: timedelta, whose: MetricsScope = MetricsScope()) -> Series:
-        """What happened minute by minute within a day, in steps of ten minutes within eight, by the hour beyond."""
+        """Rollups by the minute within a day, by ten minutes within eight days, by the hour beyond."""
         step = _MINUTE if window <= timedelta(days=1) else _TEN_MINUTES if window <= MINUTES_KEPT else _HOUR
         query = self._query(window, step, whose)
-        found = {one.at: one for one in await self._store.rollups.series(query, step)}
+        rollups = {rollup.at: rollup for rollup in await self._store.rollups.series(query, step)}
         number = (query.until - query.since) // step
-        instants = [query.since + place * step for place in range(number)]
-        return Series(query.since, query.until, step, [found.get(at) or Rollup(at=at) for at in instants])
+        instants = [query.since + index * step for index in range(number)]
+        return Series(query.since, query.until, step, [rollups.get(at) or Rollup(at=at) for at in instants])
 
     async def ever(self) -> list[Rollup]:
-        """What happened since there are rollups, by queue and handler."""
+        """The rollups of all time, by queue and handler."""
         query = RollupQuery(since=_EPOCH, until=_EPOCH + _MINUTE, span=RollupPeriod.EVER)
         return await self._store.rollups.groups(query)
 
     async def database(self) -> dict[str, Any]:
-        """How the database itself is."""
+        """Gauges of the database itself."""
         return await self._gauges.database()
 
     def _query(self, window: timedelta, step: timedelta, whose: MetricsScope) -> RollupQuery:
@@ -173,17 +175,17 @@ class RollupHistory:
         return _HOUR if self.start < self.now - MINUTES_KEPT else _MINUTE
 
     def edge_after(self, cut_before: datetime) -> datetime:
-        """Where the two parts meet."""
+        """The instant at which the two parts meet."""
         return cut_before + (_EPOCH - cut_before) % self._unit
 
     async def complete(
         self, rows: Sequence[MarkRow], apart: timedelta, series_of: Callable[[str], UUID]
     ) -> list[MarkRow]:
-        """Rows whose older past is drawn by what was counted; nothing is cut off any more."""
+        """Rows whose cut-off past is completed from rollups."""
         edges = {series_of(row.key): self.edge_after(row.cut_before) for row in rows if row.cut_before is not None}
         if not edges:
             return list(rows)
-        # All together no more marks than a view may have: reading more of them would be in vain.
+        # No more steps in all than a view may have marks.
         step = self._whole(max(apart, (max(edges.values()) - self.start) * (len(edges) / MAX_MARKS)))
         counted = await self._tallies(edges, step)
         return [
@@ -200,7 +202,7 @@ class RollupHistory:
         return replace(row, marks=[*marks, *read], cut_before=None)
 
     async def load(self, load: BucketLoad, until: datetime, queue: str | None) -> None:
-        """Add to a load what ended before an instant at which the parts may meet."""
+        """Add to a load what ended before *until*, an instant at which the parts may meet."""
         series = INSTALLATION_SERIES if queue is None else series_of_queue(queue)
         step = max(timedelta(seconds=load.width / _STEPS_A_BUCKET) // self._unit * self._unit, self._unit)
         for one in (await self._tallies({series: until}, step)).get(series, ()):
