@@ -50,8 +50,8 @@ async def test_the_demo_job_runs_at_once_and_the_checklist_becomes_live(browser:
 
     assert "The demo job runs" in answer.text
     assert "Needs attention" in answer.text
-    job = await parts.queries.find_job(DEMO_JOB["name"])
-    current = await parts.queries.current_execution(job.id)
+    job = await parts.queries.jobs.find(DEMO_JOB["name"])
+    current = await parts.queries.executions.current_of(job.id)
     assert current is not None
     assert current.state == "queued"
     assert (await browser.get("/", headers=PARTIAL)).headers["hx-refresh"] == "true"

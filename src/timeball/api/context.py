@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from http import HTTPStatus
-from typing import Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 from uuid import UUID
 
 from fastapi import Depends, Request
@@ -19,15 +19,17 @@ from timeball.api.auth import KeyLookup, Role, require_role
 from timeball.api.errors import PROBLEM_MEDIA_TYPE, HttpProblem
 from timeball.api.limits import HeavyRequestLimiter
 from timeball.api.models import ProblemOut
-from timeball.application.commands import Commands
-from timeball.application.events import EventHub
-from timeball.application.queries.lookup import Queries
 from timeball.config.settings import Settings
 from timeball.domain.values.ids import ExecutionId, IdempotentRequest
 from timeball.env import Env
 from timeball.errors import quote_text
 from timeball.telemetry.events import Emit
 from timeball.telemetry.metrics import MetricsSource
+
+if TYPE_CHECKING:
+    from timeball.application.commands import Commands
+    from timeball.application.events import EventHub
+    from timeball.application.queries import Queries
 
 
 class RecordedResponse(Protocol):

@@ -9,18 +9,20 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
-from timeball.clock import Clock
 from timeball.domain.change_event import EXECUTION_STARTED, ChangeEvent, EventFilter, change_event_id
 from timeball.domain.execution import ExecutionState
-from timeball.domain.node import NodeStatus
 from timeball.domain.values.ids import ExecutionId, format_id
-from timeball.env import Env
 from timeball.errors import StoreError
-from timeball.store.store import Store
 from timeball.store.types import ChangeBatch, LogRecord
+
+if TYPE_CHECKING:
+    from timeball.clock import Clock
+    from timeball.domain.node import NodeStatus
+    from timeball.env import Env
+    from timeball.store.store import Store
 
 __all__ = ["MAX_PENDING_EVENTS", "ChangeBatch", "EventBatch", "EventHub", "EventSubscription", "TopicSubscription"]
 

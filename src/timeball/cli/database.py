@@ -266,14 +266,14 @@ async def _on_server(program: Any, url: str) -> AsyncIterator[CheckedPage]:
 
 async def _in_database(program: Any, url: str) -> AsyncIterator[CheckedPage]:
     from timeball.api.resources.handlers import incompatible_payload_document
-    from timeball.application.queries.handlers import HandlerQuery
+    from timeball.application.queries.handlers import HandlerQueries
     from timeball.runtime import open_runtime
 
     checks = {handler.name: handler.binder.check for handler in program.registry}
     # Looked at, never changed: not even its schema.
     settings = program.settings.model_copy(update={"database_url": url, "migrate": False})
     async with open_runtime(settings) as parts:
-        async for number, refused in HandlerQuery(parts.store).misfits(checks, _PAGE_SIZE):
+        async for number, refused in HandlerQueries(parts.store).incompatible_payloads(checks, _PAGE_SIZE):
             yield number, [incompatible_payload_document(one) for one in refused]
 
 

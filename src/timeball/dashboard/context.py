@@ -23,7 +23,7 @@ from timeball.api.context import CatalogueReader
 from timeball.api.errors import HttpProblem
 from timeball.api.limits import HeavyRequestLimiter, RateLimiter
 from timeball.application.events import EventHub
-from timeball.application.queries.lookup import Queries
+from timeball.application.queries import Queries
 from timeball.config.settings import Settings
 from timeball.dashboard.assets import Assets
 from timeball.dashboard.components import Components, form_fields

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 from markupsafe import Markup, escape
 
-from timeball.application.queries.views import BandStep
+from timeball.application.queries.timeline import BandStep
 from timeball.dashboard.formatting import format_milliseconds, pluralize
 from timeball.domain.forecast.timeline import MarkRow, TimelineMark
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
 import orjson
@@ -285,6 +285,24 @@ class JobOrder(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class JobSituation:
+    """The state of a job beside its definition: whether it has unfinished executions, the next run, and the last result."""
+
+    is_live: bool
+    next_run_at: datetime | None
+    last_id: ExecutionId | None
+    last_state: ExecutionState | None
+    last_finished_at: datetime | None
+
+
+class RecentRuns(NamedTuple):
+    """States and durations of executions; an execution that never started has a duration of zero."""
+
+    states: Sequence[str]
+    milliseconds: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
 class JobFilter:
     """Which jobs: those for which all terms hold.
 
@@ -383,5 +401,7 @@ def read_cursor(cursor: str, order: str, length: int) -> list[str | None]:
     except (ValueError, TypeError, AttributeError):
         pass
     raise InvalidInput(
-        f"cursor {cursor[:60]!r} is none of this list", field="cursor", hint="use next_cursor as it was given, or none"
+        f"cursor {cursor[:60]!r} does not belong to this list",
+        field="cursor",
+        hint="use next_cursor as it was given, or none",
     )

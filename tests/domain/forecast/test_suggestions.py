@@ -266,7 +266,7 @@ def test_the_search_is_bounded() -> None:
     assert found.sentence == "with 8 jobs moved the peak is 32, which is still more than 2 slots"
     assert not hurried.moves
     assert [stay.why for stay in hurried.stays[19:21]] == [
-        "there are too many runs to look for a place for it",
+        "there are too many runs to search for a time for it",
         "only the first 20 jobs are tried",
     ]
 

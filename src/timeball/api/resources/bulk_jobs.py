@@ -338,7 +338,7 @@ async def _change(action: OperationAction, body: JobBulkIn, context: ApiContext,
 
 async def _chosen(context: ApiContext, caller: Caller, body: JobBulkIn) -> list[JobId]:
     if body.filter is None:
-        return [(await context.queries.find_job(one)).id for one in body.ids or ()]
+        return [(await context.queries.jobs.find(one)).id for one in body.ids or ()]
     chosen = body.filter
     wanted = job_filter(chosen.status, handler=chosen.handler, queue=chosen.queue, tag=chosen.tag, q=chosen.q)
     check_payload_search(wanted, caller)
@@ -360,7 +360,7 @@ async def _each(
     meant: dict[str, JobId] = {}
     for reference in references:
         with suppress(NotFound):
-            meant[reference] = (await context.queries.find_job(reference)).id
+            meant[reference] = (await context.queries.jobs.find(reference)).id
     ids = list(dict.fromkeys(meant.values()))
     check_expected_count(len(ids), expected_count, OperationSubject.JOB)
     items = await run_each(context, actor, action, ids, subject=OperationSubject.JOB, idempotency=idempotency)
@@ -467,5 +467,5 @@ def _hidden(name: str, change: Document) -> Document:
 def _times(context: ApiContext, job: Job | None, now: datetime) -> list[datetime]:
     if job is None:
         return []
-    times = context.queries.next_times(job.rule, job.timezone, now, _SHOWN_TIMES)
+    times = context.queries.jobs.next_times(job.rule, job.timezone, now, _SHOWN_TIMES)
     return [time.occurrence.at for time in times if time.occurrence.is_due]

@@ -15,7 +15,8 @@ from starlette.responses import Response
 from timeball.api.auth import Role
 from timeball.api.context import EXECUTION_ID, JOB_ID, Context, route_options
 from timeball.api.params import Days, JobRef, QueueParam, Zone
-from timeball.application.queries.views import Calendar, CalendarEntry, ForecastRequest
+from timeball.application.queries.calendar import Calendar, CalendarEntry
+from timeball.application.queries.forecast import ForecastRequest
 from timeball.domain.values.ids import format_execution_id, format_job_id
 from timeball.domain.values.wording import counted, duration_in_words
 from timeball.version import __version__
@@ -56,7 +57,7 @@ async def calendar(
     Every time is in UTC, and lasts as long as the job usually takes. What runs more than eight times a day is one entry for
     each day of the zone, with how often. An entry keeps its UID from one reading to the next.
     """
-    found = await context.queries.calendar(ForecastRequest(days=days, queue=queue, timezone=timezone))
+    found = await context.queries.calendar.of_all(ForecastRequest(days=days, queue=queue, timezone=timezone))
     return await _file(request, found, "Timeball" if queue is None else f"Timeball: {queue}", "timeball")
 
 
@@ -68,7 +69,8 @@ async def calendar_of_job(
     days: Annotated[int, Query(ge=1, le=366, description="For how many days, today included.")] = 366,
 ) -> Response:
     """When a job is to run next, as iCalendar: at most 200 entries; days are those of its own time zone."""
-    found, ahead = await context.queries.calendar_of_job(job, days)
+    found = await context.queries.jobs.find(job)
+    ahead = await context.queries.calendar.of_job(found, days)
     shown = format_job_id(found.id)
     return await _file(request, ahead, f"Timeball: {found.name or shown}", shown)
 

@@ -91,7 +91,7 @@ async def _event_filter(context: ApiContext, types: str | None, queue: str | Non
     wanted = tuple(word.strip() for word in (types or "").split(",") if word.strip())
     if len(wanted) > _MOST_TYPES:
         raise InvalidInput(f"types names {len(wanted)} types, at most {_MOST_TYPES} are possible", field="types")
-    job_id = None if job is None else (await context.queries.find_job(job)).id
+    job_id = None if job is None else (await context.queries.jobs.find(job)).id
     return EventFilter(wanted, queue, job_id)
 
 

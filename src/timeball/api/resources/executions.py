@@ -127,7 +127,7 @@ async def list_executions(
 ) -> Response:
     """List executions, the latest first, in the order of their ids."""
     return json_response(
-        await executions_page(await context.queries.executions(wanted, page), page, selection, context.queries)
+        await executions_page(await context.queries.executions.page(wanted, page), page, selection, context.queries)
     )
 
 
@@ -145,7 +145,7 @@ async def export_executions(
     """All executions that match, as CSV or JSON lines. Cells that a spreadsheet would run begin with an apostrophe."""
 
     async def read(request: PageRequest) -> Any:
-        return await context.queries.executions(wanted, request)
+        return await context.queries.executions.page(wanted, request)
 
     return await export_response(kind, "executions", _COLUMNS, read, execution_document, has_mark=bom)
 
@@ -153,7 +153,7 @@ async def export_executions(
 @router.get("/{execution}", response_model=ExecutionFull, **route_options(Role.VIEWER, _FULL_EXAMPLE, fails=[404]))
 async def get_execution(execution: ExecutionRef, context: Context, selection: FullExecutionSelection) -> Response:
     """One execution: its attempts, time line, result and error."""
-    view = await context.queries.view_execution(execution)
+    view = await context.queries.executions.view(execution)
     more = await expansions([view.execution], selection, context.queries)
     document = await in_thread_if_large(lambda: full_execution_document(view), len(view.payload))
     return json_response(selection.fit(document | more[view.execution.id]))
@@ -166,8 +166,8 @@ async def get_execution(execution: ExecutionRef, context: Context, selection: Fu
 )
 async def get_attempts(execution: ExecutionRef, context: Context) -> Response:
     """Every try of an execution, in order: those that failed, with their errors, and the one that runs or succeeded."""
-    found = await context.queries.find_execution(execution)
-    attempts = await context.queries.attempts_of([found])
+    found = await context.queries.executions.find(execution)
+    attempts = await context.queries.executions.attempts([found])
     return json_response({"data": attempt_documents(found, attempts[found.id])})
 
 
@@ -183,7 +183,7 @@ async def get_logs(
     cursor: Annotated[str | None, Query(max_length=1_000)] = None,
 ) -> Response:
     """What the handler said, in order. The cursor of the last page goes on where it ended, also while it still runs."""
-    page = await context.queries.log(execution, cursor, limit)
+    page = await context.queries.executions.log(execution, cursor, limit)
     data = [
         {
             "at": line.at,
@@ -210,7 +210,7 @@ async def cancel_execution(
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Cancel an execution: what waits, at once; what runs is asked to stop."""
-    found = await context.queries.find_execution(execution)
+    found = await context.queries.executions.find(execution)
     await cancel_or_conflict(context, found.id, caller.as_actor((body or ReasonIn()).reason))
     return await execution_response(context, found.id, 200)
 
@@ -226,7 +226,7 @@ async def retry_execution(
 ) -> Response:
     """Run an ended execution again: a new one, linked to the old. Another payload needs the role editor."""
     body = check_run_payload(body, caller)
-    found = await context.queries.find_execution(execution)
+    found = await context.queries.executions.find(execution)
     execution_id = await context.commands.executions.retry(
         found.id, body.payload, caller.as_actor(body.reason), caller.idempotency, is_unchecked=body.unchecked
     )
@@ -308,7 +308,7 @@ async def list_dead(
     """The dead that nobody has retried or discarded from here, the latest first; `status` does not matter."""
     terms = [term for term in wanted.terms if term.field != "status"]
     dead = ExecutionFilter((*DEAD_LETTERS, *where(fingerprint=fingerprint), *terms))
-    return json_response(page_document(await context.queries.executions(dead, page), page, execution_document))
+    return json_response(page_document(await context.queries.executions.page(dead, page), page, execution_document))
 
 
 @dead_letter_router.get(
@@ -321,7 +321,7 @@ async def list_groups(
 ) -> Response:
     """The latest 10,000 dead, grouped by what killed them, by handler or by queue, the largest group first."""
     return json_response(
-        {"data": [dead_group_document(group) for group in await context.queries.dead_groups(limit, by)]}
+        {"data": [dead_group_document(group) for group in await context.queries.executions.dead_groups(limit, by)]}
     )
 
 

@@ -15,16 +15,8 @@ from timeball.api.models import FullList
 from timeball.api.models.metrics import CollisionOut, ForecastOut, SuggestIn, SuggestionsOut, TimelineOut
 from timeball.api.params import Days, IdempotencyKey, QueueParam, Zone, optional_instant
 from timeball.api.responses import Document, json_response
-from timeball.application.queries.views import (
-    Forecast,
-    ForecastRequest,
-    Hour,
-    RowsBy,
-    SpreadAdvice,
-    SpreadRequest,
-    Timeline,
-    TimelineRequest,
-)
+from timeball.application.queries.forecast import Forecast, ForecastRequest, Hour, SpreadAdvice, SpreadRequest
+from timeball.application.queries.timeline import RowsBy, Timeline, TimelineRequest
 from timeball.domain.forecast.demand import Collision
 from timeball.domain.forecast.suggestions import ScheduleShift, spell_schedule, timing_fields
 from timeball.domain.values.ids import format_job_id
@@ -131,7 +123,7 @@ async def timeline(
     """
     low, high = _span(context, start, end)
     request = TimelineRequest(start=low, end=high, queue=queue, rows_by=rows, limit=limit, width=width)
-    return json_response(timeline_document(await context.queries.timeline(request)))
+    return json_response(timeline_document(await context.queries.timeline.draw(request)))
 
 
 @router.get("/forecast", response_model=ForecastOut, **route_options(Role.VIEWER, _FORECAST_EXAMPLE, is_heavy=True))
@@ -146,7 +138,7 @@ async def forecast(
 
     Fire times come from the scheduler's own iterator; hours that a clock change jumps over or repeats are noted.
     """
-    found = await context.queries.forecast(ForecastRequest(days=days, queue=queue, timezone=timezone))
+    found = await context.queries.forecast.demand(ForecastRequest(days=days, queue=queue, timezone=timezone))
     return json_response(forecast_document(found, measure))
 
 
@@ -157,7 +149,7 @@ async def forecast(
 )
 async def collisions(context: Context, days: Days = 7, queue: QueueParam = None, timezone: Zone = "UTC") -> Response:
     """Which jobs want more slots than there are, when, for how long, and about how much delay that adds; the worst first."""
-    found = await context.queries.collisions(ForecastRequest(days=days, queue=queue, timezone=timezone))
+    found = await context.queries.forecast.collisions(ForecastRequest(days=days, queue=queue, timezone=timezone))
     return json_response({"data": [collision_document(one) for one in found[:_MOST_COLLISIONS]]})
 
 
@@ -297,7 +289,7 @@ async def suggest_schedules(body: SuggestIn, context: Context, idempotency_key: 
     """
     at = optional_instant(body.at, "at", body.timezone)
     request = SpreadRequest(queues=body.queues, at=at, days=body.days, timezone=body.timezone)
-    return json_response(advice_document(await context.queries.spread(request)))
+    return json_response(advice_document(await context.queries.forecast.spread(request)))
 
 
 def advice_document(advice: SpreadAdvice | None) -> Document:

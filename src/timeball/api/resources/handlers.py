@@ -25,8 +25,8 @@ from timeball.api.models import PageOut
 from timeball.api.models.system import HandlerCheckIn, HandlerCheckOut, HandlerOut
 from timeball.api.params import IdempotencyKey, PageParams
 from timeball.api.responses import Document, json_response, page_document
-from timeball.application.queries.lookup import Queries
-from timeball.application.queries.views import IncompatiblePayload, PublishedHandler, find_incompatible
+from timeball.application.queries import Queries
+from timeball.application.queries.handlers import IncompatiblePayload, PublishedHandler, find_incompatible
 from timeball.domain.handler import ADMIN_HANDLERS
 from timeball.domain.handler_contract import example_of, first_sentence
 from timeball.domain.node import NodeKind

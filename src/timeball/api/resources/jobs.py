@@ -58,7 +58,7 @@ from timeball.api.params import (
 from timeball.api.responses import ByteOrderMark, Document, ExportFormat, export_response, json_bytes, json_response
 from timeball.application.commands.jobs import CreatedJob
 from timeball.application.commands.requests import Actor, JobRequest
-from timeball.application.queries.views import JobView
+from timeball.application.queries.jobs import JobView
 from timeball.domain.job import SPEC_FIELDS
 from timeball.domain.search import ExecutionFilter, JobOrder, PageRequest
 from timeball.domain.values.ids import ExecutionId, format_execution_id, format_job_id
@@ -112,8 +112,8 @@ async def creation_response(context: ApiContext, created: CreatedJob, warnings: 
     """A job that was created; or the one that holds its unique key."""
     job_id = created.job_id
     if not created.is_new and created.execution_id is not None:
-        job_id = (await context.queries.find_execution(str(created.execution_id))).job_id
-    view = await context.queries.view_job(str(job_id))
+        job_id = (await context.queries.executions.find(str(created.execution_id))).job_id
+    view = await context.queries.jobs.view(str(job_id))
     execution_id = None if created.execution_id is None else format_execution_id(created.execution_id)
     headers = _etag(view) | {"Location": f"/api/v1/jobs/{format_job_id(job_id)}"}
     document = job_document(view) | {"execution_id": execution_id, "warnings": list(warnings)}
@@ -133,7 +133,7 @@ async def list_jobs(
     In the place of a payload of more than 8 KB stands a note, `{"$timeball": "..."}`; the job itself and the export show it.
     """
     return json_response(
-        await jobs_page(await context.queries.jobs(wanted, sort, page), page, selection, context.queries)
+        await jobs_page(await context.queries.jobs.page(wanted, sort, page), page, selection, context.queries)
     )
 
 
@@ -151,7 +151,7 @@ async def export_jobs(
     """All jobs that match, as CSV or JSON lines. Cells that a spreadsheet would run begin with an apostrophe."""
 
     async def read(request: PageRequest) -> Any:
-        return await context.queries.jobs(wanted, JobOrder.NEWEST, request)
+        return await context.queries.jobs.page(wanted, JobOrder.NEWEST, request)
 
     return await export_response(
         kind, "jobs", _COLUMNS, read, _job_cells if kind == "csv" else job_document, has_mark=bom
@@ -168,7 +168,7 @@ def _job_cells(view: JobView) -> Document:
 @router.get("/{job}", response_model=JobOut, **route_options(Role.VIEWER, JOB_EXAMPLE, fails=[404]))
 async def get_job(job: JobRef, context: Context, selection: JobSelection) -> Response:
     """One job. Its ETag is its version."""
-    view = await context.queries.view_job(job)
+    view = await context.queries.jobs.view(job)
     return json_response(await selected_job(view, selection, context.queries), headers=_etag(view))
 
 
@@ -208,7 +208,7 @@ async def change_job(
 
 
 async def _change(job: str, body: JobPatch, context: ApiContext, actor: Actor, if_match: str | None) -> Response:
-    found = await context.queries.find_job(job)
+    found = await context.queries.jobs.find(job)
     expected = parse_if_match(if_match)
     try:
         changed = await context.commands.jobs.update(
@@ -216,7 +216,7 @@ async def _change(job: str, body: JobPatch, context: ApiContext, actor: Actor, i
         )
     except Conflict as error:
         raise precondition_error(error) from error
-    view = await context.queries.view_job(str(changed.id))
+    view = await context.queries.jobs.view(str(changed.id))
     warnings = await context.commands.contracts.warn(changed.handler) if "handler" in body.model_fields_set else []
     return json_response(job_document(view) | {"warnings": warnings}, headers=_etag(view))
 
@@ -241,7 +241,7 @@ async def delete_job(
     if_match: IfMatch = None,
 ) -> Response:
     """Take a job out of service: what waits is cancelled, its name is free again, its history stays."""
-    found = await context.queries.find_job(job)
+    found = await context.queries.jobs.find(job)
     expected = parse_if_match(if_match)
     if expected is not None and expected != found.version:
         raise HttpProblem(
@@ -275,11 +275,11 @@ async def pause_job(
 ) -> Response:
     """Let nothing of a job start until it is resumed, by hand or at `until`."""
     body = body or PauseIn()
-    found = await context.queries.find_job(job)
+    found = await context.queries.jobs.find(job)
     await context.commands.jobs.pause(
         found.id, optional_instant(body.until, "until", found.timezone), caller.as_actor(body.reason)
     )
-    return json_response(job_document(await context.queries.view_job(str(found.id))))
+    return json_response(job_document(await context.queries.jobs.view(str(found.id))))
 
 
 @router.post(
@@ -295,9 +295,9 @@ async def resume_job(
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Let a paused job go on from now; what fell into the pause is recorded as skipped."""
-    found = await context.queries.find_job(job)
+    found = await context.queries.jobs.find(job)
     await context.commands.jobs.resume(found.id, caller.as_actor((body or ReasonIn()).reason))
-    return json_response(job_document(await context.queries.view_job(str(found.id))))
+    return json_response(job_document(await context.queries.jobs.view(str(found.id))))
 
 
 RUN_OPTIONS: dict[str, Any] = route_options(
@@ -324,7 +324,7 @@ async def trigger_job(
     With `wait` the answer comes when the execution has ended (200), or when the wait is over (202).
     """
     body = check_run_payload(body, caller)
-    found = await context.queries.find_job(job)
+    found = await context.queries.jobs.find(job)
     execution_id = await context.commands.executions.trigger(
         found.id, body.payload, caller.as_actor(body.reason), caller.idempotency, is_unchecked=body.unchecked
     )
@@ -344,8 +344,8 @@ async def cancel_job(
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Cancel the current execution of a job: the one that runs, or else waits. A schedule goes on with its next occurrence."""
-    found = await context.queries.find_job(job)
-    current = await context.queries.current_execution(found.id)
+    found = await context.queries.jobs.find(job)
+    current = await context.queries.executions.current_of(found.id)
     if current is None:
         raise Conflict("the job has no waiting or running execution")
     await cancel_or_conflict(context, current.id, caller.as_actor((body or ReasonIn()).reason))
@@ -363,8 +363,8 @@ async def retry_job(
 ) -> Response:
     """Run the last ended execution of a job again, as a new one. Another payload needs the role editor."""
     body = check_run_payload(body, caller)
-    found = await context.queries.find_job(job)
-    last = await context.queries.last_ended(found.id)
+    found = await context.queries.jobs.find(job)
+    last = await context.queries.executions.last_ended_of(found.id)
     if last is None:
         raise Conflict("no execution of the job has finished", hint="trigger it instead")
     execution_id = await context.commands.executions.retry(
@@ -393,7 +393,7 @@ async def duplicate_job(
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Create a copy of a job, with other values for the fields that are given."""
-    found = await context.queries.find_job(job)
+    found = await context.queries.jobs.find(job)
     fields, is_unchecked = ({}, False) if body is None else (given_fields(body), body.unchecked)
     # A copy is told everything by what it copies; the contract of another handler has a word all the same.
     names = (
@@ -422,7 +422,7 @@ async def backfill_job(
     job: JobRef, body: BackfillIn, context: Context, caller: CurrentCaller, idempotency_key: IdempotencyKey = None
 ) -> Response:
     """Run a job once for every occurrence that its schedule names in a span of the past, ten a second."""
-    found = await context.queries.find_job(job)
+    found = await context.queries.jobs.find(job)
     start, end = (optional_instant(getattr(body, side), side, found.timezone) for side in ("start", "end"))
     assert start is not None
     assert end is not None
@@ -445,10 +445,10 @@ async def list_executions_of_job(
     selection: ExecutionSelection,
 ) -> Response:
     """The executions of a job, the latest first."""
-    found = await context.queries.find_job(job)
+    found = await context.queries.jobs.find(job)
     return json_response(
         await executions_page(
-            await context.queries.executions(within_job(wanted, found.id), page), page, selection, context.queries
+            await context.queries.executions.page(within_job(wanted, found.id), page), page, selection, context.queries
         )
     )
 
@@ -462,8 +462,8 @@ _NEXT_EXAMPLE = {
 @router.get("/{job}/next", response_model=NextOut, **route_options(Role.VIEWER, _NEXT_EXAMPLE, fails=[404]))
 async def next_of_job(job: JobRef, context: Context, count: Annotated[int, Query(ge=1, le=100)] = 10) -> Response:
     """When a job runs next, with the changes of the clock marked."""
-    found = await context.queries.find_job(job)
-    times = context.queries.next_times(found.rule, found.timezone, context.queries.now(), count)
+    found = await context.queries.jobs.find(job)
+    times = context.queries.jobs.next_times(found.rule, found.timezone, context.queries.now(), count)
     return json_response({"description": found.rule.describe(), "next": [fire_time_document(time) for time in times]})
 
 

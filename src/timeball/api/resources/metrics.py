@@ -21,8 +21,7 @@ from timeball.api.context import INSTANT_EXAMPLE, ApiContext, Context, route_opt
 from timeball.api.models import ShortText
 from timeball.api.models.metrics import MetricsOut, SeriesOut, StatsOut
 from timeball.api.responses import Document, json_response
-from timeball.application.queries.metrics import MetricsQuery
-from timeball.application.queries.views import MAX_WINDOW, MetricsScope, Overview, Series
+from timeball.application.queries.metrics import MAX_WINDOW, MetricsQueries, MetricsScope, Overview, Series
 from timeball.domain.node import BrokerState, NodeKind
 from timeball.domain.rollup import COUNTED_FIELDS, DurationSketch, Rollup
 from timeball.telemetry.metrics import MetricsSource
@@ -89,7 +88,7 @@ async def stats(
         timedelta(hours=hours), await _metrics_scope(context, queue, handler, job)
     )
     document = {
-        "waiting": await context.queries.waiting_counts(),
+        "waiting": await context.queries.executions.waiting_counts(),
         "hours": hours,
         "since": found.since,
         "until": found.until,
@@ -135,7 +134,7 @@ async def prometheus(request: Request, context: Context) -> Response:
 
 
 async def _metrics_scope(context: ApiContext, queue: str | None, handler: str | None, job: str | None) -> MetricsScope:
-    job_id = None if job is None else (await context.queries.find_job(job)).id
+    job_id = None if job is None else (await context.queries.jobs.find(job)).id
     return MetricsScope(job_id, queue, handler)
 
 
@@ -222,7 +221,7 @@ _LATENESS_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 _DURATION_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
 
 
-async def exposition(meters: MetricsQuery, process: MetricsSource, accept: str = "") -> tuple[bytes, str]:
+async def exposition(meters: MetricsQueries, process: MetricsSource, accept: str = "") -> tuple[bytes, str]:
     """Everything there is to tell, in the format that *accept* asks for, and the media type of that format."""
     ever, overview, database = await meters.ever(), await meters.overview(), await meters.database()
     own = list(process.collect())

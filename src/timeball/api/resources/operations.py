@@ -92,13 +92,15 @@ def bulk_options(request: Any, role: Role = Role.OPERATOR) -> dict[str, Any]:
 
 async def matching_execution_ids(context: ApiContext, wanted: ExecutionFilter) -> list[ExecutionId]:
     """The ids of all executions that match; InvalidInput if they are too many for one operation."""
-    return await _all_ids(lambda page: context.queries.executions(wanted, page), lambda found: found.id, "executions")
+    return await _all_ids(
+        lambda page: context.queries.executions.page(wanted, page), lambda found: found.id, "executions"
+    )
 
 
 async def matching_job_ids(context: ApiContext, wanted: JobFilter) -> list[JobId]:
     """The ids of all jobs that match; InvalidInput if they are too many for one operation."""
     return await _all_ids(
-        lambda page: context.queries.jobs(wanted, JobOrder.NEWEST, page), lambda found: found.job.id, "jobs"
+        lambda page: context.queries.jobs.page(wanted, JobOrder.NEWEST, page), lambda found: found.job.id, "jobs"
     )
 
 
@@ -178,7 +180,7 @@ async def run_each(
         action, ids, actor, subject=subject, settles=settles, holder=context.holder, idempotency=idempotency
     )
     await context.commands.operations.run(begun, context.holder)
-    return await context.queries.operation_items(begun.id, None, 0, MAX_INLINE)
+    return await context.queries.operations.items(begun.id, None, 0, MAX_INLINE)
 
 
 def _dry_run_item(target: UUID, subject: OperationSubject) -> Document:
@@ -253,13 +255,13 @@ _ORDER = "item"
 @router.get("", response_model=PageOut[OperationOut], **route_options(Role.VIEWER, page_example(OPERATION_EXAMPLE)))
 async def list_operations(context: Context, page: PageParams) -> Response:
     """List the operations of the last week, the latest first."""
-    return json_response(page_document(await context.queries.operations(page), page, operation_document))
+    return json_response(page_document(await context.queries.operations.page(page), page, operation_document))
 
 
 @router.get("/{operation}", response_model=OperationOut, **route_options(Role.VIEWER, OPERATION_EXAMPLE, fails=[404]))
 async def get_operation(operation: OperationRef, context: Context) -> Response:
     """One operation, and how far it has come."""
-    return json_response(operation_document(await context.queries.find_operation(operation)))
+    return json_response(operation_document(await context.queries.operations.find(operation)))
 
 
 @router.get(
@@ -275,8 +277,8 @@ async def list_items(
     cursor: Annotated[str | None, Query(max_length=1_000)] = None,
 ) -> Response:
     """What came of each execution or job, in order."""
-    found = await context.queries.find_operation(operation)
-    items = await context.queries.operation_items(found.id, status, _position(cursor), limit + 1)
+    found = await context.queries.operations.find(operation)
+    items = await context.queries.operations.items(found.id, status, _position(cursor), limit + 1)
     shown = items[:limit]
     has_more = len(items) > limit
     next_cursor = write_cursor(_ORDER, str(shown[-1].number), found.id) if has_more else None
@@ -304,7 +306,7 @@ async def cancel_operation(
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
     """Stop an operation where it is; what it has done stays done."""
-    found = await context.queries.find_operation(operation)
+    found = await context.queries.operations.find(operation)
     asked = await context.commands.operations.cancel(found.id, caller.as_actor((body or ReasonIn()).reason))
     return json_response(operation_document(asked), 202)
 
@@ -318,5 +320,5 @@ def _position(cursor: str | None) -> int:
         return 0
     number = read_cursor(cursor, _ORDER, 2)[0] or ""
     if not (number.isascii() and number.isdecimal() and len(number) < 10):
-        raise InvalidInput("cursor is none of this list", field="cursor")
+        raise InvalidInput("cursor does not belong to this list", field="cursor")
     return int(number)

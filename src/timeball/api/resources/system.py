@@ -38,15 +38,9 @@ from timeball.api.models.system import (
 )
 from timeball.api.params import ExecutionRef, IdempotencyKey, JobRef, PageParams, optional_instant
 from timeball.api.responses import Document, in_thread_if_large, json_bytes, json_response, page_document
-from timeball.application.queries.views import (
-    AttentionItem,
-    FieldChange,
-    FireTime,
-    HealthCheck,
-    InstantLoad,
-    InstantLoadRequest,
-    Revision,
-)
+from timeball.application.queries.doctor import AttentionItem, HealthCheck
+from timeball.application.queries.forecast import InstantLoad, InstantLoadRequest
+from timeball.application.queries.jobs import FieldChange, FireTime, Revision
 from timeball.domain.explain.diagnosis import Diagnosis, worst_status
 from timeball.domain.explain.explanation import Explanation, Gate
 from timeball.domain.scheduling.schedule import parse_schedule
@@ -106,7 +100,7 @@ async def revisions(job: JobRef, context: Context, page: PageParams) -> Response
 
     In the place of a value of more than 8 KB stands a note, `{"$timeball": "..."}`.
     """
-    found = await context.queries.revisions(job, page)
+    found = await context.queries.jobs.revisions(job, page)
     return json_response(await asyncio.to_thread(page_document, found, page, revision_document))
 
 
@@ -175,7 +169,7 @@ async def preview_schedule(body: PreviewIn, context: Context, idempotency_key: I
     now = context.queries.now()
     after = optional_instant(body.after, "after", body.timezone) or now
     rule = parse_schedule(**body.model_dump(exclude={"after", "count", "queue", "job"}), now=now)
-    times = context.queries.next_times(rule, body.timezone, after, body.count)
+    times = context.queries.jobs.next_times(rule, body.timezone, after, body.count)
     told = {"description": rule.describe(), "next": [fire_time_document(time) for time in times]}
     return json_response(told | {"landing": await _instant_load(context, body, times)})
 
@@ -184,9 +178,9 @@ async def _instant_load(context: ApiContext, body: PreviewIn, times: Sequence[Fi
     first = next((time.occurrence.at for time in times if time.occurrence.is_due), None)
     if body.queue is None or first is None:
         return None
-    job_id = None if body.job is None else (await context.queries.find_job(body.job)).id
+    job_id = None if body.job is None else (await context.queries.jobs.find(body.job)).id
     return instant_load_document(
-        await context.queries.landing(InstantLoadRequest(at=first, queue=body.queue, job_id=job_id))
+        await context.queries.forecast.load_at(InstantLoadRequest(at=first, queue=body.queue, job_id=job_id))
     )
 
 
@@ -220,7 +214,7 @@ async def ready(context: Context) -> Response:
 
     It says which of the two fails, and nothing more: `GET /health` tells the details to those with a key.
     """
-    checks = [check for check in await context.queries.health() if check.name in ("database", "schema")]
+    checks = [check for check in await context.queries.doctor.health() if check.name in ("database", "schema")]
     status = _worst(checks)
     shown = [{"name": check.name, "status": check.status} for check in checks]
     return json_response({"status": status, "checks": shown}, 503 if status == "fail" else 200)
@@ -233,7 +227,7 @@ _HEALTH = _failing(route_options(Role.VIEWER, _HEALTH_EXAMPLE), HealthOut, _HEAL
 @router.get("/health", tags=["system"], response_model=HealthOut, **_HEALTH)
 async def health(context: Context) -> Response:
     """The database, its schema, and whether schedulers and workers are alive and every shard is looked after."""
-    return _health(await context.queries.health())
+    return _health(await context.queries.doctor.health())
 
 
 def _worst(checks: Sequence[HealthCheck]) -> str:
@@ -296,7 +290,7 @@ _CONCERN_EXAMPLE = {
 )
 async def doctor(context: Context) -> Response:
     """Look at everything: database, clock, schedulers, workers, queues, handlers, history, access; what was found and what to type."""
-    lines = await context.queries.diagnose()
+    lines = await context.queries.doctor.diagnose()
     shown = [_targeted(line) for line in lines]
     return json_response({"status": worst_status(lines), "version": __version__, "lines": shown})
 
@@ -306,7 +300,7 @@ async def doctor(context: Context) -> Response:
 )
 async def attention(context: Context) -> Response:
     """What needs a human, the gravest first: each with a sentence, what to type, where to look, and why."""
-    return json_response({"data": [_targeted(concern) for concern in await context.queries.attention()]})
+    return json_response({"data": [_targeted(concern) for concern in await context.queries.doctor.attention()]})
 
 
 def _targeted(item: Diagnosis | AttentionItem) -> Document:
@@ -351,7 +345,7 @@ _EXPLANATION_EXAMPLE = {
 )
 async def explain_execution(execution: ExecutionRef, context: Context) -> Response:
     """Why an execution has not started, gate by gate; or since when it runs, or how it ended."""
-    return json_response(explanation_document(await context.queries.explain_execution(execution)))
+    return json_response(explanation_document(await context.queries.explain.execution(execution)))
 
 
 @explain_router.get(
@@ -362,7 +356,7 @@ async def explain_execution(execution: ExecutionRef, context: Context) -> Respon
 )
 async def explain_job(job: JobRef, context: Context) -> Response:
     """Why a job does not run: told of what of it runs, or else waits, or else of the job itself."""
-    return json_response(explanation_document(await context.queries.explain_job(job)))
+    return json_response(explanation_document(await context.queries.explain.job(job)))
 
 
 def explanation_document(explanation: Explanation) -> Document:

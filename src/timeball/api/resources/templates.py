@@ -49,7 +49,7 @@ _EXAMPLE = {
 @router.get("", response_model=PageOut[TemplateOut], **route_options(Role.VIEWER, page_example(_EXAMPLE)))
 async def list_templates(context: Context, page: PageParams) -> Response:
     """List templates by name, cursor by cursor."""
-    found = await context.queries.templates(page)
+    found = await context.queries.templates.page(page)
     return json_response(await asyncio.to_thread(page_document, found, page, listed_template_document))
 
 
@@ -78,7 +78,7 @@ async def create_template(
 @router.get("/{template}", response_model=TemplateOut, **route_options(Role.VIEWER, _EXAMPLE, fails=[404]))
 async def get_template(template: TemplateRef, context: Context) -> Response:
     """One template. Its ETag is its version."""
-    found = await context.queries.find_template(template)
+    found = await context.queries.templates.find(template)
     return json_response(template_document(found), headers=_tag(found))
 
 
@@ -106,7 +106,7 @@ async def change_template(
 async def _change(
     reference: str, body: TemplatePatch, context: ApiContext, caller: Caller, if_match: str | None
 ) -> Response:
-    found = await context.queries.find_template(reference)
+    found = await context.queries.templates.find(reference)
     fields = {name: getattr(body, name) for name in body.model_fields_set}
     if "job" in fields:
         fields["job"] = _job_of(body.job)
@@ -129,7 +129,7 @@ async def delete_template(
     template: TemplateRef, context: Context, caller: CurrentCaller, if_match: IfMatch = None
 ) -> Response:
     """Forget a template; the jobs that were made of it stay."""
-    found = await context.queries.find_template(template)
+    found = await context.queries.templates.find(template)
     try:
         await context.commands.templates.delete(found.id, caller.as_actor(), parse_if_match(if_match))
     except Conflict as error:
@@ -165,7 +165,7 @@ async def use_template(
     `variables` replace each `{{name}}` in the texts of the payload, once and as they are; a text that is nothing but
     `{{name}}` becomes the value itself, so that a number stays a number.
     """
-    found = await context.queries.find_template(template)
+    found = await context.queries.templates.find(template)
     overrides = {} if body is None else given_fields(body)
     variables = overrides.pop("variables", None)
     created, warnings = await context.commands.templates.use(

@@ -100,7 +100,7 @@ async def _job_names(context: PageContext, changes: list[dict[str, Any]]) -> dic
     for subject in {change["subject"] for change in changes}:
         with suppress(InvalidInput):
             ids[subject] = JobId(parse_id("job", subject.removeprefix("job:")))
-    names = await context.site.queries.job_names(list(ids.values()))
+    names = await context.site.queries.jobs.names(list(ids.values()))
     return {subject: names.get(id_) for subject, id_ in ids.items()}
 
 

@@ -24,7 +24,9 @@ _VERDICTS = {
 @router.get("/doctor")
 async def doctor(context: PageContext) -> Response:
     """All that was looked at, the gravest first."""
-    lines = sorted(await context.shared("doctor", context.site.queries.diagnose), key=lambda line: _ORDER[line.status])
+    lines = sorted(
+        await context.shared("doctor", context.site.queries.doctor.diagnose), key=lambda line: _ORDER[line.status]
+    )
     groups = {status: list(some) for status, some in groupby(lines, key=lambda line: line.status)}
     tone, verdict = _VERDICTS[worst_status(lines)]
     variables: dict[str, Any] = {
@@ -40,4 +42,4 @@ async def doctor(context: PageContext) -> Response:
 @router.get("/about")
 async def about(context: PageContext) -> Response:
     """What this is, and its words."""
-    return context.page("about.html", checks=await context.site.queries.health())
+    return context.page("about.html", checks=await context.site.queries.doctor.health())

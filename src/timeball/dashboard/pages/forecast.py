@@ -12,7 +12,7 @@ from starlette.responses import Response
 from timeball.api.auth import Role
 from timeball.api.documents import job_document
 from timeball.api.resources.forecast import advice_document, collision_document, forecast_document
-from timeball.application.queries.views import Forecast, ForecastRequest, SpreadRequest
+from timeball.application.queries.forecast import Forecast, ForecastRequest, SpreadRequest
 from timeball.dashboard.context import PageContext, PageRouter, Undo, browser_zone, zone_label
 from timeball.dashboard.formatting import format_number, iso, pluralize
 from timeball.domain.forecast.demand import Collision
@@ -56,7 +56,7 @@ async def forecast(context: PageContext) -> Response:
 
 async def _foresee(context: PageContext, request: ForecastRequest) -> tuple[Forecast, list[Collision]]:
     async with context.site.heavy.of(context.caller.name):
-        return await context.site.queries.forecast_with_collisions(request)
+        return await context.site.queries.forecast.with_collisions(request)
 
 
 async def _advice(context: PageContext, collisions: Sequence[Collision], timezone: str) -> dict[str, Any] | None:
@@ -66,7 +66,7 @@ async def _advice(context: PageContext, collisions: Sequence[Collision], timezon
         return None
     request = SpreadRequest(queues=opened.pool.queues, at=opened.start, days=_DAYS, timezone=timezone)
     async with context.site.heavy.of(context.caller.name):
-        found = advice_document(await context.site.queries.spread(request))
+        found = advice_document(await context.site.queries.forecast.spread(request))
     reason = f"spread: {opened.need} of {opened.pool.slots} slots wanted at {opened.local}"
     return found | {"suggestions": [_suggestion(one, reason) for one in found["suggestions"]]}
 
@@ -89,7 +89,7 @@ def _key(one: Collision) -> str:
 async def move(context: PageContext) -> Response:
     """Give a job the times that spread a collision, if it still has the version that was shown; can be undone."""
     form, job = context.form, context.path["job"]
-    before = job_document(await context.site.queries.view_job(job))
+    before = job_document(await context.site.queries.jobs.view(job))
     changes = {name: form[name] for name in ("schedule", "scheduled_at") if form.get(name) and before[name]}
     if len(changes) != 1:
         return context.go(context.back("/forecast"), "Nothing was chosen.", kind="bad")

@@ -18,7 +18,7 @@ from timeball.api.resources.events import KEEP_ALIVE_SECONDS, SEND_SECONDS, even
 from timeball.api.resources.metrics import counts_document, metrics_document, series_document
 from timeball.api.responses import json_bytes
 from timeball.application.events import EventSubscription, TopicSubscription
-from timeball.application.queries.views import Overview
+from timeball.application.queries.metrics import Overview
 from timeball.dashboard import charts
 from timeball.dashboard.context import PageContext, PageRouter, target_url
 from timeball.dashboard.execution_rows import named_execution_rows
@@ -62,7 +62,7 @@ async def live(context: PageContext) -> Response:
     part = context.query("part")
     if context.is_partial and part in _PARTS:
         return context.page(f"partials/live_{part}.html", **await _PARTS[part](context))
-    if not await context.site.queries.has_jobs():
+    if not await context.site.queries.jobs.exist():
         return await _welcome(context)
     if context.is_partial:
         # The first job has come: the checklist becomes this page.
@@ -108,7 +108,7 @@ async def _now(context: PageContext) -> dict[str, Any]:
 
 
 async def _now_of(context: PageContext, overview: Overview) -> dict[str, Any]:
-    concerns = await context.shared("attention", context.site.queries.attention)
+    concerns = await context.shared("attention", context.site.queries.doctor.attention)
     return {"metrics": metrics_document(overview), "concerns": concerns, "page_of": target_url}
 
 
@@ -122,7 +122,7 @@ def _charts_of(overview: Overview) -> dict[str, Any]:
 
 
 async def _next(context: PageContext) -> dict[str, Any]:
-    rows = await context.shared("next due", lambda: context.site.queries.next_due(_MAX_NEXT))
+    rows = await context.shared("next due", lambda: context.site.queries.executions.next_due(_MAX_NEXT))
     upcoming = [
         {"id": format_execution_id(row["id"]), "label": row["name"] or row["handler"], "at": row["run_at"]}
         for row in rows
@@ -136,7 +136,7 @@ _PARTS = {"now": _now, "charts": _charts, "next": _next}
 async def _recent_starts(context: PageContext) -> list[dict[str, Any]]:
     """The latest starts, as the ticker shows them before it hears of more."""
     states = (ExecutionState.RUNNING, ExecutionState.SUCCEEDED, ExecutionState.DEAD)
-    page = await context.site.queries.executions(
+    page = await context.site.queries.executions.page(
         ExecutionFilter(where(status=states)), PageRequest(limit=_MAX_STARTS * 2)
     )
     runs = [run for run in await named_execution_rows(context, page.items) if run["started_at"]]
@@ -226,7 +226,7 @@ class _DashboardStream(Response):
         site = context.site
         self._live = site.live
         self._streams = site.streams
-        self._names = site.queries.job_names
+        self._names = site.queries.jobs.names
         self._read_cache = site.read_cache
         self._sending = asyncio.Lock()
 

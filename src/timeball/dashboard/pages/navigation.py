@@ -45,7 +45,7 @@ async def palette(context: PageContext) -> Response:
     found: list[tuple[str, str | None]] = []
     if words and not words.startswith(("exe_", "job_")):
         by_name = JobFilter(where(SearchRelation.CONTAINS, name=words))
-        page = await context.site.queries.jobs(by_name, JobOrder.NAME, PageRequest(limit=_MAX_PALETTE))
+        page = await context.site.queries.jobs.page(by_name, JobOrder.NAME, PageRequest(limit=_MAX_PALETTE))
         found = [(format_job_id(view.job.id), view.job.name) for view in page.items]
     return context.page("partials/palette.html", words=words, found=found)
 
@@ -55,7 +55,7 @@ async def nav(context: PageContext) -> Response:
     """The pages, with how much is in them; pages that are opened later show the same numbers until they are counted anew."""
     queries = context.site.queries
     overview = await context.shared("overview", queries.metrics.overview)
-    named = await context.shared("named jobs", lambda: queries.jobs(_NAMED, JobOrder.NAME, _COUNT_ONLY))
+    named = await context.shared("named jobs", lambda: queries.jobs.page(_NAMED, JobOrder.NAME, _COUNT_ONLY))
     numbers = {
         "/jobs": 0 if named.total is None else named.total.count,
         "/dead": overview.now.dead,
@@ -160,10 +160,10 @@ async def _texts(context: PageContext, name: str, typed: str) -> list[str]:
             return sorted(zone_names())
         case "job" | "name":
             wanted = JobFilter(where(SearchRelation.CONTAINS, name=typed.replace("\0", "") or None), is_named=True)
-            page = await queries.jobs(wanted, JobOrder.NAME, PageRequest(limit=_MAX_COMPLETIONS))
+            page = await queries.jobs.page(wanted, JobOrder.NAME, PageRequest(limit=_MAX_COMPLETIONS))
             return [view.job.name or "" for view in page.items]
         case "tag":
-            page = await queries.jobs(JobFilter(is_named=True), JobOrder.NAME, PageRequest(limit=100))
+            page = await queries.jobs.page(JobFilter(is_named=True), JobOrder.NAME, PageRequest(limit=100))
             return sorted({tag for view in page.items for tag in view.job.tags})
     return []
 

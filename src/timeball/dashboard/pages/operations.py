@@ -46,7 +46,7 @@ STATE_STYLES = {
 @router.get("/operations")
 async def list_operations(context: PageContext) -> Response:
     """The operations of the last week, the latest first."""
-    page = await context.site.queries.operations(context.page_request(_PAGE))
+    page = await context.site.queries.operations.page(context.page_request(_PAGE))
     return context.page(
         "operations.html",
         part="partials/operations_list.html",
@@ -60,8 +60,8 @@ async def list_operations(context: PageContext) -> Response:
 async def operation_page(context: PageContext) -> Response:
     """One operation: how far it is, and what it could not do."""
     queries = context.site.queries
-    operation = await queries.find_operation(context.path["operation"])
-    failed = await queries.operation_items(operation.id, "failed", 0, _MAX_FAILED + 1)
+    operation = await queries.operations.find(context.path["operation"])
+    failed = await queries.operations.items(operation.id, "failed", 0, _MAX_FAILED + 1)
     return context.page(
         "operation.html",
         part="partials/operation.html",

@@ -30,7 +30,7 @@ _NOT_COPIED = frozenset(
 @router.get("/templates")
 async def list_templates(context: PageContext) -> Response:
     """All templates, by name."""
-    page = await context.site.queries.templates(context.page_request(_PAGE))
+    page = await context.site.queries.templates.page(context.page_request(_PAGE))
     rows = await asyncio.to_thread(lambda: [listed_template_document(template) for template in page.items])
     return context.page("templates.html", part="partials/templates_list.html", rows=rows, page=page)
 
@@ -41,7 +41,7 @@ async def new_template_form(context: PageContext) -> Response:
     job: dict[str, Any] = {"handler": "http.webhook", "payload": {"url": "https://example.com/{{path}}"}}
     name = ""
     if context.query("job"):
-        view = await context.site.queries.view_job(context.query("job"))
+        view = await context.site.queries.jobs.view(context.query("job"))
         job = {
             field: value
             for field, value in job_document(view).items()
@@ -153,4 +153,4 @@ async def _show(context: PageContext, problem: ApiProblem | None = None) -> Resp
 
 
 async def _read(context: PageContext) -> dict[str, Any]:
-    return template_document(await context.site.queries.find_template(context.path["template"]))
+    return template_document(await context.site.queries.templates.find(context.path["template"]))

@@ -7,7 +7,7 @@ from heapq import nlargest, nsmallest
 
 from starlette.responses import Response
 
-from timeball.application.queries.views import RowsBy, Timeline, TimelineRequest
+from timeball.application.queries.timeline import RowsBy, Timeline, TimelineRequest
 from timeball.dashboard import timeline_chart as drawing
 from timeball.dashboard.context import PageContext, PageRouter, browser_zone, zone_label
 from timeball.dashboard.timeline_chart import SPANS, parse_time_window
@@ -55,7 +55,7 @@ async def timeline(context: PageContext) -> Response:
 
 async def _draw(context: PageContext, request: TimelineRequest) -> Timeline:
     async with context.site.heavy.of(context.caller.name):
-        return await context.site.queries.timeline(request)
+        return await context.site.queries.timeline.draw(request)
 
 
 def _agenda(found: Timeline) -> list[tuple[TimelineMark, MarkRow]]:

@@ -1,7 +1,7 @@
-"""Is everything in order? Each check looks at the facts of the whole facts and says what it found.
+"""The doctor's checks: each reads the facts of the installation and reports lines with a status, a detail and advice.
 
-A line is `ok`, `warn` (somebody should look) or `fail` (work waits, or will), with what was found and what to type. Every
-code has its section in docs/reference/doctor.md.
+A line is `ok`, `warn` (a person should look) or `fail` (work waits, or will). Every code has its section in
+docs/reference/doctor.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FEW_DAYS = 2
 
 
 class DiagnosisStatus(StrEnum):
-    """How grave a line is."""
+    """The severity of a line."""
 
     OK = "ok"
     WARN = "warn"
@@ -35,10 +35,7 @@ class DiagnosisStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One line: its code, how grave it is, about what, what was detail, what to do; where to look, as (kind, id); and what to type.
-
-    The advice holds the command too, if there is one.
-    """
+    """One line of the doctor; *target* is where to look, as (kind, id). The advice includes the command, if there is one."""
 
     code: str
     status: DiagnosisStatus
@@ -51,7 +48,7 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """A queue that is not empty, or not open."""
+    """A queue that is not empty or is paused."""
 
     name: str
     waiting: int
@@ -62,7 +59,7 @@ class QueueState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallationFacts:
-    """The facts of the whole facts. *uses* counts jobs by (queue, handler)."""
+    """The facts of the installation. *uses* counts jobs by (queue, handler)."""
 
     now: datetime
     postgres: str
@@ -90,17 +87,17 @@ class InstallationFacts:
     newest_tzdata: str | None = None
     oldest_due: datetime | None = None
     past_deadline: int = 0
-    # Variables that look like settings and are none, each with what was probably meant.
+    # Environment variables that look like settings but are not, each with a suggestion.
     unknown_variables: Mapping[str, str] = field(default_factory=dict)
 
 
 def diagnose(facts: InstallationFacts) -> list[Diagnosis]:
-    """Every line, in the order of the checks; of a check that finds several things, one line each."""
+    """Every line, in the order of the checks; a check may report several lines."""
     return [line for check in CHECKS for line in check(facts)]
 
 
 def worst_status(lines: Iterable[Diagnosis]) -> DiagnosisStatus:
-    """The gravest of all lines."""
+    """The most severe status of all lines."""
     statuses = {line.status for line in lines}
     return next(
         (status for status in (DiagnosisStatus.FAIL, DiagnosisStatus.WARN) if status in statuses), DiagnosisStatus.OK
@@ -177,14 +174,20 @@ def _transactions(facts: InstallationFacts) -> Iterable[Diagnosis]:
 def _partitions(facts: InstallationFacts) -> Iterable[Diagnosis]:
     ahead = -1 if facts.last_day is None else (facts.last_day - facts.now.date()).days
     if facts.has_unpartitioned_history:
-        detail = "some history lies in the default partition: no day was there for it"
+        detail = "some history is in the default partition: its day had no partition"
         yield Diagnosis(
-            "partitions", DiagnosisStatus.WARN, "partitions", detail, "keep a scheduler running: it makes the days"
+            "partitions",
+            DiagnosisStatus.WARN,
+            "partitions",
+            detail,
+            "keep a scheduler running: it creates the partitions",
         )
     if ahead < _FEW_DAYS:
         status = DiagnosisStatus.FAIL if ahead < 0 else DiagnosisStatus.WARN
         detail = f"history has partitions for {counted(max(ahead, 0), 'day')} ahead"
-        yield Diagnosis("partitions", status, "partitions", detail, "keep a scheduler running: it makes the days")
+        yield Diagnosis(
+            "partitions", status, "partitions", detail, "keep a scheduler running: it creates the partitions"
+        )
     elif not facts.has_unpartitioned_history:
         yield Diagnosis("partitions", DiagnosisStatus.OK, "partitions", f"{counted(ahead, 'day')} ahead")
 
@@ -194,7 +197,7 @@ def _partitions(facts: InstallationFacts) -> Iterable[Diagnosis]:
 
 def _schedulers(facts: InstallationFacts) -> Iterable[Diagnosis]:
     if not facts.schedulers:
-        detail = "none is alive: nothing runs when its time comes"
+        detail = "none is alive: nothing is promoted when its time comes"
         yield Diagnosis(
             "schedulers", DiagnosisStatus.FAIL, "schedulers", detail, **_to_type("timeball scheduler", "start one")
         )
@@ -202,7 +205,7 @@ def _schedulers(facts: InstallationFacts) -> Iterable[Diagnosis]:
         detail = (
             f"{len(facts.schedulers)} alive, {facts.unowned_shards} of {counted(facts.shards, 'shard')} without one"
         )
-        yield Diagnosis("schedulers", DiagnosisStatus.WARN, "schedulers", detail, "wait some seconds, and look again")
+        yield Diagnosis("schedulers", DiagnosisStatus.WARN, "schedulers", detail, "wait a few seconds and check again")
     else:
         yield Diagnosis(
             "schedulers", DiagnosisStatus.OK, "schedulers", f"{len(facts.schedulers)} alive, every shard has one"
@@ -213,7 +216,7 @@ def _overdue(facts: InstallationFacts) -> Iterable[Diagnosis]:
     if facts.oldest_due is None or facts.now - facts.oldest_due <= _LATE:
         yield Diagnosis("overdue", DiagnosisStatus.OK, "schedule", "nothing is overdue")
         return
-    detail = f"the oldest entry should have been moved {duration_in_words(facts.now - facts.oldest_due)} ago"
+    detail = f"the oldest entry should have been promoted {duration_in_words(facts.now - facts.oldest_due)} ago"
     advice = _to_type("timeball scheduler", "look at the scheduler's log; start another")
     yield Diagnosis("overdue", DiagnosisStatus.FAIL, "schedule", detail, **advice)
 
@@ -235,7 +238,7 @@ def _leases(facts: InstallationFacts) -> Iterable[Diagnosis]:
     late = [node for node in (*facts.workers, *facts.schedulers) if _is_late(node, facts.now)]
     for node in late:
         detail = f"it last renewed its lease {duration_in_words(facts.now - node.renewed_at)} ago"
-        advice = "look whether it is frozen, or its network slow"
+        advice = "check whether it is frozen or its network is slow"
         target = (node.kind.value, str(node.incarnation))
         yield Diagnosis("leases", DiagnosisStatus.WARN, f"{node.kind} {node.name}", detail, advice, target)
     if not late and (facts.workers or facts.schedulers):
@@ -246,13 +249,13 @@ def _troubles(facts: InstallationFacts) -> Iterable[Diagnosis]:
     for node in (*facts.workers, *facts.schedulers):
         if node.trouble is not None and node.trouble_at is not None and facts.now - node.trouble_at < _RECENT:
             detail = f"{node.trouble}, {duration_in_words(facts.now - node.trouble_at)} ago"
-            advice = "its log says more; a handler that blocks or ends its process can be run apart, with isolate=True"
+            advice = "its log says more; a handler that blocks or ends its process can run in a process of its own, with isolate=True"
             target = (node.kind.value, str(node.incarnation))
             yield Diagnosis("trouble", DiagnosisStatus.WARN, f"{node.kind} {node.name}", detail, advice, target)
 
 
 def _is_late(node: NodeStatus, now: datetime) -> bool:
-    """A node renews three times a lease; one that has missed two is in trouble."""
+    """A node renews its lease three times before it expires; one that has missed two renewals is late."""
     return now - node.renewed_at > (node.lease_until - node.renewed_at) * (2 / 3) + timedelta(milliseconds=500)
 
 
@@ -291,7 +294,7 @@ def _queues(facts: InstallationFacts) -> Iterable[Diagnosis]:
         if queue.waiting and queue.paused_at is not None:
             because = f" ({queue.pause_reason})" if queue.pause_reason else ""
             detail = f"paused for {duration_in_words(facts.now - queue.paused_at)}{because}, {queue.waiting} waiting"
-            advice = _to_type(f"timeball queues resume {quote(queue.name)}", "let it go on")
+            advice = _to_type(f"timeball queues resume {quote(queue.name)}", "resume it")
             yield Diagnosis(
                 "queue_paused", DiagnosisStatus.WARN, f"queue {queue.name}", detail, target=target, **advice
             )
@@ -311,7 +314,7 @@ def _handlers(facts: InstallationFacts) -> Iterable[Diagnosis]:
             unknown[handler] = unknown.get(handler, 0) + number
     for handler, number in sorted(unknown.items()):
         detail = f"used by {counted(number, 'job')}, known to no worker of its queue"
-        advice = "start a worker with the program that has it, or mend the name in the job"
+        advice = "start a worker with the program that has it, or correct the name in the job"
         yield Diagnosis(
             "handler_unknown", DiagnosisStatus.WARN, f"handler {handler}", detail, advice, ("handler", handler)
         )
@@ -319,7 +322,7 @@ def _handlers(facts: InstallationFacts) -> Iterable[Diagnosis]:
 
 def _dead_letters(facts: InstallationFacts) -> Iterable[Diagnosis]:
     if facts.dead:
-        detail = f"{counted(facts.dead, 'execution is', 'executions are')} dead, and nobody has dealt with them"
+        detail = f"{counted(facts.dead, 'execution is', 'executions are')} dead and not settled"
         target = ("dead_letters", "")
         yield Diagnosis(
             "dead_letters", DiagnosisStatus.WARN, "dead letters", detail, target=target, **_to_type("timeball dead")
@@ -338,16 +341,16 @@ def _deadlines(facts: InstallationFacts) -> Iterable[Diagnosis]:
         yield Diagnosis("deadlines", DiagnosisStatus.OK, "deadlines", "kept")
 
 
-# the door
+# access and settings
 
 
 def _access(facts: InstallationFacts) -> Iterable[Diagnosis]:
     if facts.is_open:
         detail = f"open on {facts.host}: every program of the account that runs the API is an administrator"
-        advice = _to_type("timeball keys create --role admin", "make a key")
+        advice = _to_type("timeball keys create --role admin", "create a key")
         yield Diagnosis("access", DiagnosisStatus.WARN, "access", detail, **advice)
     else:
-        yield Diagnosis("access", DiagnosisStatus.OK, "access", "a key is needed")
+        yield Diagnosis("access", DiagnosisStatus.OK, "access", "a key is required")
 
 
 def _embedded(facts: InstallationFacts) -> Iterable[Diagnosis]:
@@ -355,7 +358,7 @@ def _embedded(facts: InstallationFacts) -> Iterable[Diagnosis]:
         detail = "the embedded PostgreSQL: fine for one machine"
         yield Diagnosis("embedded", DiagnosisStatus.OK, "server", detail)
     else:
-        yield Diagnosis("embedded", DiagnosisStatus.OK, "server", "a PostgreSQL of your own")
+        yield Diagnosis("embedded", DiagnosisStatus.OK, "server", "your own PostgreSQL")
 
 
 def _settings(facts: InstallationFacts) -> Iterable[Diagnosis]:
@@ -389,7 +392,7 @@ CHECKS: tuple[Callable[[InstallationFacts], Iterable[Diagnosis]], ...] = (
     _settings,
 )
 
-# Every code there is; `unreachable` is said by who could not even look, and so may be `settings`.
+# Every code. `unreachable`, and at times `settings`, are reported before any fact could be read.
 CODES = (
     *("database", "schema", "embedded", "durability", "clock", "transactions", "partitions", "schedulers", "overdue"),
     *(

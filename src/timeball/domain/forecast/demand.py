@@ -33,7 +33,7 @@ _SHORTEST_COLLISION = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastJob:
-    """The future of one job. *left* bounds how many executions it has yet; *since* is when it was made."""
+    """The future of one job. *left* bounds the number of executions that remain; *since* is when the job was created."""
 
     job_id: JobId
     label: str
@@ -54,17 +54,17 @@ class ForecastJob:
 
     @property
     def is_guess(self) -> bool:
-        """Whether there is no history to tell a run's length by."""
+        """Whether there is no history to predict the duration from."""
         return self.typical is None
 
     def from_the_start(self, start: datetime) -> ForecastJob | None:
-        """The same job as it lay ahead at an earlier moment; None if it was not there yet or named nothing."""
+        """The same job as seen from an earlier moment; None if it did not exist yet or had no occurrence."""
         tick = timedelta(microseconds=1)
         first = self.rule.next_after(max(start, self.since) - tick)
         return None if first is None else replace(self, pending=first, left=None)
 
     def fires(self, start: datetime, end: datetime) -> Iterator[datetime]:
-        """When runs are to start, in [start, end), from the pending occurrence on."""
+        """The starts in [start, end), from the pending occurrence on."""
         return islice(self._all(start - self.jitter, end - self.jitter), self.left)
 
     def _all(self, start: datetime, end: datetime) -> Iterator[datetime]:
@@ -77,18 +77,18 @@ class ForecastJob:
             yield occurrence.at + self.jitter
 
     def count(self, start: datetime, end: datetime) -> int:
-        """How many runs are to start in [start, end), not minding how many are left."""
+        """The number of starts in [start, end), regardless of *left*."""
         tick = timedelta(microseconds=1)
         low, high = start - self.jitter - tick, end - self.jitter - tick
-        own = int(low < self.pending <= high)
+        pending = int(low < self.pending <= high)
         if isinstance(self.rule, Once):
-            return own
-        return own + (self.rule.count_between(max(self.pending, low), high) or 0)
+            return pending
+        return pending + (self.rule.count_between(max(self.pending, low), high) or 0)
 
 
 @dataclass(frozen=True, slots=True)
 class FireTimes:
-    """The runs of a job: each of them, or only how many fall into each bucket."""
+    """The starts of a job: each of them, or only their number in each bucket."""
 
     job: ForecastJob
     at: Sequence[datetime] = ()
@@ -101,9 +101,9 @@ class FireTimes:
 
 @dataclass(slots=True)
 class FireTimeBudget:
-    """Asks jobs for their fire times between the edges of some buckets, within a budget.
+    """Computes the fire times of jobs between the edges of some buckets, within a budget.
 
-    A job with more runs than buckets, and more than *singly*, is only counted.
+    The runs of a job that has more of them than there are buckets, and more than *singly*, are only counted.
     """
 
     edges: Sequence[datetime]
@@ -113,15 +113,15 @@ class FireTimeBudget:
     _known: dict[object, tuple[int, ...]] = field(default_factory=dict)
 
     def of(self, jobs: Iterable[ForecastJob]) -> list[FireTimes]:
-        """The runs of these jobs; jobs for which the budget does not suffice are counted in `left_out`."""
-        found: list[FireTimes] = []
+        """The fire times of these jobs; jobs for which the budget does not suffice are counted in `left_out`."""
+        fire_times: list[FireTimes] = []
         for job in jobs:
             fires = self._of(job)
             if fires is None:
                 self.left_out += 1
             elif fires.total:
-                found.append(fires)
-        return found
+                fire_times.append(fires)
+        return fire_times
 
     def _of(self, job: ForecastJob) -> FireTimes | None:
         start, end = self.edges[0], self.edges[-1]
@@ -137,10 +137,10 @@ class FireTimeBudget:
         return None if counts is None else FireTimes(job, counts=counts)
 
     def _counts(self, job: ForecastJob) -> Sequence[int] | None:
-        """Lines with one rhythm and one beginning are counted once."""
+        """The counts of a job, computed once for all jobs with the same schedule and pending occurrence."""
         key = (job.rule, job.pending, job.jitter)
         if key not in self._known:
-            # For an interval a count is one division.
+            # For an interval, counting is one division.
             cost = 1 if isinstance(job.rule, Every) else _STEPS_A_BUCKET
             if not self._spend(cost * (len(self.edges) - 1)):
                 return None
@@ -155,14 +155,14 @@ class FireTimeBudget:
 
 
 def even_edges(start: datetime, end: datetime, number: int) -> list[datetime]:
-    """The edges of so many buckets of one size."""
+    """The edges of a number of equal buckets."""
     step = (end - start) / number
     return [start + step * position for position in range(number)] + [end]
 
 
 @dataclass(frozen=True, slots=True)
 class SlotPool:
-    """Queues that share the same slots: those of the workers that serve them, or the places of a limited queue."""
+    """Queues that share the same slots: those of the workers that serve them, or those of a queue with a limit."""
 
     queues: tuple[str, ...]
     slots: int
@@ -180,26 +180,26 @@ def slots_of(workers: Iterable[NodeStatus], queue: str | None, limits: Mapping[s
 
 
 def slot_pools(workers: Collection[NodeStatus], queues: Collection[str], limits: Mapping[str, int]) -> list[SlotPool]:
-    """The queues by the workers they share; a limited queue is also a pool of its own."""
+    """The pools of some queues, by the workers that serve them; a queue with a limit is also a pool of its own."""
     shared: dict[frozenset[Incarnation], list[str]] = {}
     for queue in sorted(queues):
         serving = frozenset(worker.incarnation for worker in workers if worker.serves(queue))
         shared.setdefault(serving, []).append(queue)
-    found = [
+    pools = [
         SlotPool(tuple(names), sum(worker.slots for worker in workers if worker.incarnation in serving))
         for serving, names in shared.items()
     ]
-    alone = {pool.queues[0]: pool.slots for pool in found if len(pool.queues) == 1}
+    alone = {pool.queues[0]: pool.slots for pool in pools if len(pool.queues) == 1}
     limited = [SlotPool((queue,), limits[queue]) for queue in sorted(queues) if queue in limits]
-    # The narrower of the two is what a queue of its own meets first.
+    # A queue that is alone in its pool is bound by the smaller of the two.
     narrow = [pool for pool in limited if pool.slots < alone.get(pool.queues[0], pool.slots + 1)]
     replaced = {pool.queues[0] for pool in narrow if pool.queues[0] in alone}
-    return [pool for pool in found if not (len(pool.queues) == 1 and pool.queues[0] in replaced)] + narrow
+    return [pool for pool in pools if not (len(pool.queues) == 1 and pool.queues[0] in replaced)] + narrow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collision:
-    """Some jobs want *need* of *slots* for a while; *spans* are all the times that just this happens within the forecast."""
+    """Some jobs need more slots than their pool has; *spans* are all the periods within the forecast when this happens."""
 
     pool: SlotPool
     start: datetime
@@ -235,31 +235,31 @@ class _CrowdedPeriod:
 def find_collisions(
     fires: Sequence[FireTimes], pools: Iterable[SlotPool], zone: ZoneInfo, span: timedelta
 ) -> list[Collision]:
-    """Every time some pool has too few slots, those that repeat at the same time of day told once, the worst first."""
-    found: list[Collision] = []
+    """Every period in which a pool has too few slots, the worst first; those that repeat at one time of day are one."""
+    collisions: list[Collision] = []
     for pool in pools:
         if not pool.slots:
-            # Nobody works there: that is no collision, and the doctor says so.
+            # A queue without workers is no collision; the doctor reports it.
             continue
-        own = [some for some in fires if some.job.queue in pool.queues]
-        found += _grouped(_of_pool(own, pool, zone, span))
-    return sorted(found, key=lambda one: (-one.delay * one.times, one.start))
+        inside = [times for times in fires if times.job.queue in pool.queues]
+        collisions += _grouped(_of_pool(inside, pool, zone, span))
+    return sorted(collisions, key=lambda collision: (-collision.delay * collision.times, collision.start))
 
 
 def _of_pool(fires: Sequence[FireTimes], pool: SlotPool, zone: ZoneInfo, span: timedelta) -> Iterator[Collision]:
     steady = steady_slots(fires, span)
     free = pool.slots - steady
     spans = sorted(
-        (_CrowdedPeriod(at, at + some.job.duration, some.job) for some in fires for at in some.at),
-        key=lambda one: one.start,
+        (_CrowdedPeriod(at, at + times.job.duration, times.job) for times in fires for at in times.at),
+        key=lambda run: run.start,
     )
-    starts = [one.start for one in spans]
-    longest = max((some.job.duration for some in fires), default=timedelta(0))
+    starts = [run.start for run in spans]
+    longest = max((times.job.duration for times in fires), default=timedelta(0))
     for start, end, most, excess in _crowded(spans, max(free, 0)):
         if end - start < _SHORTEST_COLLISION:
             continue
         near = spans[bisect_left(starts, start - longest) : bisect_left(starts, end)]
-        inside = {one.job.job_id: one.job.label for one in near if one.end > start}
+        inside = {run.job.job_id: run.job.label for run in near if run.end > start}
         yield Collision(
             pool=pool,
             start=start,
@@ -273,16 +273,16 @@ def _of_pool(fires: Sequence[FireTimes], pool: SlotPool, zone: ZoneInfo, span: t
 
 
 def steady_slots(fires: Iterable[FireTimes], span: timedelta) -> int:
-    """The slots that are always taken by what comes so often that it was only counted."""
-    return int(sum(some.total * (some.job.duration / span) for some in fires if some.counts))
+    """The slots that jobs so frequent that they were only counted take all the time."""
+    return int(sum(times.total * (times.job.duration / span) for times in fires if times.counts))
 
 
 def _crowded(spans: Sequence[_CrowdedPeriod], free: int) -> Iterator[tuple[datetime, datetime, int, timedelta]]:
-    """Each stretch in which more run than are free: its ends, the most at once, and the work that finds no slot."""
+    """Each period in which more run than slots are free: its ends, the most at once, and the work that finds no slot."""
     changes: Counter[datetime] = Counter()
-    for one in spans:
-        changes[one.start] += 1
-        changes[one.end] -= 1
+    for run in spans:
+        changes[run.start] += 1
+        changes[run.end] -= 1
     level, most, excess = 0, 0, timedelta(0)
     since: datetime | None = None
     last: datetime | None = None
@@ -301,12 +301,12 @@ def _crowded(spans: Sequence[_CrowdedPeriod], free: int) -> Iterator[tuple[datet
 
 def _grouped(collisions: Iterable[Collision]) -> list[Collision]:
     alike: dict[tuple[str, tuple[tuple[JobId, str], ...]], list[Collision]] = {}
-    for one in collisions:
-        alike.setdefault((one.local, one.jobs), []).append(one)
-    return [_as_one(same) for same in alike.values()]
+    for collision in collisions:
+        alike.setdefault((collision.local, collision.jobs), []).append(collision)
+    return [_merged(group) for group in alike.values()]
 
 
-def _as_one(same: Sequence[Collision]) -> Collision:
-    """The first of those that are alike, with the highest need and the spans of all."""
-    spans = tuple(span for one in same for span in one.spans)
-    return replace(same[0], need=max(one.need for one in same), spans=spans)
+def _merged(group: Sequence[Collision]) -> Collision:
+    """The first collision of a group, with the highest need and the spans of all."""
+    spans = tuple(span for collision in group for span in collision.spans)
+    return replace(group[0], need=max(collision.need for collision in group), spans=spans)

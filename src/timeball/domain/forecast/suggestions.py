@@ -1,4 +1,15 @@
-"""Which of the jobs that collide to run some minutes earlier or later, so that fewer run at once."""
+"""Suggestions for a collision: which of its jobs to run some minutes earlier or later, so that fewer run at once.
+
+Each step moves the job that lowers the peak most, to the nearest time at which every run of it within the forecast finds
+a free slot. A move therefore never causes a collision elsewhere, nor a worse one. The next run of the job moves by as
+much as its schedule, and there are as many runs as before: the change neither loses nor doubles one. Every step builds
+on those before it. The peak is the most runs at once in the spans of the collision, as they were before any move.
+
+A schedule is moved only where a clear rule says what that means. `every` is moved by its anchor. `cron` is moved by its
+minute, which must be a single one; the hours move along when the minute passes the hour, if they are numbers, and past
+midnight only if every day is meant. A moved schedule fires as often a day as before, and the rest of an expression stays
+as it is.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +28,13 @@ from timeball.domain.scheduling.schedule import Cron, Every, Schedule
 from timeball.domain.values.ids import JobId
 from timeball.domain.values.wording import counted, duration_in_words, format_duration
 
-# Which of the jobs that collide to move by some minutes, so that fewer of them run at once.
-#
-# Step by step the job is moved that lowers the peak most, to the nearest place where every run of it within the forecast
-# finds a free slot: so a move never makes a collision anywhere else, nor a worse one. The next run of the job moves by
-# just as much as its schedule does, and there are as many runs as before: none is lost and none comes twice by the
-# change. Every step counts on those before it.
-#
-# The peak is the most that run at once in the spans of the collision, as they were before anything moved.
-
 MAX_SHIFTS = 8
-_MOST_TRIED = 20
+_MAX_TRIED = 20
+_MINUTE = timedelta(minutes=1)
 _STEP = timedelta(minutes=5)
-_MINUTE_OFFSETS = range(11)
+_STEPS_TRIED = range(11)
 _FARTHEST = timedelta(hours=6)
-
-
-# The moments that are looked at for places that are tried: about a second of work at most.
+# The moments that may be checked while times are tried: about a second of work at most.
 _BUDGET = 200_000
 _MOMENTS_A_FIRE = 5
 
@@ -42,7 +43,7 @@ Period: TypeAlias = tuple[datetime, datetime]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleShift:
-    """A job that could run at another time, and what becomes of the peak."""
+    """A job that could run at another time, and the peak before and after."""
 
     job: ForecastJob
     rule: Schedule
@@ -90,7 +91,7 @@ class ShiftPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShiftInput:
-    """All that lies ahead from *now* to *end*; *span* is what dense jobs were counted over."""
+    """The runs from *now* to *end*, and the pools; *span* is the period over which frequent jobs were counted."""
 
     fires: Sequence[FireTimes]
     pools: Sequence[SlotPool]
@@ -106,7 +107,7 @@ def suggest_shifts(collision: Collision, prospect: ShiftInput, budget: int = _BU
 
 @dataclass(frozen=True, slots=True)
 class _Concurrency:
-    """How many run at once: *levels* holds from the moment at its place on."""
+    """How many run at once: each level holds from the moment at its index on."""
 
     moments: Sequence[datetime]
     levels: Sequence[int]
@@ -143,7 +144,7 @@ class _ConcurrencyDelta:
         return self.total.at(moment) - self.gone.at(moment) + self.come.at(moment)
 
     def moments(self, span: Period) -> list[datetime]:
-        """When that changes within a span, and its beginning."""
+        """The start of a span, and the moments within it at which the number changes."""
         return [span[0], *self.total.changes_within(*span), *self.come.changes_within(*span)]
 
 
@@ -157,8 +158,8 @@ class _PoolUsage:
 
     @classmethod
     def of(cls, pool: SlotPool, fires: Iterable[FireTimes], span: timedelta) -> _PoolUsage:
-        own = [some for some in fires if some.job.queue in pool.queues]
-        return cls(pool, steady_slots(own, span), _Concurrency.of(run for some in own for run in _spans(some)))
+        inside = [times for times in fires if times.job.queue in pool.queues]
+        return cls(pool, steady_slots(inside, span), _Concurrency.of(run for times in inside for run in _spans(times)))
 
     @property
     def free(self) -> int:
@@ -174,10 +175,10 @@ class _ShiftSearch:
     _places: dict[tuple[JobId, timedelta], tuple[Schedule, FireTimes] | None] = field(default_factory=dict)
 
     def run(self) -> ShiftPlan:
-        self._fires = {some.job.job_id: some for some in self.prospect.fires}
+        self._fires = {times.job.job_id: times for times in self.prospect.fires}
         stays = {job_id: why for job_id, _ in self.collision.jobs if (why := self._why_fixed(job_id)) is not None}
         movable = [job_id for job_id, _ in self.collision.jobs if job_id not in stays]
-        moves = list(self._moves(movable[:_MOST_TRIED]))
+        moves = list(self._moves(movable[:_MAX_TRIED]))
         if len(moves) < MAX_SHIFTS and not self._fits(moves):
             moved = {move.job.job_id for move in moves}
             stays |= {job_id: self._why_stuck(job_id, movable) for job_id in movable if job_id not in moved}
@@ -193,10 +194,10 @@ class _ShiftSearch:
         return "it is due just now" if job.pending <= self.prospect.now else why_not_shiftable(job.rule)
 
     def _why_stuck(self, job_id: JobId, movable: Sequence[JobId]) -> str:
-        if job_id not in movable[:_MOST_TRIED]:
-            return f"only the first {_MOST_TRIED} jobs are tried"
+        if job_id not in movable[:_MAX_TRIED]:
+            return f"only the first {_MAX_TRIED} jobs are tried"
         if self.budget <= 0:
-            return "there are too many runs to look for a place for it"
+            return "there are too many runs to search for a time for it"
         farthest = max(map(abs, _offsets(self._fires[job_id].job, self.collision)))
         tried = f"none of the times that were tried, up to {duration_in_words(farthest)} away,"
         return f"{tried} has a free slot for each of its runs and lowers the peak"
@@ -209,8 +210,8 @@ class _ShiftSearch:
         for _ in range(MAX_SHIFTS):
             capacities = self._capacities()
             peak = self._peak(capacities, _ConcurrencyDelta(capacities[self.collision.pool].levels))
-            found = [self._move_of(self._fires[job_id], capacities, peak) for job_id in left]
-            best = min((move for move in found if move is not None), key=_preference, default=None)
+            candidates = [self._move_of(self._fires[job_id], capacities, peak) for job_id in left]
+            best = min((move for move in candidates if move is not None), key=_preference, default=None)
             if best is None:
                 return
             yield best
@@ -220,7 +221,7 @@ class _ShiftSearch:
                 return
 
     def _capacities(self) -> Mapping[SlotPool, _PoolUsage]:
-        """Of every pool whose slots the colliding jobs use; a queue with a limit is one of its own."""
+        """The usage of every pool whose slots the colliding jobs use; a queue with a limit is a pool of its own."""
         queues = set(self.collision.pool.queues)
         touched = [pool for pool in self.prospect.pools if pool.slots and queues & set(pool.queues)]
         return {pool: _PoolUsage.of(pool, self._fires.values(), self.prospect.span) for pool in touched}
@@ -237,32 +238,32 @@ class _ShiftSearch:
         return most
 
     def _move_of(self, fires: FireTimes, capacities: Mapping[SlotPool, _PoolUsage], peak: int) -> ScheduleShift | None:
-        """The nearest place for a job that lowers the peak."""
+        """The nearest time for a job that lowers the peak."""
         job, gone = fires.job, _Concurrency.of(_spans(fires))
         total = capacities[self.collision.pool].levels
         if self._peak(capacities, _ConcurrencyDelta(total, gone)) >= peak:
             return None
         for by in _offsets(job, self.collision):
             place = self._place(job, by)
-            if place is None or not self._has_room(place[1], gone, capacities):
+            if place is None or not self._finds_slots(place[1], gone, capacities):
                 continue
             after = self._peak(capacities, _ConcurrencyDelta(total, gone, _Concurrency.of(_spans(place[1]))))
             if after < peak:
                 return ScheduleShift(job=job, rule=place[0], by=by, peak_before=peak, peak_after=after)
         return None
 
-    def _has_room(self, fires: FireTimes, gone: _Concurrency, capacities: Mapping[SlotPool, _PoolUsage]) -> bool:
-        """Whether every run finds a slot in every pool it needs one of, also beside other runs of its own."""
+    def _finds_slots(self, fires: FireTimes, gone: _Concurrency, capacities: Mapping[SlotPool, _PoolUsage]) -> bool:
+        """Whether every run finds a slot in each of its pools, also beside other runs of its own job."""
         come = _Concurrency.of(_spans(fires))
-        needed = [room for pool, room in capacities.items() if fires.job.queue in pool.queues]
+        needed = [usage for pool, usage in capacities.items() if fires.job.queue in pool.queues]
         return all(
-            self.budget > 0 and self._most(_ConcurrencyDelta(room.levels, gone, come), [run]) <= room.free
-            for room in needed
+            self.budget > 0 and self._most(_ConcurrencyDelta(usage.levels, gone, come), [run]) <= usage.free
+            for usage in needed
             for run in _spans(fires)
         )
 
     def _place(self, job: ForecastJob, by: timedelta) -> tuple[Schedule, FireTimes] | None:
-        """A job's schedule and runs when it is moved; None if it cannot be, or if its runs would not just move along."""
+        """The schedule and the runs of a moved job; None if it cannot be moved, or if its runs would not just shift."""
         key = (job.job_id, by)
         if key not in self._places and self.budget > 0:
             self._places[key] = self._computed(job, by)
@@ -274,7 +275,7 @@ class _ShiftSearch:
             return None
         now, end = self.prospect.now, self.prospect.end
         moved = replace(job, rule=rule, pending=job.pending + by)
-        # Within a change of the clock a shift may lose a run, or double one.
+        # Near a clock change a shift may lose a run or double one.
         if moved.count(now, end + by) != job.count(now, end):
             return None
         fires = FireTimes(moved, at=tuple(moved.fires(now, end)))
@@ -292,13 +293,12 @@ def _spans(fires: FireTimes) -> Iterator[Period]:
 
 
 def _offsets(job: ForecastJob, collision: Collision) -> list[timedelta]:
-    """By how much to try: some minutes, behind the busy span, or so early that the job is done before it; the nearest first."""
+    """The offsets to try: some minutes, after the busy span, or so early that the job ends before it; nearest first."""
     busy = collision.end - collision.start
-    tried = {one for place in _MINUTE_OFFSETS for one in ((place + 1) * _STEP, _rounded(busy) + place * _STEP)}
-    tried |= {
-        -one for place in _MINUTE_OFFSETS for one in ((place + 1) * _STEP, _rounded(job.duration) + place * _STEP)
-    }
-    return sorted((by for by in tried if abs(by) <= _FARTHEST), key=lambda by: (abs(by), by < timedelta(0)))
+    later = {by for step in _STEPS_TRIED for by in ((step + 1) * _STEP, _rounded(busy) + step * _STEP)}
+    earlier = {-by for step in _STEPS_TRIED for by in ((step + 1) * _STEP, _rounded(job.duration) + step * _STEP)}
+    near = (by for by in later | earlier if abs(by) <= _FARTHEST)
+    return sorted(near, key=lambda by: (abs(by), by < timedelta(0)))
 
 
 def _rounded(span: timedelta) -> timedelta:
@@ -308,15 +308,6 @@ def _rounded(span: timedelta) -> timedelta:
 
 def _preference(move: ScheduleShift) -> tuple[int, timedelta, bool, str]:
     return move.peak_after, abs(move.by), move.by < timedelta(0), move.job.label
-
-
-# A schedule some minutes earlier or later, where a clear rule says what that is.
-#
-# `every` is moved by its anchor. `cron` is moved by its minute, which must be a single one; the hours go along when it
-# runs over the hour, if they are numbers, and past midnight only if every day is meant. So a schedule that was shifted
-# fires as often a day as before. Whatever else is written in an expression stays as it is.
-
-_MINUTE = timedelta(minutes=1)
 
 
 def why_not_shiftable(rule: Schedule) -> str | None:
@@ -331,7 +322,7 @@ def why_not_shiftable(rule: Schedule) -> str | None:
 
 
 def shift_schedule(rule: Schedule, by: timedelta) -> Schedule | None:
-    """The schedule moved by whole minutes; None where no rule says what that would be."""
+    """The schedule moved by whole minutes; None where no rule says what that means."""
     match rule:
         case Every(anchor=anchor):
             return replace(rule, anchor=anchor + by) if MIN_INSTANT <= anchor + by <= MAX_INSTANT else None
@@ -342,7 +333,7 @@ def shift_schedule(rule: Schedule, by: timedelta) -> Schedule | None:
 
 
 def spell_schedule(rule: Schedule) -> str:
-    """What of a schedule a shift changes, as people write it."""
+    """The part of a schedule that a shift changes, as text."""
     match rule:
         case Cron(expression=expression):
             return expression
@@ -352,7 +343,7 @@ def spell_schedule(rule: Schedule) -> str:
 
 
 def timing_fields(rule: Schedule) -> dict[str, str]:
-    """The fields of a job that say what a shift changes."""
+    """The fields of a job that a shift changes."""
     match rule:
         case Cron(expression=expression):
             return {"schedule": expression}

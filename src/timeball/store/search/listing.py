@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from timeball.domain.execution import Execution, ExecutionState
@@ -17,7 +16,9 @@ from timeball.domain.search import (
     ExecutionFilter,
     JobFilter,
     JobOrder,
+    JobSituation,
     PageRequest,
+    RecentRuns,
     ResultPage,
     read_cursor,
     write_cursor,
@@ -40,24 +41,6 @@ _BY_QUEUE = "queue"
 MAX_QUEUES = 200
 # In how many parts the time is cut in which the dead of a group died.
 _TIME_SLICES = 24
-
-
-@dataclass(frozen=True, slots=True)
-class JobSituation:
-    """How a job stands: whether anything of it lives, when it is next due, and how it last ended."""
-
-    is_live: bool
-    next_run_at: datetime | None
-    last_id: ExecutionId | None
-    last_state: ExecutionState | None
-    last_finished_at: datetime | None
-
-
-class RecentRuns(NamedTuple):
-    """How executions ended and how long each took, in milliseconds; one that never began took no time."""
-
-    states: Sequence[str]
-    milliseconds: Sequence[float]
 
 
 class ListingStore:
