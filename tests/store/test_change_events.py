@@ -87,7 +87,7 @@ async def test_of_each_kind_no_more_is_read_than_may_be(store: Store) -> None:
 
     assert Counter(row["source"] for row in rows) == dict.fromkeys(SOURCES, 3)
     told = await store.changes.since(position, 3)
-    assert (told.is_whole, told.events) == (False, [])
+    assert (told.is_complete, told.events) == (False, [])
 
 
 async def test_a_try_is_told_of_its_own_execution(store: Store) -> None:

@@ -244,11 +244,11 @@ HOT: dict[str, tuple[dict[str, Any], int]] = {
     ),
     "busy_jobs": ({"job_ids": [job(number) for number in odd(_DUE)]}, 5 * BATCH),
     "finish_succeeded": (_ENDED, 3 * BATCH),
-    "standings": ({"ids": _HELD, "fences": [1] * BATCH, "claim_ids": _HELD}, 2 * BATCH),
+    "attempt_facts": ({"ids": _HELD, "fences": [1] * BATCH, "claim_ids": _HELD}, 2 * BATCH),
     "already_recorded": ({"ids": _HELD, "claim_ids": _HELD}, 3 * BATCH),
     "find_execution": ({"id": id_(_FINISHED + 77)}, 10),
     # What a page of jobs says of each of them, and the answer to every POST of one: tables are asked eight times, and the history twice.
-    "standing_of_jobs": ({"ids": [id_(number) for number in (*odd(_DUE), *odd(_READY))]}, 12 * 2 * BATCH),
+    "job_situations": ({"ids": [id_(number) for number in (*odd(_DUE), *odd(_READY))]}, 12 * 2 * BATCH),
     "recent_runs_of_jobs": ({"ids": [job(number) for number in odd(_DUE)], "count": 20}, 21 * BATCH),
     # Every limit lets in as many as it has places, most urgent first.
     "unblock": ({"keys": ["limit 3", "limit 4"]}, 2 * 3 * BATCH),
@@ -272,15 +272,15 @@ HOT: dict[str, tuple[dict[str, Any], int]] = {
     "stops": ({"incarnation": _HELD[0]}, 5),
     "count_running_of_queue": ({"queue": "q1"}, 5),
     # What is looked at to explain one execution.
-    "whereabouts": ({"id": id_(odd(_READY)[0])}, 5),
+    "locate_execution": ({"id": id_(odd(_READY)[0])}, 5),
     "gate_facts": ({"queue": "q1", "limit_key": "k", "unique_key": "u"}, 5),
     "competitors": (
         {"id": id_(odd(_READY)[0]), "job_id": job(odd(_READY)[0]), "queue": "q1", "limit_key": "k", "most": 20},
         20,
     ),
-    "place_in_line": ({"queue": "q1", "priority": 50, "run_at": NOW, "most": 100}, 102 * PRIORITIES),
-    "usual_durations_of_jobs": ({"ids": [job(number) for number in odd(_FINISHED)], "most": 50}, 2 * BATCH),
-    "usual_durations_of_handlers": ({"most": BATCH}, 2 * BATCH),
+    "queue_position": ({"queue": "q1", "priority": 50, "run_at": NOW, "most": 100}, 102 * PRIORITIES),
+    "typical_durations_of_jobs": ({"ids": [job(number) for number in odd(_FINISHED)], "most": 50}, 2 * BATCH),
+    "typical_durations_of_handlers": ({"most": BATCH}, 2 * BATCH),
     # What is looked at to draw time lines and to foresee.
     "futures": ({"most": BATCH}, BATCH),
     "future_of_job": (_JOB_COLUMNS, 5),

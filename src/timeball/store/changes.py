@@ -44,9 +44,9 @@ class ChangeStream:
         """What happened since a position, in the order of time; InvalidInput if it is none."""
         rows = await self._database.fetch("changes", position=checked_position(position), most=most + 1)
         happened = [row for row in rows if row["source"] is not None]
-        is_whole = len(happened) <= most and not rows[0]["is_from_elsewhere"]
-        told = [event for row in happened[:most] for event in _events_of(row)] if is_whole else []
-        return ChangeBatch(rows[0]["position"], told, is_whole)
+        is_complete = len(happened) <= most and not rows[0]["is_from_elsewhere"]
+        told = [event for row in happened[:most] for event in _events_of(row)] if is_complete else []
+        return ChangeBatch(rows[0]["position"], told, is_complete)
 
     async def dropped(self, most: int) -> list[ChangeEvent]:
         """The starts of what runs just now, the earliest first."""

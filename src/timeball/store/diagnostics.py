@@ -48,7 +48,7 @@ class ExplainStore:
 
     async def locate(self, execution_id: ExecutionId) -> Location:
         """The table of an unfinished execution; one that is in none of them has finished."""
-        row = await self._database.fetch_row("whereabouts", id=execution_id)
+        row = await self._database.fetch_row("locate_execution", id=execution_id)
         if row is None:
             return Location(ExecutionTable.FINISHED)
         kind = None if row["due_kind"] is None else DueKind(row["due_kind"])
@@ -78,16 +78,16 @@ class ExplainStore:
             found[row["relation"]].append(_competitor_from(row, usual))
         return found
 
-    async def on_workers(self, holders: Collection[Incarnation]) -> list[Competitor]:
+    async def running_on(self, holders: Collection[Incarnation]) -> list[Competitor]:
         """What these workers run, the longest running first."""
-        rows = await self._database.fetch("on_workers", holders=list(holders), most=MAX_COMPETITORS)
+        rows = await self._database.fetch("running_on_workers", holders=list(holders), most=MAX_COMPETITORS)
         usual = await self._usual_of(rows)
         return [_competitor_from(row, usual) for row in rows]
 
-    async def place_in_line(self, execution: Execution) -> int:
+    async def queue_position(self, execution: Execution) -> int:
         """How many stand before an execution that is ready."""
         ahead: int = await self._database.fetch_value(
-            "place_in_line",
+            "queue_position",
             queue=execution.queue,
             priority=execution.priority,
             run_at=execution.run_at,
@@ -135,9 +135,9 @@ class DoctorStore:
         """The server: version, durability, its oldest transaction."""
         return await self._only("server_facts")
 
-    async def house(self) -> Mapping[str, Any]:
+    async def installation(self) -> Mapping[str, Any]:
         """The tables at a glance."""
-        return await self._only("house_facts")
+        return await self._only("installation_facts")
 
     async def uses(self) -> dict[tuple[str, str], int]:
         """How many jobs use which handler in which queue."""

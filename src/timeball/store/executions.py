@@ -224,7 +224,7 @@ class ExecutionStore:
             unclaimed_for=request.unclaimed_for,
             handlers=request.handlers,
             slots=request.slots,
-            lane_limit=2 * request.slots if request.has_rivals else request.slots,
+            lane_limit=2 * request.slots if request.has_competitors else request.slots,
             holds=request.holds,
             limit=limit,
             incarnation=request.incarnation,
@@ -312,10 +312,10 @@ class ExecutionStore:
             return []
         return _stale(findings, {(id_, claim_id) for id_, claim_id in row["accepted"] or ()})
 
-    async def standings(self, claims: Sequence[ClaimedExecution]) -> dict[ExecutionId, AttemptFacts]:
+    async def attempt_facts(self, claims: Sequence[ClaimedExecution]) -> dict[ExecutionId, AttemptFacts]:
         """What `decide` must know of these claims; those that are stale are missing."""
         rows = await self._database.fetch(
-            "standings",
+            "attempt_facts",
             ids=[claimed.id for claimed in claims],
             fences=[claimed.fence for claimed in claims],
             claim_ids=[claimed.claim_id for claimed in claims],

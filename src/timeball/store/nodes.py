@@ -246,9 +246,12 @@ class NodeStore:
         """All shards, by their owners; and all who take part in the sharing, with or without shards."""
         return [
             ShardHolding(
-                None if owner is None else Incarnation(owner), lives, takes_part, dict(zip(shards, epochs, strict=True))
+                None if owner is None else Incarnation(owner),
+                is_alive,
+                takes_shards,
+                dict(zip(shards, epochs, strict=True)),
             )
-            for owner, lives, takes_part, shards, epochs in await self._database.fetch("read_holdings")
+            for owner, is_alive, takes_shards, shards, epochs in await self._database.fetch("read_holdings")
         ]
 
     async def take_shards(self, incarnation: Incarnation, ids: Sequence[int]) -> dict[int, int]:

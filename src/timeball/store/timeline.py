@@ -91,12 +91,12 @@ class DurationCache:
 async def _of_jobs(database: Database, job_ids: Collection[JobId]) -> dict[JobId, TypicalDuration]:
     ids = sorted(job_ids, key=lambda id_: id_.bytes)
     most = min(_HISTORY_OF_A_JOB, max(_MAX_READ // max(len(ids), 1), 1))
-    rows = await database.fetch("usual_durations_of_jobs", ids=ids, most=most)
+    rows = await database.fetch("typical_durations_of_jobs", ids=ids, most=most)
     return {JobId(row["id"]): _typical_from(row) for row in rows}
 
 
 async def _of_handlers(database: Database) -> dict[str, TypicalDuration]:
-    rows = await database.fetch("usual_durations_of_handlers", most=_HISTORY_OF_HANDLERS)
+    rows = await database.fetch("typical_durations_of_handlers", most=_HISTORY_OF_HANDLERS)
     return {row["handler"]: _typical_from(row) for row in rows}
 
 

@@ -32,7 +32,7 @@ class ShardOwnership:
 class ClaimRequest:
     """What a worker can take: whose handlers, how many due now, how many to hold; of what is due, only what has waited so long.
 
-    *has_rivals*: others are likely to be taking the same rows just now, so of several lanes it looks at more than it wants.
+    *has_competitors*: others are likely to be taking the same rows just now, so of several lanes it looks at more than it wants.
     """
 
     incarnation: Incarnation
@@ -40,7 +40,7 @@ class ClaimRequest:
     slots: int
     holds: int
     unclaimed_for: timedelta = timedelta(0)
-    has_rivals: bool = True
+    has_competitors: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +169,8 @@ class ShardHolding:
     """
 
     owner: Incarnation | None
-    lives: bool
-    takes_part: bool
+    is_alive: bool
+    takes_shards: bool
     epochs: Mapping[int, int]
 
 
@@ -178,12 +178,12 @@ class ShardHolding:
 class ChangeBatch:
     """What happened, and where the stream is now.
 
-    *is_whole* is False if some was left out because there was too much, or because the position was another database's.
+    *is_complete* is False if some was left out because there was too much, or because the position was another database's.
     """
 
     position: str
     events: Sequence[ChangeEvent]
-    is_whole: bool
+    is_complete: bool
 
 
 @dataclass(frozen=True, slots=True)

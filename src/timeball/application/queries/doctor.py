@@ -75,7 +75,7 @@ class Doctor:
 
     async def _house(self) -> InstallationFacts:
         reading = await self._store.nodes.read_clock()
-        server, installation = await self._inspection.server(), await self._inspection.house()
+        server, installation = await self._inspection.server(), await self._inspection.installation()
         nodes = alive_nodes(await self._store.nodes.list(), installation["moment"])
         days = await self._store.history.days()
         return InstallationFacts(

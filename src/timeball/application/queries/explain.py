@@ -30,7 +30,7 @@ class Explainer:
 
     def __init__(self, store: Store, survey: ExplainStore) -> None:
         self._store = store
-        self._survey = survey
+        self._facts = survey
 
     async def execution(self, execution: Execution) -> Explanation:
         """Why an execution is where it is."""
@@ -46,8 +46,8 @@ class Explainer:
         self, job: Job | None, subject: Job | Execution, job_id: JobId, execution_id: ExecutionId | None
     ) -> ExplainFacts:
         """What holds for whatever runs in this queue, under this limit and this key."""
-        doors = await self._survey.read_gates(subject.queue, subject.limit_key, subject.unique_key)
-        competitors = await self._survey.competitors(execution_id, job_id, subject.queue, subject.limit_key)
+        doors = await self._facts.read_gates(subject.queue, subject.limit_key, subject.unique_key)
+        competitors = await self._facts.competitors(execution_id, job_id, subject.queue, subject.limit_key)
         alive = alive_nodes(await self._store.nodes.list(), doors["moment"])
         holder = doors["key_holder"]
         return ExplainFacts(
@@ -64,7 +64,7 @@ class Explainer:
 
     async def _on_its_way(self, facts: ExplainFacts, execution: Execution) -> ExplainFacts:
         """What holds for this execution alone: its table, its place in line, how long its like take."""
-        where = await self._survey.locate(execution.id)
+        where = await self._facts.locate(execution.id)
         facts = replace(
             facts,
             execution=_as_of(execution, where.state_table, facts.now),
@@ -78,11 +78,11 @@ class Explainer:
         if where.state_table in (ExecutionTable.DUE, ExecutionTable.READY, ExecutionTable.BLOCKED):
             facts = replace(facts, versions=await self._versions(execution))
         if where.state_table is ExecutionTable.READY:
-            ahead = await self._survey.place_in_line(execution)
-            crowd = await self._survey.on_workers([worker.incarnation for worker in facts.able])
+            ahead = await self._facts.queue_position(execution)
+            crowd = await self._facts.running_on([worker.incarnation for worker in facts.able])
             return replace(facts, ahead=ahead, most_ahead=MAX_AHEAD, on_workers=crowd)
         if where.state_table is ExecutionTable.RUNNING:
-            return replace(facts, typical=await self._survey.typical_duration(execution.job_id, execution.handler))
+            return replace(facts, typical=await self._facts.typical_duration(execution.job_id, execution.handler))
         return facts
 
     async def _versions(self, execution: Execution) -> list[ContractFacts]:

@@ -171,7 +171,7 @@ class Queries:
 
     async def view_jobs(self, jobs: Sequence[Job]) -> list[JobView]:
         """Jobs with how they stand, in the order given."""
-        situations = await self._listing.standings([job.id for job in jobs])
+        situations = await self._listing.job_situations([job.id for job in jobs])
         return [JobView(job, situations[job.id]) for job in jobs]
 
     async def view_job(self, reference: str) -> JobView:

@@ -102,9 +102,9 @@ class ListingStore:
         only = await candidate_jobs(self._reader, led)
         return await BoundedScan(self._reader, JobListQuery(self._reader, filter_, order, only), request).page()
 
-    async def standings(self, ids: Sequence[JobId]) -> dict[JobId, JobSituation]:
+    async def job_situations(self, ids: Sequence[JobId]) -> dict[JobId, JobSituation]:
         """How these jobs stand."""
-        rows = await self._database.fetch("standing_of_jobs", ids=list(ids))
+        rows = await self._database.fetch("job_situations", ids=list(ids))
         return {JobId(row["id"]): _situation_from(row) for row in rows}
 
     async def job_names(self, ids: Sequence[JobId]) -> dict[JobId, str | None]:

@@ -1,6 +1,6 @@
 -- What is looked at to explain, to draw and to foresee. Nothing here writes, and every read is bounded.
 
--- name: whereabouts
+-- name: locate_execution
 -- The table an unfinished execution is in, and what is known of it only there.
 SELECT 'due' AS state_table, kind AS due_kind, NULL::text AS stop, NULL::real AS progress, NULL::text AS progress_note
 FROM timeball.due
@@ -85,7 +85,7 @@ UNION ALL
     LIMIT :most
 );
 
--- name: on_workers
+-- name: running_on_workers
 -- What these workers run, the longest running first: the running table is no larger than all slots together.
 SELECT id, job_id, handler, 'running' AS state_table, greatest(claimed_at, run_at) AS started_at
 FROM timeball.running
@@ -94,7 +94,7 @@ WHERE holder = ANY (:holders::uuid[])
 ORDER BY greatest(claimed_at, run_at)
 LIMIT :most;
 
--- name: place_in_line
+-- name: queue_position
 -- How many stand before an execution in its queue, by the rank that claims go by; one probe a priority, each counted up to :most.
 SELECT coalesce(sum(lane.ahead), 0)::bigint AS ahead
 FROM generate_series(0, 100) AS given (priority)
@@ -111,7 +111,7 @@ CROSS JOIN LATERAL (
     ) AS few
 ) AS lane;
 
--- name: usual_durations_of_jobs
+-- name: typical_durations_of_jobs
 -- How long the latest successful executions of each of these jobs took, in seconds: median, 95th percentile, and how many were looked at.
 SELECT given.id, count(*) AS executions,
        percentile_cont(ARRAY[0.5, 0.95]) WITHIN GROUP (ORDER BY latest.seconds) AS durations
@@ -129,7 +129,7 @@ WHERE latest.seconds IS NOT NULL
   AND latest.state = 'succeeded'
 GROUP BY given.id;
 
--- name: usual_durations_of_handlers
+-- name: typical_durations_of_handlers
 -- The same by handler, over the latest finished executions of all: for one-offs, whose jobs have no history.
 SELECT handler, count(*) AS executions,
        percentile_cont(ARRAY[0.5, 0.95]) WITHIN GROUP (ORDER BY extract(epoch FROM finished_at - started_at)::double precision) AS durations
@@ -250,7 +250,7 @@ LEFT JOIN LATERAL (
     LIMIT 1
 ) AS oldest ON true;
 
--- name: house_facts
+-- name: installation_facts
 -- What the tables tell at a glance: one probe a shard for what is overdue, the ends of an index for the time-zone data.
 SELECT coalesce(:now, now()) AS moment,
        (SELECT count(*) FROM timeball.api_key) > 0 AS has_keys,

@@ -50,7 +50,7 @@ SELECT count(*) AS accepted_count,
        array_agg(DISTINCT limit_key) FILTER (WHERE limit_key IS NOT NULL) AS freed
 FROM removed;
 
--- name: standings
+-- name: attempt_facts
 -- What `decide` must know of executions that did not succeed, while their rows still name the claim.
 -- OFFSET 0: otherwise the planner may read the whole table to join a few rows with it.
 SELECT running.id, running.attempts, running.lost, running.stop, job.max_retries, job.max_lost, job.initial_backoff_ms, job.max_backoff_ms,

@@ -57,7 +57,7 @@ FROM found;
 
 -- name: executions_of_job
 -- Newest first. An enqueued execution bears its job's id; all others are found by the indexes on job_id, which leave those out.
--- The history in the order of its index, by comparing rows: see standing_of_jobs. The tables by the bytes of ids: a plan for all jobs would read all
+-- The history in the order of its index, by comparing rows: see job_situations. The tables by the bytes of ids: a plan for all jobs would read all
 -- of each by its primary key, to find those of one in their order. That the states of either are told keeps the other out of it.
 WITH own AS (
     (
@@ -225,7 +225,7 @@ ORDER BY place, id DESC
 LIMIT 1;
 
 -- name: last_ended_of_job
--- Rows are compared, not job_id alone: see standing_of_jobs.
+-- Rows are compared, not job_id alone: see job_situations.
 SELECT id
 FROM (
     (

@@ -1,6 +1,6 @@
 -- What lists and overviews read. The filtered lists themselves are composed in listing.py.
 
--- name: standing_of_jobs
+-- name: job_situations
 -- For each of these jobs: whether anything of it waits or runs, its next instant, and its latest finished execution.
 -- Enqueued executions bear their job's id; the indexes on job_id leave them out, so both are asked for.
 -- Rows are compared, not job_id alone: otherwise the planner may walk the whole history by id to find the latest of one job.
@@ -50,7 +50,7 @@ WHERE id = ANY (:ids::uuid[]);
 
 -- name: recent_runs_of_jobs
 -- How the latest finished executions of each of these jobs ended and how long they took, the latest first; one row a job, because a page
--- has a thousand of them. One-offs that bear their job's id are not among them. Rows are compared, and `asked` is there: see standing_of_jobs.
+-- has a thousand of them. One-offs that bear their job's id are not among them. Rows are compared, and `asked` is there: see job_situations.
 WITH asked AS MATERIALIZED (
     SELECT :ids::uuid[] AS ids
 )

@@ -85,8 +85,8 @@ living AS (
       AND lease_until > coalesce(:now, now())
 )
 SELECT coalesce(owned.owner, living.incarnation) AS owner,
-       living.incarnation IS NOT NULL AS lives,
-       coalesce(NOT living.draining, false) AS takes_part,
+       living.incarnation IS NOT NULL AS is_alive,
+       coalesce(NOT living.draining, false) AS takes_shards,
        coalesce(owned.shards, '{}') AS shards,
        coalesce(owned.epochs, '{}') AS epochs
 FROM owned
