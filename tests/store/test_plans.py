@@ -252,7 +252,7 @@ HOT: dict[str, tuple[dict[str, Any], int]] = {
     "recent_runs_of_jobs": ({"ids": [job(number) for number in odd(_DUE)], "count": 20}, 21 * BATCH),
     # Every limit lets in as many as it has places, most urgent first.
     "unblock": ({"keys": ["limit 3", "limit 4"]}, 2 * 3 * BATCH),
-    "blocked_keys": ({"behind": "", "limit": 500}, 2 * LIMITS),
+    "blocked_keys": ({"after": "", "limit": 500}, 2 * LIMITS),
     "request_stop_of_superseded": ({"keys": ["limit 3", "limit 4"], "reason": "test"}, 10),
     # What every change of a job does.
     "take_occurrence": (_JOB_COLUMNS, 5),
@@ -275,14 +275,14 @@ HOT: dict[str, tuple[dict[str, Any], int]] = {
     "locate_execution": ({"id": id_(odd(_READY)[0])}, 5),
     "gate_facts": ({"queue": "q1", "limit_key": "k", "unique_key": "u"}, 5),
     "competitors": (
-        {"id": id_(odd(_READY)[0]), "job_id": job(odd(_READY)[0]), "queue": "q1", "limit_key": "k", "most": 20},
+        {"id": id_(odd(_READY)[0]), "job_id": job(odd(_READY)[0]), "queue": "q1", "limit_key": "k", "limit": 20},
         20,
     ),
-    "queue_position": ({"queue": "q1", "priority": 50, "run_at": NOW, "most": 100}, 102 * PRIORITIES),
-    "typical_durations_of_jobs": ({"ids": [job(number) for number in odd(_FINISHED)], "most": 50}, 2 * BATCH),
-    "typical_durations_of_handlers": ({"most": BATCH}, 2 * BATCH),
+    "queue_position": ({"queue": "q1", "priority": 50, "run_at": NOW, "limit": 100}, 102 * PRIORITIES),
+    "typical_durations_of_jobs": ({"ids": [job(number) for number in odd(_FINISHED)], "limit": 50}, 2 * BATCH),
+    "typical_durations_of_handlers": ({"limit": BATCH}, 2 * BATCH),
     # What is looked at to draw time lines and to foresee.
-    "futures": ({"most": BATCH}, BATCH),
+    "futures": ({"limit": BATCH}, BATCH),
     "future_of_job": (_JOB_COLUMNS, 5),
     "one_offs": ({"start": NOW, "until": NOW + timedelta(days=9), "queue": None, "each": 10}, 64 * 10 + 2 * 64),
     "past_of_jobs": (_PAST | {"ids": [job(number) for number in odd(_FINISHED)], "each": 5}, 2 * BATCH),
@@ -380,7 +380,7 @@ def test_the_history_of_a_job_is_read_by_its_job(server: PostgresServer, crowded
 @pytest.mark.parametrize("belief", ["fresh statistics"], indirect=True)
 def test_the_latest_of_a_span_are_read_by_their_ids(server: PostgresServer, crowded: str, belief: str) -> None:
     with session(server, crowded, belief) as connection:
-        check_touched(connection, "past", _PAST | {"most": BATCH}, 2 * BATCH)
+        check_touched(connection, "past", _PAST | {"limit": BATCH}, 2 * BATCH)
 
 
 async def test_a_claim_takes_no_more_than_it_was_asked_for_whatever_the_plan(

@@ -273,12 +273,12 @@ class EventHub:
     async def _first_look(self) -> str:
         """What runs already, and who is there already, is no news."""
         position = await self._store.changes.position()
-        self._fresh(await self._store.changes.dropped(MAX_EVENTS_PER_READ))
+        self._fresh(await self._store.changes.started(MAX_EVENTS_PER_READ))
         self._nodes = {node.incarnation: node for node in await self._store.nodes.list()}
         return position
 
     async def _look(self, position: str) -> str:
-        running = await self._store.changes.dropped(MAX_EVENTS_PER_READ)
+        running = await self._store.changes.started(MAX_EVENTS_PER_READ)
         changes = await self._store.changes.since(position, MAX_EVENTS_PER_READ)
         news = [*self._fresh([*running, *changes.events]), *await self._node_changes()]
         news.sort(key=lambda event: event.at)

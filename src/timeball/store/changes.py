@@ -40,17 +40,17 @@ class ChangeStream:
         found: str = await self._database.fetch_value("position")
         return found
 
-    async def since(self, position: str, most: int) -> ChangeBatch:
+    async def since(self, position: str, limit: int) -> ChangeBatch:
         """What happened since a position, in the order of time; InvalidInput if it is none."""
-        rows = await self._database.fetch("changes", position=checked_position(position), most=most + 1)
+        rows = await self._database.fetch("changes", position=checked_position(position), limit=limit + 1)
         happened = [row for row in rows if row["source"] is not None]
-        is_complete = len(happened) <= most and not rows[0]["is_from_elsewhere"]
-        told = [event for row in happened[:most] for event in _events_of(row)] if is_complete else []
+        is_complete = len(happened) <= limit and not rows[0]["is_from_elsewhere"]
+        told = [event for row in happened[:limit] for event in _events_of(row)] if is_complete else []
         return ChangeBatch(rows[0]["position"], told, is_complete)
 
-    async def dropped(self, most: int) -> list[ChangeEvent]:
+    async def started(self, limit: int) -> list[ChangeEvent]:
         """The starts of what runs just now, the earliest first."""
-        rows = await self._database.fetch("dropped", most=most)
+        rows = await self._database.fetch("started_executions", limit=limit)
         return [_start_of(row) for row in reversed(rows)]
 
 

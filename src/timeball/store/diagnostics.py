@@ -70,7 +70,7 @@ class ExplainStore:
             job_id=job_id,
             queue=queue,
             limit_key=limit_key,
-            most=MAX_COMPETITORS,
+            limit=MAX_COMPETITORS,
         )
         usual = await self._usual_of(rows)
         found: dict[str, list[Competitor]] = {"job": [], "limit": [], "queue": []}
@@ -80,7 +80,7 @@ class ExplainStore:
 
     async def running_on(self, holders: Collection[Incarnation]) -> list[Competitor]:
         """What these workers run, the longest running first."""
-        rows = await self._database.fetch("running_on_workers", holders=list(holders), most=MAX_COMPETITORS)
+        rows = await self._database.fetch("running_on_workers", holders=list(holders), limit=MAX_COMPETITORS)
         usual = await self._usual_of(rows)
         return [_competitor_from(row, usual) for row in rows]
 
@@ -91,7 +91,7 @@ class ExplainStore:
             queue=execution.queue,
             priority=execution.priority,
             run_at=execution.run_at,
-            most=MAX_AHEAD,
+            limit=MAX_AHEAD,
         )
         return min(ahead, MAX_AHEAD)
 
@@ -141,7 +141,7 @@ class DoctorStore:
 
     async def uses(self) -> dict[tuple[str, str], int]:
         """How many jobs use which handler in which queue."""
-        rows = await self._database.fetch("uses_of_handlers", most=_MAX_USES)
+        rows = await self._database.fetch("uses_of_handlers", limit=_MAX_USES)
         return {(row["queue"], row["handler"]): row["jobs"] for row in rows}
 
     async def oldest_ready(self, queues: Sequence[str]) -> list[tuple[str, ExecutionId, datetime]]:
@@ -186,7 +186,7 @@ class GaugeStore:
 
     async def present(self) -> dict[str, Any]:
         """What waits, runs, is late and is dead; each counted up to 10,001."""
-        return dict(await self._database.fetch_row("present_numbers", most=EXACT_UP_TO, late_after=LATE_AFTER) or {})
+        return dict(await self._database.fetch_row("present_numbers", limit=EXACT_UP_TO, late_after=LATE_AFTER) or {})
 
     async def database(self) -> dict[str, Any]:
         """How the database itself is."""

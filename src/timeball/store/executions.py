@@ -385,7 +385,7 @@ class ExecutionStore:
 
     async def orphans(self, limit: int) -> list[OrphanedClaim]:
         """What nobody alive holds, and what has run past its deadline."""
-        rows = sorted(await self._database.fetch("reap_orphans", limit=limit))
+        rows = sorted(await self._database.fetch("orphaned_claims", limit=limit))
         return [
             OrphanedClaim(
                 claimed=claimed_from(row),
@@ -427,9 +427,9 @@ class ExecutionStore:
         self._notifier.tell(wakeup)
         await self.unblock_after_commit(sorted({row["limit_key"] for row in rows if row["state_table"] == "blocked"}))
 
-    async def blocked_keys(self, behind: str, limit: int) -> list[str]:
+    async def blocked_keys(self, after: str, limit: int) -> list[str]:
         """The limits somebody waits for, in their order: the first few behind one of them."""
-        rows = await self._database.fetch("blocked_keys", behind=behind, limit=limit)
+        rows = await self._database.fetch("blocked_keys", after=after, limit=limit)
         return [row["limit_key"] for row in rows]
 
     async def stop(self, ids: Sequence[ExecutionId], reason: str) -> set[ExecutionId]:

@@ -179,7 +179,7 @@ class JobStore:
         except asyncpg.UniqueViolationError as error:
             raise name_conflict(error, [job]) from error
         if job.limit_key is not None and job.effective_limit is not None:
-            # If that is lower than before, whoever said so, what has no place any more is taken back (timeball.take_back).
+            # If the limit is lower than before, a trigger moves ready executions beyond it back to `blocked` (timeball.block_excess).
             await run("set_limit", connection, key=job.limit_key, max_running=job.effective_limit)
             if job.limit_key != snapshot.job.limit_key:
                 await self._put_under_limit(connection, job)

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 # What workers have published of their handlers.
 
 # So many contracts of a handler are kept; a deploy that is rolled back finds its own among them.
-_MOST_CONTRACTS = 20
+_MAX_CONTRACTS = 20
 
 
 # Schemas that were read before: a fingerprint names one schema for ever.
-_MOST_SCHEMAS = 1_000
+_MAX_SCHEMAS = 1_000
 
 
 class HandlerStore:
@@ -61,7 +61,7 @@ class HandlerStore:
         )
         if written:
             await self._database.fetch(
-                "forget_old_contracts", names=[row["name"] for row in written], most=_MOST_CONTRACTS
+                "forget_old_contracts", names=[row["name"] for row in written], limit=_MAX_CONTRACTS
             )
 
     async def versions(self, names: Iterable[str]) -> dict[str, list[ContractVersion]]:
@@ -82,7 +82,7 @@ class HandlerStore:
             names = sorted({wanted[fingerprint] for fingerprint in missing})
             rows = await self._database.fetch("contract_schemas", names=names, fingerprints=missing)
             found = {row["fingerprint"]: orjson.loads(row["schema"]) for row in rows}
-            if len(self._schemas) + len(found) > _MOST_SCHEMAS:
+            if len(self._schemas) + len(found) > _MAX_SCHEMAS:
                 self._schemas.clear()
             self._schemas |= found
             known |= found
@@ -224,7 +224,7 @@ class NodeStore:
 
     async def remove_expired(self) -> list[tuple[Incarnation, NodeKind, str]]:
         """Remove the nodes whose lease has passed, and say which."""
-        rows = await self._database.fetch("bury_nodes")
+        rows = await self._database.fetch("remove_expired_nodes")
         if rows:
             self._notifier.tell(Wakeup(nodes_changed=True))
         return [(Incarnation(row["incarnation"]), NodeKind(row["kind"]), row["name"]) for row in rows]

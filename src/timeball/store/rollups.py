@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from timeball.store.db.database import Database
 
 # Transactions a fold takes at once: each may have recorded some hundred outcomes.
-_MOST_TRANSACTIONS = 2_000
-_MOST_TRIMMED = 5_000
-_MOST_GROUPS = 1_000
+_MAX_TRANSACTIONS = 2_000
+_MAX_TRIMMED = 5_000
+_MAX_GROUPS = 1_000
 _HOUR = timedelta(hours=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -43,7 +43,7 @@ class RollupStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def fold(self, most: int = _MOST_TRANSACTIONS) -> FoldResult:
+    async def fold(self, limit: int = _MAX_TRANSACTIONS) -> FoldResult:
         """Take what was recorded since the last fold into the rollups: each record exactly once, whoever folds, however it ends.
 
         One folds at a time; who comes meanwhile finds nothing to do.
@@ -53,7 +53,7 @@ class RollupStore:
             if mark is None:
                 return FoldResult(0, has_more=False)
             if not mark["is_from_elsewhere"]:
-                row = await self._database.fetch_row("fold", connection, seen=mark["seen"], most=most)
+                row = await self._database.fetch_row("fold", connection, seen=mark["seen"], limit=limit)
                 assert row is not None
                 self._database.env.fault("fold.before_commit")
                 return FoldResult(row["folded"], row["has_more"])
@@ -74,9 +74,9 @@ class RollupStore:
     async def trim(self) -> bool:
         """Forget minutes and hours that are too old; True if there may be more of them."""
         gone = await self._database.fetch(
-            "trim_rollups", minutes_kept=MINUTES_KEPT, hours_kept=HOURS_KEPT, most=_MOST_TRIMMED
+            "trim_rollups", minutes_kept=MINUTES_KEPT, hours_kept=HOURS_KEPT, limit=_MAX_TRIMMED
         )
-        return len(gone) >= _MOST_TRIMMED
+        return len(gone) >= _MAX_TRIMMED
 
     async def series(self, wanted: RollupQuery, step: timedelta) -> list[Rollup]:
         """What happened in each step of a window; steps in which nothing did are left out."""
@@ -91,7 +91,7 @@ class RollupStore:
         )
         return [_rollup_from(row) for row in rows]
 
-    async def groups(self, wanted: RollupQuery, most: int = _MOST_GROUPS) -> list[Rollup]:
+    async def groups(self, wanted: RollupQuery, limit: int = _MAX_GROUPS) -> list[Rollup]:
         """What happened in a window, by queue and handler."""
         first_hour, last_hour = _whole_hours(wanted)
         rows = await self._database.fetch(
@@ -101,7 +101,7 @@ class RollupStore:
             last_hour=last_hour,
             queue=wanted.queue,
             handler=wanted.handler,
-            most=most,
+            limit=limit,
             **_window(wanted),
         )
         return [_rollup_from(row) for row in rows]

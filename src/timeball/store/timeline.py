@@ -90,13 +90,13 @@ class DurationCache:
 
 async def _of_jobs(database: Database, job_ids: Collection[JobId]) -> dict[JobId, TypicalDuration]:
     ids = sorted(job_ids, key=lambda id_: id_.bytes)
-    most = min(_HISTORY_OF_A_JOB, max(_MAX_READ // max(len(ids), 1), 1))
-    rows = await database.fetch("typical_durations_of_jobs", ids=ids, most=most)
+    limit = min(_HISTORY_OF_A_JOB, max(_MAX_READ // max(len(ids), 1), 1))
+    rows = await database.fetch("typical_durations_of_jobs", ids=ids, limit=limit)
     return {JobId(row["id"]): _typical_from(row) for row in rows}
 
 
 async def _of_handlers(database: Database) -> dict[str, TypicalDuration]:
-    rows = await database.fetch("typical_durations_of_handlers", most=_HISTORY_OF_HANDLERS)
+    rows = await database.fetch("typical_durations_of_handlers", limit=_HISTORY_OF_HANDLERS)
     return {row["handler"]: _typical_from(row) for row in rows}
 
 
@@ -165,14 +165,14 @@ class TimelineStore:
         self._database = database
         self._usual = DurationCache(database)
 
-    async def futures(self, queue: str | None, most: int = MAX_LINES) -> FutureLines:
+    async def futures(self, queue: str | None, limit: int = MAX_LINES) -> FutureLines:
         """The future of every job that has a schedule, with how long it usually takes."""
-        rows = await self._database.fetch("futures", most=most + 1)
-        wanted = [row for row in rows[:most] if row["due_kind"] == "occurrence" and queue in (None, row["queue"])]
+        rows = await self._database.fetch("futures", limit=limit + 1)
+        wanted = [row for row in rows[:limit] if row["due_kind"] == "occurrence" and queue in (None, row["queue"])]
         durations = await self.durations([JobId(row["id"]) for row in wanted])
         # Aside: thousands of schedules are read here, and others wait for this loop.
         lines = await asyncio.to_thread(lambda: [_line_from(row, durations) for row in wanted])
-        return FutureLines(lines, len(rows) > most, durations.read_at)
+        return FutureLines(lines, len(rows) > limit, durations.read_at)
 
     async def future_of(self, job_id: JobId) -> ForecastJob | None:
         """The future of one job, whether it recurs or runs once; None if nothing of it is to come by itself."""
@@ -195,14 +195,14 @@ class TimelineStore:
 
     async def running(self, queue: str | None) -> list[TimelineRun]:
         """What runs now."""
-        rows = await self._database.fetch("running_now", queue=queue, most=_MAX_RUNNING)
+        rows = await self._database.fetch("running_now", queue=queue, limit=_MAX_RUNNING)
         return [_run_from(row, started_at=row["started_at"])._replace(worker=row["worker"]) for row in rows]
 
-    async def past(self, start: datetime, until: datetime, queue: str | None, most: int) -> PastRuns:
-        """What ran and ended within a span, among its latest *most* executions."""
-        rows = await self._database.fetch("past", most=most, **_window(start, until))
+    async def past(self, start: datetime, until: datetime, queue: str | None, limit: int) -> PastRuns:
+        """What ran and ended within a span, among its latest *limit* executions."""
+        rows = await self._database.fetch("past", limit=limit, **_window(start, until))
         wanted = rows if queue is None else [row for row in rows if row["queue"] == queue]
-        return _past_from(wanted, until, is_cut=len(rows) >= most)
+        return _past_from(wanted, until, is_cut=len(rows) >= limit)
 
     async def past_of_jobs(
         self, ids: Sequence[JobId], start: datetime, until: datetime, each: int
@@ -214,9 +214,9 @@ class TimelineStore:
             by_job.setdefault(JobId(row["job_id"]), []).append(row)
         return {id_: _past_from(own, until, is_cut=len(own) >= each) for id_, own in by_job.items()}
 
-    async def next_due(self, most: int) -> list[dict[str, Any]]:
+    async def next_due(self, limit: int) -> list[dict[str, Any]]:
         """What falls due next, the soonest first."""
-        return [dict(row) for row in await self._database.fetch("next_due", most=most)]
+        return [dict(row) for row in await self._database.fetch("next_due", limit=limit)]
 
     async def names(self, ids: Collection[JobId]) -> dict[JobId, NamedJob]:
         """Those of the jobs that bear a name."""

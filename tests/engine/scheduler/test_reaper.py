@@ -555,7 +555,7 @@ async def test_waking_does_not_sweep_more_often(store: Store, env: Env, clock: V
     reaper = Reaper(env, heard, store.nodes, store.executions, HousekeepingSettings(reap_seconds=2), lambda: True)
     await reaper.tick()
     sweeps: list[str] = []
-    env.fault = lambda point: sweeps.append(point) if point == "bury_nodes.before" else None
+    env.fault = lambda point: sweeps.append(point) if point == "remove_expired_nodes.before" else None
 
     for _ in range(5):
         assert await reaper.tick() == timedelta(seconds=2)

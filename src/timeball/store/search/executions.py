@@ -14,13 +14,13 @@ from timeball.store.search import scan
 from timeball.store.search.conditions import ENQUEUED_BY, NamedJobs, execution_condition, means_no_job, name_condition
 from timeball.store.search.scan import MAX_CANDIDATES, QueryParameters, QueryReader, literal
 
-_NAMES = "SELECT id, name FROM timeball.job WHERE name IS NOT NULL ORDER BY id LIMIT {most}"
+_NAMES = "SELECT id, name FROM timeball.job WHERE name IS NOT NULL ORDER BY id LIMIT {limit}"
 
 
 async def jobs_named(reader: QueryReader, terms: Sequence[SearchTerm]) -> NamedJobs:
     """Which jobs the terms about names mean, deleted ones too; nothing if there are too many names to look at them all."""
     asked = [term for term in terms if term.field in ("", "job")]
-    names = _NAMES.format(most=MAX_CANDIDATES + 1)
+    names = _NAMES.format(limit=MAX_CANDIDATES + 1)
     if not asked or await reader.count(names, QueryParameters(), MAX_CANDIDATES + 1) > MAX_CANDIDATES:
         return {}
     found = {}
@@ -86,19 +86,19 @@ class ExecutionListQuery:
         rows = await self._reader.fetch(text, values)
         return rows[0]["id"] if rows else None
 
-    async def items(self, start: UUID | None, end: UUID | None, skip: int, most: int) -> list[Execution]:
+    async def items(self, start: UUID | None, end: UUID | None, skip: int, limit: int) -> list[Execution]:
         """A page's worth of a stretch."""
         values = QueryParameters()
-        text = self._query(values, start, end, skip + most)
-        text += f" ORDER BY id DESC OFFSET {int(skip)} LIMIT {int(most)}"
+        text = self._query(values, start, end, skip + limit)
+        text += f" ORDER BY id DESC OFFSET {int(skip)} LIMIT {int(limit)}"
         # Around the page: the jobs of what is shown are looked up, and no others.
         text = f"SELECT *, {ENQUEUED_BY} AS enqueued_by FROM ({text}) AS page ORDER BY id DESC"
         return [execution_from(row) for row in await self._reader.fetch(text, values)]
 
-    async def count(self, start: UUID | None, end: UUID | None, most: int) -> int:
+    async def count(self, start: UUID | None, end: UUID | None, limit: int) -> int:
         """How many match within a stretch."""
         values = QueryParameters()
-        return await self._reader.count(self._query(values, start, end, most), values, most)
+        return await self._reader.count(self._query(values, start, end, limit), values, limit)
 
     async def estimate(self) -> int:
         """How many there are, as the planner believes."""
@@ -109,11 +109,11 @@ class ExecutionListQuery:
         """They can be counted where they lie."""
         return None
 
-    async def explain(self, start: UUID | None, most: int) -> str:
+    async def explain(self, start: UUID | None, limit: int) -> str:
         """The plan of a page: tests look whether it is read in the order of an index."""
         values = QueryParameters()
         end = await self.end(start, scan.FIRST_CHUNK)
-        text = self._query(values, start, end, most) + " ORDER BY id DESC"
+        text = self._query(values, start, end, limit) + " ORDER BY id DESC"
         return await self._reader.explain(text, values)
 
     def start(self, cursor: str) -> UUID:

@@ -51,7 +51,7 @@ CROSS JOIN LATERAL (
       AND due.run_at >= coalesce({low}, '-infinity')
       AND due.run_at <= coalesce({high}, 'infinity')
     ORDER BY due.shard, due.run_at
-    LIMIT {most}
+    LIMIT {limit}
 ) AS due"""
 
 
@@ -138,7 +138,7 @@ def _query_by_due(due_from: datetime | None, due_until: datetime | None) -> Cand
     lead = CandidateQuery()
     low = lead.values.add(due_from, "timestamptz")
     high = lead.values.add(due_until, "timestamptz")
-    lead.texts = (_DUE.format(low=low, high=high, most=MAX_CANDIDATES + 1),)
+    lead.texts = (_DUE.format(low=low, high=high, limit=MAX_CANDIDATES + 1),)
     return lead
 
 
@@ -178,8 +178,8 @@ class JobListQuery:
         """As far as it takes to look at so many jobs."""
         if self._only is not None:
             # By name all of them are looked at, but few have one.
-            behind = [] if self._by_name else self._candidates_between(start, None)
-            return UUID(bytes=behind[length - 1]) if len(behind) > length else None
+            after = [] if self._by_name else self._candidates_between(start, None)
+            return UUID(bytes=after[length - 1]) if len(after) > length else None
         if not self._is_searched:
             return None
         values = QueryParameters()
@@ -191,17 +191,17 @@ class JobListQuery:
         rows = await self._reader.fetch(text, values)
         return rows[0][0] if rows else None
 
-    async def items(self, start: JobPosition | None, end: JobPosition | None, skip: int, most: int) -> list[Job]:
+    async def items(self, start: JobPosition | None, end: JobPosition | None, skip: int, limit: int) -> list[Job]:
         """A page's worth of a stretch."""
         values = QueryParameters()
         text = self._query("*, payload::text AS payload_text", values, start, end)
-        text += f" {self._ordered()} OFFSET {int(skip)} LIMIT {int(most)}"
+        text += f" {self._ordered()} OFFSET {int(skip)} LIMIT {int(limit)}"
         return [job_from(row) for row in await self._reader.fetch(text, values)]
 
-    async def count(self, start: JobPosition | None, end: JobPosition | None, most: int) -> int:
+    async def count(self, start: JobPosition | None, end: JobPosition | None, limit: int) -> int:
         """How many match within a stretch."""
         values = QueryParameters()
-        return await self._reader.count(self._query("job.id", values, start, end), values, most)
+        return await self._reader.count(self._query("job.id", values, start, end), values, limit)
 
     async def estimate(self) -> int:
         """How many there are, as the planner believes."""
@@ -216,11 +216,11 @@ class JobListQuery:
         few = JobListQuery(self._reader, self._filter, self._order, only[:_SAMPLE])
         return round(await few.count(None, None, _SAMPLE) * len(only) / _SAMPLE)
 
-    async def explain(self, start: JobPosition | None, end: JobPosition | None, most: int) -> str:
+    async def explain(self, start: JobPosition | None, end: JobPosition | None, limit: int) -> str:
         """The plan of a stretch: tests look at what it reads."""
         values = QueryParameters()
         text = self._query("*, payload::text AS payload_text", values, start, end)
-        return await self._reader.explain(f"{text} {self._ordered()} LIMIT {int(most)}", values)
+        return await self._reader.explain(f"{text} {self._ordered()} LIMIT {int(limit)}", values)
 
     def start(self, cursor: str) -> JobPosition:
         """Behind which id, or name, a page begins."""

@@ -122,13 +122,18 @@ class ListingStore:
     async def dead_groups(self, limit: int, by: DeadLetterGrouping = DeadLetterGrouping.ERROR) -> list[DeadLetterGroup]:
         """The latest dead in groups, the largest first."""
         rows = await self._database.fetch(
-            "dead_groups", most=EXACT_UP_TO, limit=limit, by=by.value, no_fingerprint=NO_FINGERPRINT, parts=_TIME_SLICES
+            "dead_groups",
+            limit=EXACT_UP_TO,
+            groups=limit,
+            by=by.value,
+            no_fingerprint=NO_FINGERPRINT,
+            parts=_TIME_SLICES,
         )
         return [_group_from(row, by) for row in rows]
 
     async def dead_count(self) -> int:
         """How many of the dead nobody has dealt with, counted up to 10,000."""
-        return int(await self._database.fetch_value("count_dead", most=EXACT_UP_TO))
+        return int(await self._database.fetch_value("count_dead", limit=EXACT_UP_TO))
 
     async def settle(self, ids: Sequence[ExecutionId], how: str, audit: AuditEntry) -> set[ExecutionId]:
         """Take dead executions off the dead-letter list; returns those that were on it."""
@@ -164,7 +169,7 @@ class ListingStore:
         Each says in `total` how many there are in all.
         """
         rows = await self._database.fetch(
-            "queue_overview", name=name, after=after, rows=limit, by_need=by_need, most=EXACT_UP_TO
+            "queue_overview", name=name, after=after, rows=limit, by_need=by_need, limit=EXACT_UP_TO
         )
         return [dict(row) for row in rows]
 
@@ -178,7 +183,7 @@ class ListingStore:
 
     async def waiting_counts(self) -> dict[str, int]:
         """How much is scheduled, retrying, queued and running, each counted up to 10,001."""
-        return dict(await self._database.fetch_row("waiting_counts", most=EXACT_UP_TO) or {})
+        return dict(await self._database.fetch_row("waiting_counts", limit=EXACT_UP_TO) or {})
 
     async def schema(self) -> int:
         """The number of the latest migration in this database."""

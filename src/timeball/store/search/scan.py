@@ -47,9 +47,9 @@ class QueryReader:
             rows: list[Any] = await connection.fetch(text, *values.given, timeout=_TIMEOUT_SECONDS)
             return rows
 
-    async def count(self, text: str, values: QueryParameters, most: int) -> int:
-        """How many rows a query has, counted up to *most*."""
-        counted = f"SELECT count(*) FROM (SELECT 1 FROM ({text}) AS whole LIMIT {int(most)}) AS few"
+    async def count(self, text: str, values: QueryParameters, limit: int) -> int:
+        """How many rows a query has, counted up to *limit*."""
+        counted = f"SELECT count(*) FROM (SELECT 1 FROM ({text}) AS whole LIMIT {int(limit)}) AS few"
         return int((await self.fetch(counted, values))[0][0])
 
     async def estimate(self, text: str, values: QueryParameters) -> int:
@@ -93,12 +93,12 @@ class ScannedList(Protocol[Item, Position]):
         """Where a stretch of so many rows that begins at *start* ends; None is at the end of the list."""
         ...
 
-    async def items(self, start: Position | None, end: Position | None, skip: int, most: int) -> list[Item]:
+    async def items(self, start: Position | None, end: Position | None, skip: int, limit: int) -> list[Item]:
         """What matches within a stretch, in order."""
         ...
 
-    async def count(self, start: Position | None, end: Position | None, most: int) -> int:
-        """How many match within a stretch, counted up to *most*."""
+    async def count(self, start: Position | None, end: Position | None, limit: int) -> int:
+        """How many match within a stretch, counted up to *limit*."""
         ...
 
     async def estimate(self) -> int:
@@ -177,16 +177,16 @@ class BoundedScan(Generic[Item, Position]):
         """How many match: exact as far as was asked for, then an estimate; or as many as were found in time."""
         if not self._request.with_total:
             return None
-        most = self._request.exact_up_to
-        guessed = await self._search.guess(most)
+        limit = self._request.exact_up_to
+        guessed = await self._search.guess(limit)
         if guessed is not None:
             return Total(guessed, is_exact=False)
         counted, start, length = 0, None, FIRST_CHUNK
         while True:
             end = await self._search.end(start, length)
             length = CHUNK
-            counted += await self._search.count(start, end, most + 1 - counted)
-            if counted > most:
+            counted += await self._search.count(start, end, limit + 1 - counted)
+            if counted > limit:
                 return Total(max(await self._search.estimate(), counted), is_exact=False)
             if end is None or self._is_over():
                 return Total(counted, is_exact=end is None)

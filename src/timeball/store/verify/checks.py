@@ -264,7 +264,7 @@ class VerifySnapshot:
 
     def can_be_acted_upon(self, suspect: Record) -> bool:
         """Whether somebody is alive who should act."""
-        counts = {"scheduler": self.sizes["schedulers"], "worker": self.sizes["workers"], "nobody": 0}
+        counts = {"scheduler": self.sizes["schedulers"], "worker": self.sizes["workers"], "none": 0}
         return bool(counts[suspect["actor"]])
 
     def stuck(self, suspects: Sequence[Record]) -> PromiseCheck:

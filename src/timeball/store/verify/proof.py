@@ -247,7 +247,7 @@ RECHECK_AFTER = timedelta(seconds=5)
 
 _QUERIES = (
     PromiseQuery(
-        "state_tables", "An execution is in one table", "executions", "verify_state_tables", (*UNFINISHED, "finished")
+        "tables", "An execution is in one state table", "executions", "verify_state_tables", (*UNFINISHED, "finished")
     ),
     PromiseQuery("S4", "Fences strictly increase", "attempts", "verify_fences", ("attempts", "running")),
     PromiseQuery("S5", "A claim has one outcome", "outcomes", "verify_outcomes", ("attempts", "started")),
@@ -265,7 +265,7 @@ _ORDER = (
     "S1",
     "S2",
     "S3",
-    "state_tables",
+    "tables",
     "S4",
     "S5",
     "ends",
