@@ -93,8 +93,8 @@ MUTANTS = (
     _one(
         "orphans reaped in whatever order they lie",
         "store/executions.py",
-        'sorted(await self._database.fetch("reap_orphans", limit=limit))',
-        'await self._database.fetch("reap_orphans", limit=limit)',
+        'sorted(await self._database.fetch("orphaned_claims", limit=limit))',
+        'await self._database.fetch("orphaned_claims", limit=limit)',
         "tests/engine/simulation/test_swarm.py::test_once_the_trouble_is_over_everything_has_ended_once[169]",
     ),
     # outcomes

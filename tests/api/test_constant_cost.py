@@ -68,7 +68,7 @@ async def test_pages_of_executions_are_read_in_the_order_of_an_index(store: Stor
 
     # The latest execution of a job that has none: found at once, not by walking through the history of all the others.
     jobs = [(await make_job(store)).id for _ in range(10)]
-    statement = all_statements()["standing_of_jobs"].numbered()
+    statement = all_statements()["job_situations"].numbered()
     async with store.database.connection() as connection:
         rows = await connection.fetch(f"EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF) {statement}", jobs)
     buffers = max(sum(map(int, re.findall(r"(?:hit|read)=(\d+)", row[0]))) for row in rows)

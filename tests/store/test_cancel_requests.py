@@ -56,7 +56,7 @@ async def test_a_claim_knows_what_people_said_meanwhile(store: Store) -> None:
     await change(store, ids[2], pause)
     await change(store, ids[3], delete)
 
-    standings = await store.executions.standings(claims)
+    standings = await store.executions.attempt_facts(claims)
 
     said = [(standings[id_].stop, standings[id_].is_paused, standings[id_].is_deleted) for id_ in ids]
     assert said == [(None, False, False), ("not needed", False, False), (None, True, False), (None, False, True)]

@@ -83,11 +83,11 @@ async def test_of_each_kind_no_more_is_read_than_may_be(store: Store) -> None:
         for _ in range(4):
             await happen(store)
 
-    rows = await store.database.fetch("changes", position=position, most=3)
+    rows = await store.database.fetch("changes", position=position, limit=3)
 
     assert Counter(row["source"] for row in rows) == dict.fromkeys(SOURCES, 3)
     told = await store.changes.since(position, 3)
-    assert (told.is_whole, told.events) == (False, [])
+    assert (told.is_complete, told.events) == (False, [])
 
 
 async def test_a_try_is_told_of_its_own_execution(store: Store) -> None:
@@ -139,4 +139,4 @@ async def test_what_is_told_to_have_begun_is_what_was_dropped_the_latest_of_it(
 
 
 async def begun_now(store: Store, most: int = 100) -> list[tuple[str, datetime]]:
-    return [(one.subject, one.at) for one in await store.changes.dropped(most)]
+    return [(one.subject, one.at) for one in await store.changes.started(most)]

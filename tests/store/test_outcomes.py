@@ -199,13 +199,13 @@ async def test_of_a_batch_only_the_stale_are_refused(store: Store) -> None:
 
 
 async def test_the_standing_of_a_claim_is_what_its_job_allows(store: Store, running: Running) -> None:
-    standings = await store.executions.standings([running.claimed])
+    standings = await store.executions.attempt_facts([running.claimed])
 
     standing = standings[running.claimed.id]
     assert (standing.attempts, standing.lost, standing.delivery) == (4, 2, Delivery.AT_LEAST_ONCE)
     assert standing.retry == RetryPolicy(max_retries=11, max_lost=12, initial_backoff_ms=1000, max_backoff_ms=14_000)
     foreign = running.claimed._replace(claim_id=ClaimId(UUID(int=9)))
-    assert await store.executions.standings([foreign]) == {}
+    assert await store.executions.attempt_facts([foreign]) == {}
 
 
 async def test_a_failure_waits_for_its_next_attempt_and_is_kept(store: Store, running: Running) -> None:

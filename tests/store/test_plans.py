@@ -244,15 +244,15 @@ HOT: dict[str, tuple[dict[str, Any], int]] = {
     ),
     "busy_jobs": ({"job_ids": [job(number) for number in odd(_DUE)]}, 5 * BATCH),
     "finish_succeeded": (_ENDED, 3 * BATCH),
-    "standings": ({"ids": _HELD, "fences": [1] * BATCH, "claim_ids": _HELD}, 2 * BATCH),
+    "attempt_facts": ({"ids": _HELD, "fences": [1] * BATCH, "claim_ids": _HELD}, 2 * BATCH),
     "already_recorded": ({"ids": _HELD, "claim_ids": _HELD}, 3 * BATCH),
     "find_execution": ({"id": id_(_FINISHED + 77)}, 10),
     # What a page of jobs says of each of them, and the answer to every POST of one: tables are asked eight times, and the history twice.
-    "standing_of_jobs": ({"ids": [id_(number) for number in (*odd(_DUE), *odd(_READY))]}, 12 * 2 * BATCH),
+    "job_situations": ({"ids": [id_(number) for number in (*odd(_DUE), *odd(_READY))]}, 12 * 2 * BATCH),
     "recent_runs_of_jobs": ({"ids": [job(number) for number in odd(_DUE)], "count": 20}, 21 * BATCH),
     # Every limit lets in as many as it has places, most urgent first.
     "unblock": ({"keys": ["limit 3", "limit 4"]}, 2 * 3 * BATCH),
-    "blocked_keys": ({"behind": "", "limit": 500}, 2 * LIMITS),
+    "blocked_keys": ({"after": "", "limit": 500}, 2 * LIMITS),
     "request_stop_of_superseded": ({"keys": ["limit 3", "limit 4"], "reason": "test"}, 10),
     # What every change of a job does.
     "take_occurrence": (_JOB_COLUMNS, 5),
@@ -272,17 +272,17 @@ HOT: dict[str, tuple[dict[str, Any], int]] = {
     "stops": ({"incarnation": _HELD[0]}, 5),
     "count_running_of_queue": ({"queue": "q1"}, 5),
     # What is looked at to explain one execution.
-    "whereabouts": ({"id": id_(odd(_READY)[0])}, 5),
+    "locate_execution": ({"id": id_(odd(_READY)[0])}, 5),
     "gate_facts": ({"queue": "q1", "limit_key": "k", "unique_key": "u"}, 5),
     "competitors": (
-        {"id": id_(odd(_READY)[0]), "job_id": job(odd(_READY)[0]), "queue": "q1", "limit_key": "k", "most": 20},
+        {"id": id_(odd(_READY)[0]), "job_id": job(odd(_READY)[0]), "queue": "q1", "limit_key": "k", "limit": 20},
         20,
     ),
-    "place_in_line": ({"queue": "q1", "priority": 50, "run_at": NOW, "most": 100}, 102 * PRIORITIES),
-    "usual_durations_of_jobs": ({"ids": [job(number) for number in odd(_FINISHED)], "most": 50}, 2 * BATCH),
-    "usual_durations_of_handlers": ({"most": BATCH}, 2 * BATCH),
+    "queue_position": ({"queue": "q1", "priority": 50, "run_at": NOW, "limit": 100}, 102 * PRIORITIES),
+    "typical_durations_of_jobs": ({"ids": [job(number) for number in odd(_FINISHED)], "limit": 50}, 2 * BATCH),
+    "typical_durations_of_handlers": ({"limit": BATCH}, 2 * BATCH),
     # What is looked at to draw time lines and to foresee.
-    "futures": ({"most": BATCH}, BATCH),
+    "futures": ({"limit": BATCH}, BATCH),
     "future_of_job": (_JOB_COLUMNS, 5),
     "one_offs": ({"start": NOW, "until": NOW + timedelta(days=9), "queue": None, "each": 10}, 64 * 10 + 2 * 64),
     "past_of_jobs": (_PAST | {"ids": [job(number) for number in odd(_FINISHED)], "each": 5}, 2 * BATCH),
@@ -380,7 +380,7 @@ def test_the_history_of_a_job_is_read_by_its_job(server: PostgresServer, crowded
 @pytest.mark.parametrize("belief", ["fresh statistics"], indirect=True)
 def test_the_latest_of_a_span_are_read_by_their_ids(server: PostgresServer, crowded: str, belief: str) -> None:
     with session(server, crowded, belief) as connection:
-        check_touched(connection, "past", _PAST | {"most": BATCH}, 2 * BATCH)
+        check_touched(connection, "past", _PAST | {"limit": BATCH}, 2 * BATCH)
 
 
 async def test_a_claim_takes_no_more_than_it_was_asked_for_whatever_the_plan(

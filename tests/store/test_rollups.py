@@ -239,7 +239,7 @@ async def test_a_far_jump_never_passes_a_transaction_that_is_still_open(store: S
         await fold_all(store)
     async with store.database.transaction() as second:
         await put_finished(second, store, clock.now(), queue="second")
-        await store.rollups.fold(most=4)
+        await store.rollups.fold(limit=4)
     await fold_all(store)
 
     await assert_rollups_are_right(store)
@@ -290,7 +290,7 @@ async def test_rollups_equal_a_recount_whatever_the_order_of_commits(
                 case "fold":
                     await store.rollups.fold()
                 case "fold a little":
-                    await store.rollups.fold(most=1)
+                    await store.rollups.fold(limit=1)
                 case _:
                     clock.advance("17s")
         for _, writing in writers:
@@ -309,7 +309,7 @@ async def test_a_long_backlog_is_folded_in_pieces(store: Store, clock: VirtualCl
             await put_finished(connection, store, clock.now())
         clock.advance("10s")
 
-    first = await store.rollups.fold(most=8)
+    first = await store.rollups.fold(limit=8)
     assert first.has_more
     assert 0 < first.records < 30
     assert first.records + await fold_all(store, most=8) == 30

@@ -167,7 +167,7 @@ async def record(store: Store, findings: Sequence[FinishedAttempt], chance: floa
 
 async def moves_of(store: Store, findings: Sequence[FinishedAttempt], chance: float = 0.5) -> list[Decision]:
     """What a worker would make of these outcomes, of those that are not stale."""
-    standings = await store.executions.standings([finding.claimed for finding in findings])
+    standings = await store.executions.attempt_facts([finding.claimed for finding in findings])
     decided = [(f, standings[f.claimed.id]) for f in findings if f.claimed.id in standings]
     return [Decision(f, known, decide(known, f.outcome, f.finished_at, chance)) for f, known in decided]
 

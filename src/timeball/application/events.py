@@ -183,9 +183,9 @@ class EventHub:
     async def since(self, position: str | None, event_filter: EventFilter) -> ChangeBatch:
         """What happened since a position; from now on, if none is given."""
         if position is None:
-            return ChangeBatch(await self._store.changes.position(), [], is_whole=True)
+            return ChangeBatch(await self._store.changes.position(), [], is_complete=True)
         changes = await self._store.changes.since(position, MAX_EVENTS_PER_READ)
-        return ChangeBatch(changes.position, event_filter.select(changes.events), changes.is_whole)
+        return ChangeBatch(changes.position, event_filter.select(changes.events), changes.is_complete)
 
     async def tail_log(
         self, execution_id: ExecutionId, after: tuple[int, int] = (0, 0)
@@ -275,17 +275,17 @@ class EventHub:
     async def _first_look(self) -> str:
         """What runs already, and who is there already, is no news."""
         position = await self._store.changes.position()
-        self._fresh(await self._store.changes.dropped(MAX_EVENTS_PER_READ))
+        self._fresh(await self._store.changes.started(MAX_EVENTS_PER_READ))
         self._nodes = {node.incarnation: node for node in await self._store.nodes.list()}
         return position
 
     async def _look(self, position: str) -> str:
-        running = await self._store.changes.dropped(MAX_EVENTS_PER_READ)
+        running = await self._store.changes.started(MAX_EVENTS_PER_READ)
         changes = await self._store.changes.since(position, MAX_EVENTS_PER_READ)
         news = [*self._fresh([*running, *changes.events]), *await self._node_changes()]
         news.sort(key=lambda event: event.at)
         for listener in self._listeners:
-            listener.tell(news, changes.position, is_gap=not changes.is_whole)
+            listener.tell(news, changes.position, is_gap=not changes.is_complete)
         return changes.position
 
     def _fresh(self, events: Iterable[ChangeEvent]) -> list[ChangeEvent]:

@@ -145,7 +145,7 @@ async def test_a_position_is_taken_up_by_another_process(store: Store, live: Eve
     missed = await EventHub(store.env, store).since(position, EventFilter(types=("execution.succeeded",)))
 
     assert [one.type for one in missed.events] == ["execution.succeeded"]
-    assert missed.is_whole
+    assert missed.is_complete
     again = await live.since(missed.position, EventFilter())
     assert again.events == []
 
@@ -170,8 +170,8 @@ async def test_what_commits_late_is_told_all_the_same(store: Store, live: EventH
 async def test_a_position_of_another_database_is_not_whole(live: EventHub) -> None:
     missed = await live.since("4000000000000:4000000000000:", EventFilter())
 
-    assert not missed.is_whole
-    assert (await live.since(missed.position, EventFilter())).is_whole
+    assert not missed.is_complete
+    assert (await live.since(missed.position, EventFilter())).is_complete
 
 
 @on_a_database

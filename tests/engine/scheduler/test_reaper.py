@@ -172,10 +172,10 @@ async def test_what_people_say_while_the_reaper_makes_up_its_mind_is_heeded(
     execution_id = await enqueue(store)
     await doomed.claim()
     clock.advance("11s")
-    original = store.executions.standings
+    original = store.executions.attempt_facts
 
     async def speak_behind(claims: Sequence[ClaimedExecution]) -> dict[ExecutionId, AttemptFacts]:
-        store.executions.standings = original  # type: ignore[method-assign]
+        store.executions.attempt_facts = original  # type: ignore[method-assign]
         read = await original(claims)
         await (
             commands.executions.cancel([execution_id])
@@ -184,7 +184,7 @@ async def test_what_people_say_while_the_reaper_makes_up_its_mind_is_heeded(
         )
         return read
 
-    store.executions.standings = speak_behind  # type: ignore[method-assign]
+    store.executions.attempt_facts = speak_behind  # type: ignore[method-assign]
     await make_reaper().tick()
 
     assert await tables_of(store, execution_id) == [room]
@@ -555,7 +555,7 @@ async def test_waking_does_not_sweep_more_often(store: Store, env: Env, clock: V
     reaper = Reaper(env, heard, store.nodes, store.executions, HousekeepingSettings(reap_seconds=2), lambda: True)
     await reaper.tick()
     sweeps: list[str] = []
-    env.fault = lambda point: sweeps.append(point) if point == "bury_nodes.before" else None
+    env.fault = lambda point: sweeps.append(point) if point == "remove_expired_nodes.before" else None
 
     for _ in range(5):
         assert await reaper.tick() == timedelta(seconds=2)

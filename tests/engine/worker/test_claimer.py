@@ -665,9 +665,9 @@ async def test_while_others_take_what_there_is_it_looks_at_more_and_from_the_sam
             await worker.claimer.tick()
     await worker.claimer.tick()
 
-    assert [wish.has_rivals for wish in worker.executions.wishes] == [False, True, True]
+    assert [wish.has_competitors for wish in worker.executions.wishes] == [False, True, True]
     assert worker.executions.asked == [{LANE: LanePosition(START - seconds(10))}] * 3
-    assert not worker.claimer._wish().has_rivals
+    assert not worker.claimer._wish().has_competitors
 
 
 async def test_what_was_passed_over_twice_is_looked_for_from_the_first_on(store: Store) -> None:

@@ -453,7 +453,7 @@ async def test_an_outcome_that_came_too_late_is_told_even_if_it_had_been_tried_b
 ) -> None:
     """The claim has an outcome, but it is the reaper's."""
     claimed = await claimed_one(store, worker)
-    env.fault = Cuts("finish_succeeded.before", "standings.before")
+    env.fault = Cuts("finish_succeeded.before", "attempt_facts.before")
     recorder.hand_over(finding(claimed, outcome))
     with pytest.raises(StoreUnavailable):
         await recorder.tick()
@@ -467,7 +467,7 @@ async def test_an_outcome_that_came_too_late_is_told_even_if_it_had_been_tried_b
 
 @pytest.mark.parametrize(
     "point",
-    ["finish_succeeded.before", "standings.before", "record_transitions.before", "finish_succeeded.after_commit"],
+    ["finish_succeeded.before", "attempt_facts.before", "record_transitions.before", "finish_succeeded.after_commit"],
 )
 async def test_a_failing_store_loses_no_outcome(
     store: Store, env: Env, worker: Hands, recorder: Recorder, heard: Heard, point: str

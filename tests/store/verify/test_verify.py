@@ -213,10 +213,10 @@ async def test_a_healthy_history_holds_every_promise(healthy: History) -> None:
 
     assert report.holds, "\n".join(report.lines())
     assert all(check.warnings == [] for check in report.checks)
-    assert {check.code: check.checked for check in report.checks if check.code in ("S1", "S3", "state_tables")} == {
+    assert {check.code: check.checked for check in report.checks if check.code in ("S1", "S3", "tables")} == {
         "S1": 68 + 2 + 42,
         "S3": 4,
-        "state_tables": 23,
+        "tables": 23,
     }
 
 
@@ -735,7 +735,7 @@ async def test_an_execution_in_two_rooms_is_named(history: History) -> None:
     )
 
     assert await history.broken() == {
-        "state_tables": [
+        "tables": [
             f"an execution is in more than one place: execution_id {format_execution_id(history.waiting)}, tables due and ready"
         ]
     }
@@ -753,8 +753,8 @@ async def test_an_execution_that_ended_twice_is_named(history: History) -> None:
     )
 
     broken = await history.broken()
-    assert list(broken) == ["state_tables"]
-    assert broken["state_tables"][0].endswith(f"{format_execution_id(history.done)}, tables finished and finished")
+    assert list(broken) == ["tables"]
+    assert broken["tables"][0].endswith(f"{format_execution_id(history.done)}, tables finished and finished")
 
 
 # S4, S5: claims
@@ -1334,7 +1334,7 @@ async def test_a_node_that_nobody_buries_is_stuck(history: History) -> None:
 
     assert broken == {
         "stuck": [
-            "the lease of a node has run out, and nobody buries it: what worker forgotten, since 2001-01-01T00:00:00Z"
+            "the lease of a node has expired, and no scheduler removes it: what worker forgotten, since 2001-01-01T00:00:00Z"
         ]
     }
 

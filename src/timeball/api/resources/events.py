@@ -106,7 +106,7 @@ async def _poll(live: EventHub, event_filter: EventFilter, since: str | None, se
         return await live.since(since, event_filter)
     async with live.listen(event_filter) as listener:
         found = await live.since(since, event_filter)
-        if found.events or not found.is_whole:
+        if found.events or not found.is_complete:
             return found
         await listener.next(seconds)
     return await live.since(found.position, event_filter)
@@ -116,10 +116,10 @@ def _answer(request: Request, found: ChangeBatch) -> Response:
     if CLOUD_EVENTS in request.headers.get("accept", ""):
         shape = event_shape(request)
         body = json_bytes([shape(event) for event in found.events])
-        headers = {"Timeball-Next-Cursor": found.position, "Timeball-Has-Gap": str(not found.is_whole).lower()}
+        headers = {"Timeball-Next-Cursor": found.position, "Timeball-Has-Gap": str(not found.is_complete).lower()}
         return Response(body, headers=headers, media_type="application/cloudevents-batch+json")
     data = [event_document(event) for event in found.events]
-    return json_response({"data": data, "next_cursor": found.position, "has_gap": not found.is_whole})
+    return json_response({"data": data, "next_cursor": found.position, "has_gap": not found.is_complete})
 
 
 # Events over HTTP: a stream that never ends by itself, and the documents it is made of.
@@ -215,7 +215,7 @@ class EventStreamResponse(Response):
     async def _texts(self, listener: EventSubscription) -> AsyncIterator[bytes]:
         missed = await self._missed()
         position = missed.position
-        yield b"retry: 2000\n\n" if missed.is_whole else b"retry: 2000\n" + _signal("reset", position)
+        yield b"retry: 2000\n\n" if missed.is_complete else b"retry: 2000\n" + _signal("reset", position)
         known = {event.id for event in missed.events}
         yield self._lines(missed.events, self._since or position, position)
         while not listener.is_over:
@@ -232,7 +232,7 @@ class EventStreamResponse(Response):
         except InvalidInput:
             # A browser sends what it was given last, and cannot be asked to send something else.
             now = await self._live.since(None, self._event_filter)
-            return ChangeBatch(now.position, [], is_whole=False)
+            return ChangeBatch(now.position, [], is_complete=False)
 
     def _lines(self, events: Sequence[ChangeEvent], before: str, after: str) -> bytes:
         """Only the last one leads behind them all: whoever breaks off in between is told them again."""

@@ -128,7 +128,7 @@ class DoctorQueries:
 
     async def _facts(self) -> InstallationFacts:
         reading = await self._store.nodes.read_clock()
-        server, installation = await self._diagnostics.server(), await self._diagnostics.house()
+        server, installation = await self._diagnostics.server(), await self._diagnostics.installation()
         nodes = alive_nodes(await self._store.nodes.list(), installation["moment"])
         days = await self._store.history.days()
         return InstallationFacts(

@@ -95,8 +95,8 @@ class ExplainQueries:
         if location.state_table in (ExecutionTable.DUE, ExecutionTable.READY, ExecutionTable.BLOCKED):
             facts = replace(facts, versions=await self._versions(execution))
         if location.state_table is ExecutionTable.READY:
-            ahead = await self._surroundings.place_in_line(execution)
-            running = await self._surroundings.on_workers([worker.incarnation for worker in facts.able])
+            ahead = await self._surroundings.queue_position(execution)
+            running = await self._surroundings.running_on([worker.incarnation for worker in facts.able])
             return replace(facts, ahead=ahead, most_ahead=MAX_AHEAD, on_workers=running)
         if location.state_table is ExecutionTable.RUNNING:
             return replace(

@@ -113,7 +113,7 @@ class JobQueries:
 
     async def views(self, jobs: Sequence[Job]) -> list[JobView]:
         """Jobs with their situations, in the order given."""
-        situations = await self._listing.standings([job.id for job in jobs])
+        situations = await self._listing.job_situations([job.id for job in jobs])
         return [JobView(job, situations[job.id]) for job in jobs]
 
     async def views_by_id(self, executions: Sequence[Execution]) -> dict[JobId, JobView]:

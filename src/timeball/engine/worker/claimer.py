@@ -211,7 +211,7 @@ class Claimer(Service):
         self._resize_window()
         holds = max(self._hold_limit - self._executor.held, 0)
         slots = self._executor.free_slots if is_limited else self._slots()
-        return ClaimRequest(self._incarnation, self.handlers, slots, holds, has_rivals=self._has_rivals)
+        return ClaimRequest(self._incarnation, self.handlers, slots, holds, has_competitors=self._has_rivals)
 
     def _slots(self) -> int:
         executor = self._executor

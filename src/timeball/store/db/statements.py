@@ -65,7 +65,7 @@ def parse(source: str) -> dict[str, Statement]:
         if kind == "fragment":
             fragments[name] = text
         else:
-            text = _FRAGMENT.sub(lambda match: fragments[match[1]], text)
+            text = _FRAGMENT.sub(lambda match: fragments.get(match[1], match[0]), text)
             statements[name] = Statement(name, text, tuple(dict.fromkeys(_PARAMETER.findall(text))))
     return statements
 
