@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.conftest import Cli, run
 from tests.conftest import FreshDatabase
-from timeball.cli.nodes import report_unknown_settings
+from timeball.cli.processes import report_unknown_settings
 from timeball.telemetry.events import UnknownSetting
 
 PROGRAM = """
