@@ -84,4 +84,4 @@ def test_a_misspelt_name_in_the_file_is_an_error_in_three_lines(cli: Cli, tmp_pa
     assert done.code == 2
     what, *_, advice = done.err.splitlines()
     assert what == "timeball: worker.slotz in timeball.toml is unknown: did you mean worker.slots?"
-    assert advice.strip() == "change what is named above; then: timeball check"
+    assert advice.strip() == "correct what is named above, then: timeball check"

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from timeball.cli.errors import FAILED, OK
-from timeball.cli.program import load_program, record_data_dir, settings_of
+from timeball.cli.session import load_program, record_data_dir, settings_of
 from timeball.cli.supervisor import SupervisorLink, connect_to_supervisor
 from timeball.config.file_limit import raise_file_limit
 from timeball.config.settings import Settings, find_unknown_variables
