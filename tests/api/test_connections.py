@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from timeball.api.server import HttpConnections
-from timeball.config.file_limit import is_out_of_files
+from timeball.config.environment import is_out_of_files
 from timeball.config.settings import ApiSettings, load_settings
 from timeball.errors import SettingsError
 

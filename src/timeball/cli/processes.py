@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from timeball.cli.errors import FAILED, OK
 from timeball.cli.session import load_program, record_data_dir, settings_of
 from timeball.cli.supervisor import SupervisorLink, connect_to_supervisor
-from timeball.config.file_limit import raise_file_limit
+from timeball.config.environment import raise_file_limit
 from timeball.config.settings import Settings, find_unknown_variables
 from timeball.domain.job import JobSpec
 from timeball.domain.values.text import check_label

@@ -72,7 +72,7 @@ def _local_key(url: str) -> str | None:
     """The local key of a server on this machine, unless the environment names another key."""
     if os.environ.get("TIMEBALL_API_KEY"):
         return None
-    from timeball.config.local_key import find_local_key
+    from timeball.config.servers import find_local_key
     from timeball.config.settings import load_settings
     from timeball.errors import SettingsError
 
