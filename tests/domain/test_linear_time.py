@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from timeball.api.middleware import _has_more_values, _is_too_deep
-from timeball.config.server_urls import server_url_problem
+from timeball.config.servers import server_url_problem
 from timeball.dashboard.pages.navigation import split_last_term
 from timeball.domain.scheduling.cron import parse_cron
 from timeball.domain.search import EXECUTION_FIELDS, parse_query

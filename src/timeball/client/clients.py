@@ -18,8 +18,7 @@ from timeball.client.jobs import JobsApi, TemplatesApi
 from timeball.client.requests import ApiRequest, ClientType, Page, Poll, parse_json
 from timeball.client.system import HandlersApi, QueuesApi, SchedulesApi, SystemApi, TimeApi, WorkersApi
 from timeball.client.transport import ApiTransport, HttpRetryPolicy, Reply, SendRequest, Step
-from timeball.config.local_key import find_local_key
-from timeball.config.server_urls import server_url_problem
+from timeball.config.servers import find_local_key, server_url_problem
 from timeball.errors import InvalidInput
 
 # All that a client can do, by what it is about.

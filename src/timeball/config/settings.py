@@ -32,7 +32,7 @@ from pydantic_settings import (
 )
 from pydantic_settings import SettingsError as Undecodable
 
-from timeball.config.server_urls import broker_parameter_problem, database_url_problem, server_url_problem
+from timeball.config.servers import broker_parameter_problem, database_url_problem, server_url_problem
 from timeball.config.sources import (
     SETTINGS_FILE,
     SettingSources,
