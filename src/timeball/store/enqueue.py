@@ -22,7 +22,6 @@ from timeball.store.types import AuditEntry, CreatedJob, EnqueueRow, FirstExecut
 
 if TYPE_CHECKING:
     from timeball.domain.job import Job
-    from timeball.store.db.direct_connection import LoopConnection, ThreadConnection
     from timeball.store.db.pool import Connection
     from timeball.store.executions import ExecutionStore
 
@@ -185,19 +184,11 @@ class Enqueuer:
         else:
             await self._write_alike(pattern, rows, connection, None)
 
-    def enqueue_direct(self, pattern: PreparedJob, own: EnqueueRow, line: ThreadConnection) -> None:
-        """Write one of them in a thread that waits by itself."""
-        with self._announced(pattern, own) as given:
-            line.run("enqueue_one", given)
-
-    async def aenqueue_direct(self, pattern: PreparedJob, own: EnqueueRow, line: LoopConnection) -> None:
-        """Write one of them in an event loop of the caller's."""
-        with self._announced(pattern, own) as given:
-            await line.run("enqueue_one", given)
-
-    def _announced(self, pattern: PreparedJob, own: EnqueueRow) -> _AnnouncedWrite:
-        wakeup = self._wakeup_of(pattern, 1, own[0])
-        return _AnnouncedWrite(self._notifier, wakeup, pattern, own, self._database.env.clock.statement_now())
+    def direct_write(self, pattern: PreparedJob, row: EnqueueRow) -> DirectWrite:
+        """Write one of them outside the pool: gives the parameters of `enqueue_one`, to be run inside a `with` block."""
+        return DirectWrite(
+            self._notifier, self._wakeup_of(pattern, 1, row[0]), pattern, row, self._database.env.clock.statement_now()
+        )
 
     async def _write_and_wake(self, pattern: PreparedJob, rows: Sequence[EnqueueRow]) -> None:
         wakeup = self._wakeup_of(pattern, len(rows), rows[0][0] if len(rows) == 1 else None)
@@ -324,37 +315,36 @@ class Enqueuer:
         self._notifier.tell(wakeup)
 
 
-class _AnnouncedWrite:
-    """One job while it is written outside the pool: gives what `enqueue_one` wants to know, and sees to its hint.
+class DirectWrite:
+    """One job while it is written outside the pool: gives the parameters of `enqueue_one`, and sees to its wake-up.
 
     Not made of a generator: there is one for each enqueue, and it would take longer than what it does.
     """
 
-    __slots__ = ("_carried", "_hints", "_notifier", "_now", "_own", "_pattern")
+    __slots__ = ("_carried", "_notifier", "_now", "_pattern", "_row", "_wakeup")
 
     def __init__(
-        self, notifier: Notifier, wakeup: Wakeup, pattern: PreparedJob, own: EnqueueRow, now: datetime | None
+        self, notifier: Notifier, wakeup: Wakeup, pattern: PreparedJob, row: EnqueueRow, now: datetime | None
     ) -> None:
         self._notifier = notifier
-        self._hints = wakeup
+        self._wakeup = wakeup
         self._pattern = pattern
-        self._own = own
+        self._row = row
         self._now = now
         self._carried: Wakeup | None = None
 
     def __enter__(self) -> Mapping[str, Any]:
-        self._carried = self._notifier.take_pending(self._hints)
+        self._carried = self._notifier.take_pending(self._wakeup)
         hint = None if self._carried is None else self._carried.encode()
-        id_, shard, payload = self._own
+        id_, shard, payload = self._row
         return {**self._pattern.columns, "id": id_, "shard": shard, "payload": payload, "hint": hint, "now": self._now}
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if error is None:
-            # It is written now, and may be spoken of.
             if self._carried is None:
-                self._notifier.tell(self._hints)
+                self._notifier.tell(self._wakeup)
         elif self._carried is not None:
-            # They announce the work of others too.
+            # They announce the work of others, too.
             self._notifier.tell(self._carried)
 
 

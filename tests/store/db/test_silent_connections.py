@@ -224,9 +224,9 @@ async def test_the_kernel_watches_every_connection_as_the_url_says_or_as_we_do(
         own = await database.connect()
         assert watch_of(own._transport.get_extra_info("socket").fileno()) == expected
         await own.close()
-        line = await asyncio.to_thread(database.thread_connection)
-        assert watch_of(line._socket) == expected
-        line.close()
+        direct = await asyncio.to_thread(database.direct_connection)
+        assert watch_of(direct._connection.fileno()) == expected
+        direct.close()
         await database.close()
 
 
