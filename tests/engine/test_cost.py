@@ -16,14 +16,12 @@ import pytest
 
 from tests.conftest import FreshDatabase
 from tests.engine.conftest import node_factory
-from tests.engine.support import PATIENCE_SECONDS, Heard, until
+from tests.engine.support import PATIENCE_SECONDS, Heard, make_executor, until
 from tests.engine.worker.test_executor import claim
 from tests.support.factories import HANDLER, make_node
 from timeball.application.commands import Commands
 from timeball.config.settings import WorkerSettings
-from timeball.current import AttemptContext, AttemptSink
 from timeball.domain.execution import ClaimedExecution
-from timeball.domain.handler import RunStyle
 from timeball.domain.job import JobSpec
 from timeball.domain.values.ids import ClaimId
 from timeball.domain.wakeup import Lane, LanePosition
@@ -83,7 +81,7 @@ async def test_an_execution_takes_a_few_hundredths_of_a_commit(
         while await finished(store) < MANY:
             # Seldom, because this is a commit, too.
             await asyncio.sleep(0.5)
-    await worker_life.drop("all is done")
+    await worker_life.abandon("all is done")
     await store.close()
 
     assert commits_in(fresh_database) / MANY <= 0.08
@@ -100,7 +98,7 @@ def commits_in(database: FreshDatabase) -> int:
 @pytest.fixture
 def _only_hints(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody looks by itself: on a busy machine that would be counted as well."""
-    for module, name in ((service, "LONGEST_REST"), (claimer, "LONGEST_REST"), (claimer, "_SWEEP")):
+    for module, name in ((service, "LONGEST_REST"), (claimer, "LONGEST_REST"), (claimer, "_SWEEP_INTERVAL")):
         monkeypatch.setattr(module, name, timedelta(hours=1))
 
 
@@ -115,7 +113,7 @@ async def test_an_execution_enqueued_by_itself_takes_three_statements_however_ma
         for life in lives:
             await life.start()
         await until(lambda: len(heard.of(ListenerChanged)) == number)
-        await until(lambda: all(len(life.heartbeat.turns._line) == number for life in lives))
+        await until(lambda: all(len(life.heartbeat.peers._election._line) == number for life in lives))
         for life in lives:
             # Or the first one might be found by the look that everybody takes when it begins.
             life.sweeper.stop()
@@ -278,9 +276,8 @@ def blocks() -> int:
 def quick_executor(store: Store, env: Env, heard: Heard) -> tuple[Recorder, Executor]:
     """An executor as a worker has it, and the recorder that is handed what came of its executions."""
     recorder = Recorder(env, heard, store.executions)
-    executor = Executor(env, quick_registry(), {RunStyle.COROUTINE: CoroutineRunner()}, 20, recorder.hand_over, no_sink)
     gate = RetryGate(env, heard, WorkerSettings())
-    executor.admit, executor.on_success = gate.admit, gate.note_success
+    executor = make_executor(env, CoroutineRunner(), 20, quick_registry(), recorder.hand_over, gate)
     return recorder, executor
 
 
@@ -293,13 +290,9 @@ def quick_registry() -> Registry:
     return known
 
 
-def no_sink(_context: AttemptContext) -> AttemptSink:
-    raise AssertionError("nothing is said in these tests")
-
-
 async def test_attempts_that_do_not_wait_take_no_tasks(store: Store, env: Env, heard: Heard) -> None:
     recorder = Recorder(env, heard, store.executions)
-    executor = Executor(env, quick_registry(), {RunStyle.COROUTINE: CoroutineRunner()}, 20, recorder.hand_over, no_sink)
+    executor = make_executor(env, CoroutineRunner(), 20, quick_registry(), recorder.hand_over)
     loop, made = asyncio.get_running_loop(), []
     create_task = loop.create_task
     loop.create_task = lambda *args, **kwargs: made.append(1) or create_task(*args, **kwargs)  # type: ignore[method-assign,func-returns-value]

@@ -62,7 +62,7 @@ async def test_an_occurrence_takes_a_few_hundredths_of_a_commit(
         while await finished(store) < MANY:
             # Seldom, because this is a commit, too.
             await asyncio.sleep(0.5)
-    await worker_life.drop("all is done")
+    await worker_life.abandon("all is done")
     await store.close()
 
     assert asked["promote"] == asked["busy_jobs"] == MANY / 1_000

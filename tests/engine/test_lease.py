@@ -11,14 +11,16 @@ from uuid import UUID
 
 import pytest
 
+from tests.engine.runners.support import Attempt
 from tests.engine.support import MORTAL, PATIENCE_SECONDS, Heard, until
 from tests.support.factories import make_node, only_row
 from timeball.clock import ClockReading, SystemClock
 from timeball.domain.node import Node, NodeKind
-from timeball.domain.values.ids import Incarnation
+from timeball.domain.values.ids import ExecutionId, Incarnation
 from timeball.domain.wakeup import Wakeup
 from timeball.engine import lease as module
 from timeball.engine.lease import Heartbeat
+from timeball.engine.worker.slots import Slots
 from timeball.env import Env
 from timeball.errors import StoreUnavailable
 from timeball.store.store import Store
@@ -41,10 +43,23 @@ def losses() -> list[str]:
 
 
 @pytest.fixture
-async def beating(store: Store, env: Env, heard: Heard, losses: list[str]) -> AsyncIterator[Heartbeat]:
+def drains() -> list[int]:
+    """One entry each time the node was asked to drain."""
+    return []
+
+
+@pytest.fixture
+def slots() -> Slots:
+    return Slots(20)
+
+
+@pytest.fixture
+async def beating(
+    store: Store, env: Env, heard: Heard, losses: list[str], drains: list[int], slots: Slots
+) -> AsyncIterator[Heartbeat]:
     """The heart of a worker with a lease of ten seconds, renewed every three."""
     node = Node(incarnation=Incarnation(env.new_id()), kind=NodeKind.WORKER, name="w", lease=MORTAL, slots=5)
-    heart = Heartbeat(env, heard, store, node, losses.append)
+    heart = Heartbeat(env, heard, store, node, losses.append, lambda: drains.append(1), slots)
     await heart.start()
     yield heart
     heart.stop()
@@ -81,23 +96,26 @@ async def pass_a_moment(clock: VirtualClock, end: datetime) -> None:
 async def test_a_worker_learns_at_once_whom_it_shares_its_hints_with(store: Store, beating: Heartbeat) -> None:
     """When the nodes have changed it does not wait for its next renewal, for which the clock would have to move."""
     hints = [Wakeup(executions=1, nonce=nonce * 10_007) for nonce in range(20)]
-    assert {beating.turns.of(hint) for hint in hints} == {0}
+    assert {beating.peers.turn_of(hint) for hint in hints} == {0}
     await make_node(store, lease=MORTAL, slots=5)
 
     beating.renew_soon()
 
-    await until(lambda: {beating.turns.of(hint) for hint in hints} == {0, 1})
+    await until(lambda: {beating.peers.turn_of(hint) for hint in hints} == {0, 1})
 
 
 async def test_the_lease_begins_with_the_registration(store: Store, beating: Heartbeat) -> None:
     row = await node_row(store)
 
     assert (row["renewed_at"], row["lease_until"]) == (START, START + MORTAL.span)
-    assert beating.has_lease
+    assert beating.lease.is_held
 
 
-async def test_it_is_renewed_at_every_interval(store: Store, clock: VirtualClock, beating: Heartbeat) -> None:
-    beating.busy = lambda: 7
+async def test_it_is_renewed_at_every_interval(
+    store: Store, clock: VirtualClock, beating: Heartbeat, slots: Slots
+) -> None:
+    for number in range(7):
+        slots.attempts[ExecutionId(UUID(int=number))] = Attempt()
 
     renewals = [await pass_until_renewed(store, clock) for _ in range(4)]
 
@@ -105,7 +123,7 @@ async def test_it_is_renewed_at_every_interval(store: Store, clock: VirtualClock
     row = await node_row(store)
     assert row["lease_until"] == renewals[-1] + MORTAL.span
     assert row["busy"] == 7
-    assert beating.has_lease
+    assert beating.lease.is_held
 
 
 async def test_a_node_that_was_buried_is_lost(
@@ -115,9 +133,9 @@ async def test_a_node_that_was_buried_is_lost(
 
     await pass_until(clock, lambda: losses)
 
-    assert losses == ["the lease had run out, or the node was buried"]
-    assert beating.is_lost
-    assert not beating.has_lease
+    assert losses == ["the lease had run out, or the node was removed as expired"]
+    assert beating.lease.is_lost
+    assert not beating.lease.is_held
 
 
 async def test_without_an_accepted_renewal_the_life_ends_a_margin_before_the_lease(
@@ -133,10 +151,10 @@ async def test_without_an_accepted_renewal_the_life_ends_a_margin_before_the_lea
         clock.advance("500ms")
         await asyncio.sleep(0.02)
     assert losses == []
-    assert beating.has_lease
+    assert beating.lease.is_held
 
     clock.advance("500ms")
-    assert not beating.has_lease, "at once, even before the thread has looked"
+    assert not beating.lease.is_held, "at once, even before the thread has looked"
     await until(lambda: losses)
     assert losses == ["no renewal was accepted in time"]
 
@@ -163,9 +181,9 @@ async def test_a_lease_counts_from_the_moment_it_was_asked_for(
     await (heart.start() if verb == "register" else heart._renew(None))
 
     clock.advance("4900ms")
-    assert heart.has_lease
+    assert heart.lease.is_held
     clock.advance("100ms")
-    assert not heart.has_lease
+    assert not heart.lease.is_held
 
 
 async def test_a_machine_that_slept_through_its_lease_is_lost_without_asking(
@@ -238,7 +256,7 @@ async def test_a_lease_is_renewed_where_it_is_confirmed(store: Store, clock: Vir
 
     assert (await node_row(store))["renewed_at"] == clock.now()
     clock.advance("8900ms")
-    assert silent.has_lease
+    assert silent.lease.is_held
 
 
 async def test_a_lease_that_is_gone_is_not_confirmed(store: Store, silent: Heartbeat, losses: list[str]) -> None:
@@ -248,7 +266,7 @@ async def test_a_lease_that_is_gone_is_not_confirmed(store: Store, silent: Heart
         with pytest.raises(StoreUnavailable, match="lease"):
             await confirm(store, silent)
 
-    assert losses == ["the lease had run out, or the node was buried"]
+    assert losses == ["the lease had run out, or the node was removed as expired"]
 
 
 async def test_another_database_does_not_confirm(store: Store, silent: Heartbeat, losses: list[str]) -> None:
@@ -288,7 +306,7 @@ async def test_an_answer_that_was_overtaken_does_not_shorten_the_lease(
     await confirm(store, silent)
 
     clock.advance("8900ms")
-    assert silent.has_lease
+    assert silent.lease.is_held
 
 
 async def test_another_server_behind_pgbouncer_ends_the_life_though_the_connection_stayed(
@@ -316,10 +334,8 @@ async def test_a_loss_is_told_once(clock: VirtualClock, store: Store, beating: H
 
 
 async def test_a_drain_is_heard_with_the_next_renewal_and_told_once(
-    store: Store, clock: VirtualClock, beating: Heartbeat
+    store: Store, clock: VirtualClock, beating: Heartbeat, drains: list[int]
 ) -> None:
-    drains: list[int] = []
-    beating.on_drain = lambda: drains.append(1)
     await store.nodes.drain(beating._node.incarnation)
 
     for _ in range(2):
@@ -414,7 +430,7 @@ async def test_a_heart_whose_thread_ends_loses_the_life(
     await pass_until(clock, lambda: losses)
 
     assert losses == ["the thread of the heartbeat has ended"]
-    assert not beating.has_lease
+    assert not beating.lease.is_held
 
 
 async def test_a_loop_that_stood_still_is_told_with_the_next_renewal(

@@ -30,7 +30,7 @@ def hints() -> list[Wakeup]:
 async def listener(store: Store, env: Env, heard: Heard, hints: list[Wakeup]) -> AsyncIterator[Listener]:
     made = Listener(env, heard, store, hints.append)
     yield made
-    await made.hang_up()
+    await made.disconnect()
 
 
 async def test_whoever_has_just_subscribed_is_told_to_look_everywhere(

@@ -174,7 +174,7 @@ async def test_a_scheduler_takes_its_shards_and_promotes(
     job = await create(store, interval_seconds=60)
     life = nodes.scheduler(IMMORTAL)
     nodes.begin(life)
-    await until(lambda: len(life.keeper.epochs) == store.shards)
+    await until(lambda: len(life.shards.epochs) == store.shards)
 
     clock.advance("60s")
     life.scheduler.reload()
@@ -190,7 +190,7 @@ async def test_only_the_owner_of_the_first_shard_keeps_house(nodes: Nodes) -> No
     housekeepers = (life.reaper, life.janitor, life.rollup_writer)
     assert not any(service._is_housekeeper() for service in housekeepers)
 
-    life.keeper.epochs = {0: 1}
+    life.shards.epochs = {0: 1}
     assert all(service._is_housekeeper() for service in housekeepers)
 
 
@@ -218,7 +218,7 @@ async def test_a_leaving_scheduler_promotes_nothing_and_takes_nothing_more(nodes
 
     await life.wind_down()
 
-    assert (life.scheduler.is_stopping, life.keeper.is_stopping) == (True, True)
+    assert (life.scheduler.is_stopping, life.shards.is_stopping) == (True, True)
 
 
 async def test_a_cancellation_reaches_what_runs(store: Store, env: Env, nodes: Nodes) -> None:
@@ -239,7 +239,7 @@ async def test_what_is_held_is_called_off_before_the_drop_though_nobody_hints(
     """Behind PgBouncer, or with a listener that was cut off: the next look comes while it is still held."""
     life = nodes.worker(runner := ManualRunner())
     await store.nodes.register(life.node)
-    life.heartbeat._extend(clock.monotonic())
+    life.heartbeat.lease.extend(clock.monotonic())
     execution_id = await enqueue(store, after=0.4)
     await settle(life.sweeper)
     await settle(life.claimer)
@@ -329,13 +329,13 @@ async def test_a_worker_in_a_hurry_does_not_wait(store: Store, heard: Heard, nod
 async def test_a_leaving_scheduler_hands_its_shards_over_at_once(store: Store, nodes: Nodes) -> None:
     leaver, heir = nodes.scheduler(), nodes.scheduler()
     task = nodes.begin(leaver)
-    await until(lambda: len(leaver.keeper.epochs) == store.shards)
+    await until(lambda: len(leaver.shards.epochs) == store.shards)
 
     leaver.end()
     await asyncio.wait_for(task, PATIENCE_SECONDS)
     nodes.begin(heir)
 
-    await until(lambda: len(heir.keeper.epochs) == store.shards)
+    await until(lambda: len(heir.shards.epochs) == store.shards)
 
 
 async def test_a_node_that_is_asked_to_drain_leaves(
@@ -387,7 +387,10 @@ async def test_a_lost_life_drops_everything_and_writes_nothing(
     # By its own deadline; or by a renewal that was under way while the hour passed, for another service or on a new connection.
     (lost,) = heard.of(NodeLost)
     assert lost.incarnation == life.node.incarnation
-    assert lost.reason in ("no renewal was accepted in time", "the lease had run out, or the node was buried")
+    assert lost.reason in (
+        "no renewal was accepted in time",
+        "the lease had run out, or the node was removed as expired",
+    )
     assert runner.started[0].halted is StopReason.SHUTDOWN
     assert [await table(store, room) for room in ("ready", "running", "finished", "attempt")] == before
     assert {await only(tables_of(store, id_)) for id_ in (running, held)} == {"running"}
@@ -407,11 +410,11 @@ async def test_a_worker_begins_nothing_from_the_moment_its_lease_may_have_run_ou
     life = nodes.worker(ManualRunner())
     monkeypatch.setattr(life.heartbeat, "_beat_in_thread", lambda: None)
     await life.heartbeat.start()
-    assert life.executor.may_begin()
+    assert life.executor.lease.is_held
 
     clock.advance(MORTAL.span)
 
-    assert not life.executor.may_begin()
+    assert not life.executor.lease.is_held
 
 
 async def test_an_outcome_that_could_not_be_written_is_lost_with_its_life(
@@ -488,7 +491,9 @@ async def test_a_node_that_was_cut_off_and_buried_does_nothing_more(
     execution_id = await enqueue(observer)
 
     assert await asyncio.wait_for(task, PATIENCE_SECONDS) is True
-    assert [event.reason for event in heard.of(NodeLost)] == ["the lease had run out, or the node was buried"]
+    assert [event.reason for event in heard.of(NodeLost)] == [
+        "the lease had run out, or the node was removed as expired"
+    ]
     assert await tables_of(observer, execution_id) == ["ready"]
 
 

@@ -211,7 +211,7 @@ async def test_what_newer_data_move_past_the_end_is_settled_once(
     assert (ended["scheduled_for"], ended["tzdata"]) == (LAST, OLDER)
     assert (ended["state"], ended["reason"], ended["version"]) == ("skipped", "ended", 1)
     assert node.heard.of(OccurrencesSkipped) == [OccurrencesSkipped(job.id, 1, "ended")]
-    assert await store.executions.occurrences_of_other_tzdata(list(node.keeper.epochs), NEWER, 10) == []
+    assert await store.executions.occurrences_of_other_tzdata(list(node.shards.epochs), NEWER, 10) == []
     await check_citations(store, trees, {job.id: job})
 
     longer = await Commands(store, store.env).jobs.update(job.id, {"ends_at": LAST + timedelta(days=2)})

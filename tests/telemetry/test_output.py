@@ -54,8 +54,7 @@ class Losses:
         self.recoveries: list[tuple[int, str]] = []
         self.happened = threading.Event()
         self.recovered = threading.Event()
-        output.on_lost = self._lost
-        output.on_recovered = self._recovered
+        output.report_losses(self._recovered, self._lost)
 
     def _lost(self, lines: int) -> None:
         self.lines += lines

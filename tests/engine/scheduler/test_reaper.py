@@ -576,7 +576,7 @@ async def test_a_housekeeper_that_dies_in_the_middle_is_made_up_for(
     clock.advance("11s")
 
     def dies(point: str) -> None:
-        if point == "reaper.buried":
+        if point == "reaper.expired":
             raise StoreUnavailable("dead")
 
     env.fault = dies

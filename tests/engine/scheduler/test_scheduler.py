@@ -232,7 +232,7 @@ async def test_a_batch_is_no_larger_than_it_may_be(store: Store, clock: VirtualC
 async def test_a_scheduler_promotes_only_what_is_its_own(store: Store, clock: VirtualClock) -> None:
     one, other = await start_scheduler(store), await start_scheduler(store)
     for node in (one, other, one, other):
-        await node.keeper.tick()
+        await node.shards.tick()
     for _ in range(40):
         await create(store, interval_seconds=60)
     clock.advance("60s")
@@ -240,7 +240,7 @@ async def test_a_scheduler_promotes_only_what_is_its_own(store: Store, clock: Vi
     await one.tick()
 
     shards = {(await due_row(store, row["job_id"])).shard for row in await table(store, "ready")}
-    assert shards <= one.keeper.epochs.keys()
+    assert shards <= one.shards.epochs.keys()
     await other.tick()
     assert len(await table(store, "ready")) == 40
 
@@ -278,7 +278,7 @@ async def test_hints_about_foreign_shards_and_the_distant_future_cost_nothing(
     store: Store, env: Env, node: ManualScheduler
 ) -> None:
     await node.tick()
-    del node.keeper.epochs[5]
+    del node.shards.epochs[5]
     asked: list[str] = []
     env.fault = asked.append
 
@@ -872,7 +872,7 @@ async def test_what_comes_with_a_shard_is_looked_at_before_it_is_promoted(
     await node.tick()
     await backdate_data(store)
 
-    node.keeper.epochs = {shard: epoch + 2 for shard, epoch in node.keeper.epochs.items()}
+    node.shards.epochs = {shard: epoch + 2 for shard, epoch in node.shards.epochs.items()}
     clock.advance("1s")
     await node.tick()
 
@@ -911,7 +911,7 @@ async def test_occurrences_of_newer_data_than_ours_are_left_to_those_who_have_th
 def twin_of(node: ManualScheduler) -> ManualScheduler:
     """Another scheduler that believes to be the same one: a process that was copied, or that slept."""
     scheduler = Scheduler(
-        node.store.env, node.heard, node.store.executions, node.store.jobs, node.keeper, SchedulerSettings()
+        node.store.env, node.heard, node.store.executions, node.store.jobs, node.shards, SchedulerSettings()
     )
     return replace(node, scheduler=scheduler)
 
@@ -977,7 +977,7 @@ async def test_a_frozen_scheduler_changes_nothing_after_it_was_taken_over_from(
     clock.advance("31s")
     await frozen.tick()
     heir = await start_scheduler(store)
-    assert len(heir.keeper.epochs) == store.shards
+    assert len(heir.shards.epochs) == store.shards
     clock.advance("1s")
 
     # It still has the row in its heap, and nobody else has touched that: only the shard's owner and epoch can refuse.
@@ -1100,7 +1100,7 @@ async def test_a_scheduler_that_lost_its_shards_forgets_their_rows(
     clock.advance("58s")
     await node.tick()
 
-    node.keeper.epochs.clear()
+    node.shards.epochs.clear()
     clock.advance("2s")
     await node.tick()
 

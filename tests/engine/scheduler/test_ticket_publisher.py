@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from tests.engine.support import IMMORTAL, Heard, start_scheduler
 from tests.support.factories import HANDLER, SOMEBODY, claim_all, enqueue, found, make_node, record
-from timeball.brokers.base import Inbox
+from timeball.brokers.base import BrokerHealth, Inbox
 from timeball.brokers.redis import RedisBroker
 from timeball.domain.execution import Released
 from timeball.domain.values.ids import ExecutionId
@@ -53,7 +53,11 @@ async def open_post(store: Store, redis_port: int) -> AsyncIterator[Callable[...
         broker = RedisBroker(f"redis://127.0.0.1:{port}/0", await store.tickets.namespace())
         brokers.append(broker)
         scheduler, heard = await start_scheduler(store), Heard()
-        return Post(TicketPublisher(store.env, heard, store, broker, scheduler.keeper), broker, heard)
+        return Post(
+            TicketPublisher(store.env, heard, store, broker, BrokerHealth(heard, broker.kind), scheduler.shards),
+            broker,
+            heard,
+        )
 
     yield open_one
     for broker in brokers:
@@ -108,7 +112,7 @@ async def test_of_two_hints_about_a_lane_the_earlier_instant_counts(
 
 async def test_a_hint_about_a_queue_of_another_scheduler_is_left_to_that(post: Post, clock: VirtualClock) -> None:
     await post.sweep()
-    post.ticket_publisher._keeper.epochs.clear()
+    post.ticket_publisher._shards.epochs.clear()
     post.ticket_publisher._woken.clear()
     hints = Wakeup()
     hints.add_lane("default", 50, clock.now())
@@ -194,9 +198,9 @@ async def test_queues_of_other_schedulers_are_left_to_them(
     post: Post, open_post: Callable[..., Awaitable[Post]], store: Store
 ) -> None:
     second = await open_post()
-    first_keeper, second_keeper = post.ticket_publisher._keeper, second.ticket_publisher._keeper
-    for keeper in (first_keeper, second_keeper, first_keeper):
-        await keeper.tick()
+    first_shards, second_shards = post.ticket_publisher._shards, second.ticket_publisher._shards
+    for shards in (first_shards, second_shards, first_shards):
+        await shards.tick()
     ids = {await enqueue(store, queue=f"queue-{number}"): f"queue-{number}" for number in range(12)}
 
     mine, theirs = await post.sweep(), await second.sweep()
@@ -204,7 +208,7 @@ async def test_queues_of_other_schedulers_are_left_to_them(
     assert sorted(mine + theirs) == sorted(ids)
     assert mine
     assert theirs
-    assert all(shard_of_queue(ids[id_], store.shards) in first_keeper.epochs for id_ in mine)
+    assert all(shard_of_queue(ids[id_], store.shards) in first_shards.epochs for id_ in mine)
 
 
 async def test_only_those_who_can_run_it_get_a_ticket(open_post: Callable[..., Awaitable[Post]], store: Store) -> None:

@@ -49,14 +49,16 @@ from timeball.domain.execution import ClaimedExecution, Failed, FinishedAttempt,
 from timeball.domain.handler import Handler
 from timeball.domain.job import JobSpec
 from timeball.domain.lifecycle import Decision, Postpone
-from timeball.domain.node import Node, NodeKind
+from timeball.domain.node import NodeKind
 from timeball.domain.policies import SkipReason
 from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation
+from timeball.engine.lease import Peers
 from timeball.engine.runners.outcome import outcome_of_halt
 from timeball.engine.scheduler.housekeeping import Reaper
 from timeball.engine.scheduler.scheduler import Scheduler
 from timeball.engine.scheduler.shards import ShardBalancer
-from timeball.engine.service import Service
+from timeball.engine.service import Service, Signal
+from timeball.engine.worker.admission import ClaimableHandlers
 from timeball.engine.worker.claimer import Claimer, Sweeper
 from timeball.engine.worker.node import CancellationPoller
 from timeball.engine.worker.reconciler import ClaimReconciler
@@ -65,7 +67,7 @@ from timeball.env import Env
 from timeball.errors import StoreUnavailable
 from timeball.store.db.statements import all_statements
 from timeball.store.store import Store
-from timeball.telemetry.events import Event, ExecutionsPromoted, OutcomeRefused
+from timeball.telemetry.events import ExecutionsPromoted, OutcomeRefused, TelemetryEvent
 from timeball.testing import VirtualClock
 
 OpenStore = Callable[[Env], Awaitable[Store]]
@@ -241,7 +243,7 @@ class SwarmNode:
             self.swarm.seen["outcome found committed"] += 1
             self._lost_reply = None
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: TelemetryEvent) -> None:
         """Take note of what must be met."""
         if isinstance(event, OutcomeRefused):
             self.swarm.seen["outcome refused"] += 1
@@ -264,8 +266,8 @@ class SwarmScheduler(SwarmNode):
 
     def make_services(self, incarnation: Incarnation) -> dict[str, Service]:
         env, store, emit = self.store.env, self.store, self.emit
-        keeper = ShardBalancer(env, emit, store.nodes, incarnation, lambda: None)
-        scheduler = Scheduler(env, emit, store.executions, store.jobs, keeper, SchedulerSettings())
+        shards = ShardBalancer(env, emit, store.nodes, incarnation, lambda: None)
+        scheduler = Scheduler(env, emit, store.executions, store.jobs, shards, SchedulerSettings())
         housekeeping = HousekeepingSettings()
         reaper = Reaper(
             env,
@@ -273,9 +275,9 @@ class SwarmScheduler(SwarmNode):
             store.nodes,
             NotingRooms(store.executions, self.swarm),
             housekeeping,
-            lambda: keeper.is_housekeeper,
+            lambda: shards.is_housekeeper,
         )
-        return {"keeper": keeper, "scheduler": scheduler, "reaper": reaper}
+        return {"shards": shards, "scheduler": scheduler, "reaper": reaper}
 
 
 class SwarmWorker(SwarmNode):
@@ -289,16 +291,16 @@ class SwarmWorker(SwarmNode):
         recorder = Recorder(env, emit, NotingRooms(store.executions, self.swarm))
         self._runner = NotingRunner(self.swarm)
         executor = make_executor(env, self._runner, settings.slots, registry(), recorder.hand_over)
-        claimer = Claimer(env, emit, store.executions, executor, incarnation, (HANDLER,), settings)
+        handlers, peers = ClaimableHandlers((HANDLER,)), Peers(env.clock, incarnation)
+        claimer = Claimer(env, emit, store.executions, executor, incarnation, handlers, settings, peers, Signal())
         sweeper = Sweeper(env, emit, store.executions, claimer)
-        reconciler = ClaimReconciler(env, emit, store.executions, incarnation, claimer, executor, recorder.unrecorded)
-        node = Node(incarnation=incarnation, kind=self.kind, name=self.name, lease=MORTAL)
+        reconciler = ClaimReconciler(env, emit, store.executions, incarnation, claimer, executor, recorder)
         return {
             "recorder": recorder,
             "claimer": claimer,
             "sweeper": sweeper,
             "stocktaker": reconciler,
-            "stop watch": CancellationPoller(env, emit, store.executions, node, executor, lambda: False),
+            "stop watch": CancellationPoller(env, emit, store.executions, incarnation, executor, lambda: False),
         }
 
     async def act(self, turn: Deed, rng: Random) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,9 @@ from timeball.config.settings import WorkerSettings
 from timeball.domain.execution import ClaimedExecution, FinishedAttempt, Released
 from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation
 from timeball.domain.wakeup import Lane, LanePosition
+from timeball.engine.lease import Peers
+from timeball.engine.service import Signal
+from timeball.engine.worker.admission import ClaimableHandlers, RetryGate
 from timeball.engine.worker.claimer import Claimer, Sweeper
 from timeball.engine.worker.executor import Executor
 from timeball.errors import StoreUnavailable
@@ -84,6 +87,8 @@ class ManualWorker:
     executor: Executor
     claimer: Claimer
     sweeper: Sweeper
+    peers: Peers
+    outcomes_recorded: Signal
     findings: list[FinishedAttempt] = field(default_factory=list)
 
     @property
@@ -107,19 +112,33 @@ class ManualWorker:
         await asyncio.sleep(0)
 
 
-async def start(store: Store, slots: int = 20, handlers: Sequence[str] = (HANDLER,), **settings: Any) -> ManualWorker:
+async def start(
+    store: Store,
+    slots: int = 20,
+    handlers: Sequence[str] = (HANDLER,),
+    hand_over: Callable[[FinishedAttempt], None] | None = None,
+    retry_gate: RetryGate | None = None,
+    **settings: Any,
+) -> ManualWorker:
     incarnation = await make_node(store, lease=IMMORTAL)
     executions, runner = WatchedRooms(store.executions), ManualRunner()
     findings: list[FinishedAttempt] = []
-    executor = make_executor(store.env, runner, slots, registry(*handlers), findings.append)
+    executor = make_executor(
+        store.env, runner, slots, registry(*handlers), hand_over or findings.append, retry_gate=retry_gate
+    )
+    peers, outcomes_recorded = Peers(store.env.clock, incarnation), Signal()
     claimer = Claimer(
         store.env,
         lambda _: None,
         executions,  # type: ignore[arg-type]
         executor,
         incarnation,
-        handlers,
+        ClaimableHandlers(handlers),
         WorkerSettings(slots=slots, **settings),
+        peers,
+        outcomes_recorded,
     )
     sweeper = Sweeper(store.env, lambda _: None, executions, claimer)  # type: ignore[arg-type]
-    return ManualWorker(store, incarnation, executions, runner, executor, claimer, sweeper, findings)
+    return ManualWorker(
+        store, incarnation, executions, runner, executor, claimer, sweeper, peers, outcomes_recorded, findings
+    )

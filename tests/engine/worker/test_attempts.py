@@ -213,7 +213,7 @@ async def test_while_attempts_follow_each_other_room_is_told_whenever_the_loop_t
         clock.advance("2ms")
 
     executor = make(laborious=laborious)
-    executor.on_room = lambda: told.append(len(findings))
+    executor.slots.freed.subscribe(lambda: told.append(len(findings)))
     executor.accept([claim(number=number, handler="laborious") for number in range(3)])
     await until(lambda: len(findings) == 3)
 

@@ -181,7 +181,7 @@ def announce(worker: ManualWorker, after: float = 0) -> None:
 async def test_a_worker_that_can_only_hold_does_so_and_looks_no_further_ahead_for_what_is_due(store: Store) -> None:
     worker = await start(store, slots=1)
     await fill(worker)
-    bound = worker.claimer._lanes[LANE]
+    bound = worker.claimer._lanes.position(LANE)
     await enqueue(store, after=0.4)
 
     for _ in range(2):
@@ -190,7 +190,7 @@ async def test_a_worker_that_can_only_hold_does_so_and_looks_no_further_ahead_fo
 
     assert worker.executor.held == 1
     assert [wish.slots for wish in worker.executions.wishes[-2:]] == [0, 0], "nor does it ask for more than before"
-    assert worker.claimer._lanes[LANE] == bound, "what is due was not asked for: it is still there"
+    assert worker.claimer._lanes.position(LANE) == bound, "what is due was not asked for: it is still there"
 
 
 async def test_a_worker_that_can_neither_run_nor_hold_anything_asks_nobody(store: Store) -> None:
@@ -212,8 +212,8 @@ async def test_what_was_announced_while_there_was_no_room_is_claimed_with_the_ne
         await enqueue(store, after=0.4)
     await enqueue(store)
     await worker.sweep_and_claim()
-    worker.claimer._prefetch = 0
-    assert not worker.claimer._expects_more
+    worker.claimer._window._size = 0
+    assert not worker.claimer._reasons.has_reason
     announce(worker)
     assert await worker.claimer.tick() == LONGEST_REST
     worker.claimer._woken.clear()
@@ -419,7 +419,7 @@ async def test_without_a_lease_nothing_is_claimed(store: Store) -> None:
     worker = await start(store)
     await enqueue(store)
     await worker.sweeper.tick()
-    worker.executor.may_begin = lambda: False
+    worker.executor.lease.lose()
 
     await worker.claimer.tick()
 
@@ -453,7 +453,7 @@ async def test_the_window_doubles_while_everything_claimed_is_started_at_once(st
 
 
 async def test_the_window_has_an_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("timeball.engine.worker.claimer._LARGEST_WINDOW", 5)
+    monkeypatch.setattr("timeball.engine.worker.claim_state._LARGEST_WINDOW", 5)
     worker = await start(store, slots=2)
     for _ in range(40):
         await enqueue(store)
@@ -552,7 +552,7 @@ async def test_places_that_are_freed_here_are_asked_for_again_without_a_sweep(
     await worker.end_all()
     await store.executions.finish_succeeded(worker.findings)
     worker.claimer._woken.clear()
-    worker.claimer.on_recorded(3)
+    worker.outcomes_recorded.send()
 
     assert worker.claimer._woken.is_set()
     await settle(worker.claimer)
@@ -566,7 +566,7 @@ async def test_without_a_limit_that_was_reached_nobody_is_woken_by_outcomes(stor
     await worker.sweep_and_claim()
     worker.claimer._woken.clear()
 
-    worker.claimer.on_recorded(1)
+    worker.outcomes_recorded.send()
 
     assert not worker.claimer._woken.is_set()
 
@@ -667,7 +667,7 @@ async def test_while_others_take_what_there_is_it_looks_at_more_and_from_the_sam
 
     assert [wish.has_competitors for wish in worker.executions.wishes] == [False, True, True]
     assert worker.executions.asked == [{LANE: LanePosition(START - seconds(10))}] * 3
-    assert not worker.claimer._wish().has_competitors
+    assert not worker.claimer._request().has_competitors
 
 
 async def test_what_was_passed_over_twice_is_looked_for_from_the_first_on(store: Store) -> None:
@@ -739,11 +739,11 @@ async def test_what_could_not_be_held_any_more_is_looked_for_when_slots_come_fre
     announce(worker)
     await settle(worker.claimer)
     assert worker.executor.held == 2
-    worker.claimer._on_room()
+    worker.claimer._on_slot_free()
     assert worker.claimer._gathering is None, "nothing more can be held before something is dropped"
 
     clock.advance("1s")
-    worker.executor._drop()
+    worker.executor._start_due()
     await worker.started()
     await worker.end_all()
 
@@ -773,12 +773,12 @@ async def test_what_was_passed_over_in_a_lane_is_forgotten_with_the_lane(store: 
     async with store.database.transaction() as connection:
         await connection.execute("SELECT 1 FROM timeball.ready WHERE id = $1 FOR UPDATE", locked)
         await worker.claimer.tick()
-        assert worker.claimer._passed
+        assert worker.claimer._lanes.has_passed_rows
 
         for _ in range(2):
             worker.claimer.learn_all({})
 
-    assert worker.claimer._passed == {}
+    assert not worker.claimer._lanes.has_passed_rows
 
 
 async def test_two_workers_are_never_given_the_same(store: Store) -> None:
@@ -823,7 +823,7 @@ async def test_a_claim_whose_reply_was_lost_is_read_back(store: Store, env: Env,
     assert worker.executor.held == 1
     claimed = worker.runner.started[0].claimed
     assert (claimed.fence, claimed.attempt, claimed.payload) == (1, 1, "{}")
-    assert worker.claimer.has_lost_a_reply, "so that stock is taken"
+    assert worker.claimer.in_flight.has_lost_a_reply, "so that stock is taken"
 
 
 async def test_a_claim_that_never_arrived_is_made_again(store: Store) -> None:
@@ -909,11 +909,11 @@ async def test_a_free_slot_wakes_nobody_if_a_claim_has_found_nothing_meanwhile(s
         await enqueue(store)
     await worker.sweeper.tick()
     assert await worker.claimer.tick() == AT_ONCE
-    worker.claimer._prefetch = 0
+    worker.claimer._window._size = 0
     await worker.started()
     await worker.end_all()
 
-    worker.executor.on_room()
+    worker.executor.slots.freed.send()
     assert worker.claimer._gathering is not None
     assert await worker.claimer.tick() == LONGEST_REST
     worker.claimer._woken.clear()

@@ -12,7 +12,7 @@ from tests.support.factories import FAILURE, HANDLER, enqueue, make_node, record
 from timeball.domain.execution import Failed, FinishedAttempt, Outcome, Released, Snoozed
 from timeball.domain.handler_contract import HandlerContract
 from timeball.domain.values.ids import Incarnation
-from timeball.engine.worker.admission import ContractGate
+from timeball.engine.worker.admission import ClaimableHandlers, ContractGate, WorkerContracts
 from timeball.env import Env
 from timeball.handlers.catalogue import contract_of
 from timeball.handlers.payloads import accepts_payload
@@ -45,8 +45,13 @@ class Watched:
 
     def __init__(self, store: Store, env: Env, heard: Heard, function: Callable[..., Any]) -> None:
         self.held_back: list[frozenset[str]] = []
-        fingerprints = {HANDLER: contract(function).fingerprint}
-        self.watch = ContractGate(env, heard, store.handlers, fingerprints, accepts_payload, self.held_back.append)
+        contracts = WorkerContracts(store.handlers, [contract(function)], accepts_payload)
+        self.handlers = ClaimableHandlers([HANDLER])
+        self.handlers.changed.subscribe(self._note)
+        self.watch = ContractGate(env, heard, contracts, self.handlers)
+
+    def _note(self) -> None:
+        self.held_back.append(frozenset({HANDLER}).difference(self.handlers.names))
 
     async def judge(self, finding: FinishedAttempt) -> Outcome:
         (judged,) = await self.watch.judge([finding])

@@ -58,9 +58,9 @@ def take_stock(store: Store, env: Env, clock: VirtualClock, heard: Heard) -> Cal
     def make(worker: ManualWorker, has_lost_a_reply: bool = True) -> Stock:
         recorder = Recorder(env, heard, store.executions)
         worker.executor._hand_over = recorder.hand_over
-        worker.claimer.has_lost_a_reply = has_lost_a_reply
+        worker.claimer.in_flight.has_lost_a_reply = has_lost_a_reply
         taker = ClaimReconciler(
-            env, heard, store.executions, worker.incarnation, worker.claimer, worker.executor, recorder.unrecorded
+            env, heard, store.executions, worker.incarnation, worker.claimer, worker.executor, recorder
         )
         return Stock(worker, recorder, taker, clock, heard)
 
@@ -227,7 +227,7 @@ async def test_a_stray_that_was_called_off_is_not_run(stock: Stock, store: Store
 
 async def test_without_a_lease_nothing_is_taken_in(stock: Stock) -> None:
     await stock.strand()
-    stock.worker.executor.may_begin = lambda: False
+    stock.worker.executor.lease.lose()
 
     await stock.look(3)
 

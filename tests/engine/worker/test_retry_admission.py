@@ -210,9 +210,9 @@ def test_hosts_have_budgets_of_their_own(env: Env, heard: Heard) -> None:
 async def test_a_retry_that_is_held_back_waits_as_retrying_and_is_not_counted(
     store: Store, env: Env, clock: VirtualClock, heard: Heard
 ) -> None:
-    worker, recorder = await start(store), Recorder(env, heard, store.executions)
+    recorder = Recorder(env, heard, store.executions)
     gate = RetryGate(env, heard, WorkerSettings(retry_budget_per_second=0, retry_budget_share=0))
-    worker.executor.admit, worker.executor._hand_over = gate.admit, recorder.hand_over
+    worker = await start(store, hand_over=recorder.hand_over, retry_gate=gate)
     execution_id = await enqueue(store, initial_backoff_ms=0)
     await worker.sweep_and_claim()
     worker.runner.end(worker.runner.started.pop().claimed, Failed(FAILURE))

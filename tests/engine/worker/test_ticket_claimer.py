@@ -11,14 +11,14 @@ import pytest
 
 from tests.engine.support import IMMORTAL, Heard, ManualRunner, make_executor, registry, settle, until
 from tests.support.factories import HANDLER, SOMEBODY, claim_all, enqueue, make_node, tables_of
-from timeball.brokers.base import Inbox, Ticket
+from timeball.brokers.base import BrokerHealth, Inbox, Ticket
 from timeball.brokers.redis import RedisBroker
 from timeball.config.settings import WorkerSettings
-from timeball.domain.node import Node, NodeKind
 from timeball.domain.values.ids import ExecutionId, Incarnation
 from timeball.domain.wakeup import Wakeup
-from timeball.engine.service import AT_ONCE, LONGEST_REST
+from timeball.engine.service import AT_ONCE, LONGEST_REST, Signal
 from timeball.engine.worker import ticket_claimer as module
+from timeball.engine.worker.admission import ClaimableHandlers
 from timeball.engine.worker.claimer import Sweeper
 from timeball.engine.worker.executor import Executor
 from timeball.engine.worker.ticket_claimer import TicketClaimer, TicketReceiver
@@ -73,13 +73,23 @@ async def start(store: Store, redis_port: int) -> AsyncIterator[Callable[..., Aw
         broker = RedisBroker(url, await store.tickets.namespace())
         brokers.append(broker)
         incarnation = await make_node(store, lease=IMMORTAL)
-        node = Node(incarnation=incarnation, kind=NodeKind.WORKER, name="", lease=IMMORTAL, handlers=(HANDLER,))
         heard, runner = Heard(), ManualRunner()
         executor = make_executor(store.env, runner, slots, registry(HANDLER))
         wanted = WorkerSettings(slots=slots, **settings)
-        claimer = TicketClaimer(store.env, heard, store.executions, store.tickets, executor, node, wanted)
+        claimer = TicketClaimer(
+            store.env,
+            heard,
+            store.executions,
+            store.tickets,
+            executor,
+            incarnation,
+            ClaimableHandlers([HANDLER]),
+            wanted,
+            Signal(),
+        )
         sweeper = Sweeper(store.env, heard, store.executions, claimer)
-        receiver = TicketReceiver(store.env, heard, broker, INBOX, claimer, sweeper)
+        health = BrokerHealth(heard, broker.kind)
+        receiver = TicketReceiver(store.env, heard, broker, health, INBOX, claimer, sweeper)
         return TicketWorker(store, broker, runner, executor, claimer, sweeper, receiver, heard)
 
     yield start_one
@@ -156,7 +166,7 @@ async def test_an_unreachable_broker_is_done_without(
 
     assert worker.runner.ids == [young]
     assert len(worker.heard.of(BrokerLost)) == 1
-    assert worker.receiver.watch.status.error
+    assert worker.receiver._health.status.error
 
 
 async def test_silence_is_noticed_by_what_it_leaves_and_ends_with_the_next_ticket(
@@ -241,7 +251,7 @@ async def test_a_worker_without_room_asks_for_nothing(
     worker = await start(slots=1, hold_limit=0)
     await worker.publish(await enqueue(store))
     await worker.receive()
-    worker.claimer._prefetch = 0
+    worker.claimer._window._size = 0
     worker.receiver._broker = RedisBroker("redis://127.0.0.1:1/0", "x")
 
     await worker.receiver.tick()
@@ -302,7 +312,7 @@ async def test_a_ticket_that_was_used_is_not_asked_for_again(worker: TicketWorke
 
 
 async def test_a_life_without_a_lease_claims_nothing_by_its_tickets(worker: TicketWorker, store: Store) -> None:
-    worker.executor.may_begin = lambda: False
+    worker.executor.lease.lose()
     execution = await enqueue(store)
     worker.claimer.deliver([execution])
 

@@ -13,8 +13,8 @@ from tests.engine.worker.manual_worker import ManualWorker, start
 from tests.support.factories import enqueue, table, tables_of
 from timeball.application.commands import Commands
 from timeball.domain.values.ids import ExecutionId, Incarnation
-from timeball.domain.wakeup import ELECTED, MANY, Lane, LanePosition, PeerWorker, Wakeup, WakeupElection
-from timeball.engine.worker.reconciler import WakeupBackstop
+from timeball.domain.wakeup import ELECTED, MANY, Lane, LanePosition, PeerWorker, Wakeup
+from timeball.engine.worker.claimer import WakeupBackstop
 from timeball.env import Env
 from timeball.errors import StoreUnavailable
 from timeball.store.store import Store
@@ -60,8 +60,7 @@ class Team:
 
     def _join(self, worker: ManualWorker, peers: list[PeerWorker]) -> Member:
         backstop = WakeupBackstop(self._store.env, ignore, worker.executions, worker.claimer)  # type: ignore[arg-type]
-        worker.claimer.turn_of = WakeupElection(worker.incarnation, peers).of
-        worker.claimer.on_deferred = backstop.expect
+        worker.peers.learn(peers)
         return Member(worker, backstop)
 
     @property
@@ -70,7 +69,7 @@ class Team:
 
     def in_turn(self, hints: Wakeup) -> list[Member]:
         """Who is called upon, and who stands in line behind that one."""
-        return sorted(self.members, key=lambda member: member.worker.claimer.turn_of(hints))
+        return sorted(self.members, key=lambda member: member.worker.peers.turn_of(hints))
 
     def hear(self, hints: Wakeup) -> None:
         for member in self.members:
@@ -213,7 +212,7 @@ async def test_where_all_are_full_the_first_free_slot_takes_what_was_for_another
 
 async def fill(store: Store, member: Member) -> None:
     """Have a worker take all it can."""
-    while member.worker.claimer._slots() > 0:
+    while member.worker.claimer._window.slots > 0:
         await enqueue(store)
         member.worker.claimer.learn(LANE, LanePosition(START))
         await member.act()
@@ -363,7 +362,7 @@ async def test_a_look_that_fails_is_not_the_last(store: Store, env: Env, clock: 
     await other.act()
 
     assert other.claims == 1
-    assert other.worker.claimer.turn_of(hint()) != ELECTED
+    assert other.worker.peers._election.of(hint()) != ELECTED
 
 
 def cut_looks(point: str) -> None:
