@@ -250,7 +250,7 @@ class CommandOutput:
                 if not is_cut:
                     self._take(rest, level, is_whole=False)
                 rest, is_cut = b"", True
-            # Reading what is there already gives way to nobody.
+            # Reading what is there already does not yield to other tasks.
             await asyncio.sleep(0)
         if rest and not is_cut:
             self._take(rest, level)
@@ -335,7 +335,7 @@ async def _end(supervisor: asyncio.subprocess.Process, line: socket.socket) -> N
     try:
         async with asyncio.timeout(_END_SECONDS):
             for stream in (supervisor.stdout, supervisor.stderr):
-                # To its end, or the pipe would stay open; nobody asked for what comes now.
+                # Read to its end, or the pipe would stay open; the rest is not kept.
                 while stream is not None and await stream.read(_READ_BYTES):
                     pass
             await supervisor.wait()
