@@ -287,7 +287,7 @@ MUTANTS = (
         "engine/worker/node.py",
         "        return _STOP_POLL if self._is_listening() else _STOP_POLL_WITHOUT_LISTENER\n",
         "        return _STOP_POLL\n",
-        f"{_LIFE}::test_what_is_held_is_called_off_before_the_drop_though_nobody_hints",
+        f"{_LIFE}::test_a_held_execution_is_cancelled_before_its_start_without_a_wakeup",
     ),
     _one(
         "a cancelled one-off comes back with the end of a pause",
@@ -371,14 +371,14 @@ MUTANTS = (
         "        orphans = await self._executions.orphans(_REAP_BATCH)\n"
         "        for incarnation, kind, name in await self._nodes.remove_expired():\n"
         "            self.emit(NodeExpired(incarnation, kind.value, name))\n",
-        f"{_REAPER}::test_a_dead_node_is_buried_and_what_it_held_is_ready_again",
+        f"{_REAPER}::test_an_expired_node_is_removed_and_its_executions_are_ready_again",
     ),
     _one(
         "no deadline",
         f"{_SQL}/finishing.sql",
         "   OR running.deadline < coalesce(:now, now())\n",
         "",
-        f"{_REAPER}::test_an_attempt_past_its_deadline_times_out_although_its_worker_lives",
+        f"{_REAPER}::test_an_attempt_past_its_deadline_times_out_although_its_worker_is_alive",
     ),
     _one(
         "at most once, and once more",
@@ -414,21 +414,21 @@ MUTANTS = (
         "engine/worker/executor.py",
         "        if not self.lease.is_held_at(self._queue.last_start):\n            return None\n",
         "",
-        f"{_EXECUTOR}::test_a_life_without_a_lease_begins_nothing",
+        f"{_EXECUTOR}::test_without_a_lease_nothing_is_started",
     ),
     _one(
         "another database goes unnoticed",
         "engine/lease.py",
         "        if identity != self._identity:\n",
         "        if False:\n",
-        f"{_HEARTBEAT}::test_another_database_in_its_place_ends_the_life",
+        f"{_HEARTBEAT}::test_another_database_in_its_place_ends_the_lease",
     ),
     _one(
         "and behind PgBouncer",
         "engine/lease.py",
         "                if is_new or self._store.database.behind_pgbouncer:\n",
         "                if is_new:\n",
-        f"{_HEARTBEAT}::test_another_server_behind_pgbouncer_ends_the_life_though_the_connection_stayed",
+        f"{_HEARTBEAT}::test_another_server_behind_pgbouncer_ends_the_lease_though_the_connection_stayed",
     ),
     # the drop
     _one(
@@ -436,7 +436,7 @@ MUTANTS = (
         "engine/worker/slots.py",
         "        while self._held and self._held[0][0] <= now:\n",
         "        while self._held:\n",
-        f"{_EXECUTOR}::test_a_timer_that_fires_early_drops_nothing",
+        f"{_EXECUTOR}::test_a_timer_that_fires_early_starts_nothing",
     ),
     _one(
         "what cannot be ended gives its slot away",
@@ -466,7 +466,7 @@ MUTANTS = (
         f"{_SQL}/promotion.sql",
         "WHERE tzdata < :tzdata\n",
         "WHERE tzdata <> :tzdata\n",
-        f"{_SCHEDULER}::test_occurrences_of_newer_data_than_ours_are_left_to_those_who_have_them",
+        f"{_SCHEDULER}::test_occurrences_of_newer_zone_data_are_left_to_nodes_that_have_them",
     ),
     _one(
         "new time-zone data move nothing",
@@ -516,7 +516,7 @@ MUTANTS = (
         "engine/node.py",
         "        self._on_wakeup(Wakeup(nodes_changed=True, look_everywhere=True))\n",
         "",
-        "tests/engine/test_listener.py::test_whoever_has_just_subscribed_is_told_to_look_everywhere",
+        "tests/engine/test_listener.py::test_after_subscribing_the_node_looks_everywhere",
     ),
     _one(
         "a listener that does not probe",
@@ -552,7 +552,7 @@ MUTANTS = (
         "engine/worker/ticket_claimer.py",
         "        return run_at > self.env.clock.now() - _UNCLAIMED_FOR\n",
         "        return False\n",
-        f"{_RECEIVER}::test_while_tickets_come_hints_and_sweeps_leave_the_young_alone",
+        f"{_RECEIVER}::test_while_tickets_arrive_wakeups_and_sweeps_leave_young_rows_alone",
     ),
     # leaving
     _one(
@@ -590,14 +590,14 @@ MUTANTS = (
         "engine/worker/admission.py",
         " if not has_newer_contract(versions.get(name, ()), fingerprints[name])\n",
         "\n",
-        f"{_WATCH}::test_it_takes_the_handler_up_again_when_no_newer_worker_lives",
+        f"{_WATCH}::test_the_handler_is_claimed_again_when_no_newer_worker_is_alive",
     ),
     _one(
         "an older worker asks for newer ones in every round",
         "engine/worker/admission.py",
         "if self._held_back and self.is_time(self._checks_at):",
         "if self._held_back:",
-        f"{_WATCH}::test_it_takes_the_handler_up_again_when_no_newer_worker_lives",
+        f"{_WATCH}::test_the_handler_is_claimed_again_when_no_newer_worker_is_alive",
     ),
     _one(
         "a handler that raises of itself is given back as a payload that does not fit",

@@ -196,7 +196,7 @@ async def test_a_limited_queue_keeps_its_limit_and_comes_to_its_end(house: House
         await eventually(lambda: len(house.ran) == 4)
 
 
-async def test_work_goes_to_those_who_know_its_handler_and_serve_its_queue(house: House, commands: Commands) -> None:
+async def test_work_goes_to_workers_with_its_handler_and_its_queue(house: House, commands: Commands) -> None:
     async with house.nodes("work", queues=("default",)), house.nodes("work", "special", with_scheduler=False):
         for number in range(8):
             await enqueue(commands, f"special {number}", handler="special")

@@ -77,7 +77,7 @@ async def settle(service: Service) -> timedelta:
 
 @dataclass
 class ManualScheduler:
-    """A scheduler's loops, and its life."""
+    """The loops of a scheduler, ticked by hand."""
 
     store: Store
     clock: VirtualClock
@@ -136,8 +136,8 @@ class Hands:
 
     async def claim(self, slots: int = 1_000, holds: int = 0) -> list[ClaimedExecution]:
         lanes = {lane: at for lane, (at, _) in (await self.store.executions.lanes()).items()}
-        wish = ClaimRequest(self.incarnation, [HANDLER], slots, holds)
-        return (await self.store.executions.claim(wish, lanes, ClaimId(self.store.env.new_id()))).executions
+        request = ClaimRequest(self.incarnation, [HANDLER], slots, holds)
+        return (await self.store.executions.claim(request, lanes, ClaimId(self.store.env.new_id()))).executions
 
     async def succeed(self, claims: Sequence[ClaimedExecution]) -> None:
         now = self.store.env.clock.now()

@@ -38,7 +38,7 @@ def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def losses() -> list[str]:
-    """Why the life was lost, each time it was said."""
+    """The reason of each loss of the lease."""
     return []
 
 
@@ -57,12 +57,12 @@ def slots() -> Slots:
 async def beating(
     store: Store, env: Env, heard: Heard, losses: list[str], drains: list[int], slots: Slots
 ) -> AsyncIterator[Heartbeat]:
-    """The heart of a worker with a lease of ten seconds, renewed every three."""
+    """The heartbeat of a worker with a lease of ten seconds, renewed every three."""
     node = Node(incarnation=Incarnation(env.new_id()), kind=NodeKind.WORKER, name="w", lease=MORTAL, slots=5)
-    heart = Heartbeat(env, heard, store, node, losses.append, lambda: drains.append(1), slots)
-    await heart.start()
-    yield heart
-    heart.stop()
+    heartbeat = Heartbeat(env, heard, store, node, losses.append, lambda: drains.append(1), slots)
+    await heartbeat.start()
+    yield heartbeat
+    heartbeat.stop()
 
 
 async def node_row(store: Store) -> dict[str, Any]:
@@ -93,15 +93,15 @@ async def pass_a_moment(clock: VirtualClock, end: datetime) -> None:
     await asyncio.sleep(0.01)
 
 
-async def test_a_worker_learns_at_once_whom_it_shares_its_hints_with(store: Store, beating: Heartbeat) -> None:
+async def test_a_worker_learns_its_peers_at_once(store: Store, beating: Heartbeat) -> None:
     """When the nodes have changed it does not wait for its next renewal, for which the clock would have to move."""
-    hints = [Wakeup(executions=1, nonce=nonce * 10_007) for nonce in range(20)]
-    assert {beating.peers.turn_of(hint) for hint in hints} == {0}
+    wakeups = [Wakeup(executions=1, nonce=nonce * 10_007) for nonce in range(20)]
+    assert {beating.peers.turn_of(wakeup) for wakeup in wakeups} == {0}
     await make_node(store, lease=MORTAL, slots=5)
 
     beating.renew_soon()
 
-    await until(lambda: {beating.peers.turn_of(hint) for hint in hints} == {0, 1})
+    await until(lambda: {beating.peers.turn_of(wakeup) for wakeup in wakeups} == {0, 1})
 
 
 async def test_the_lease_begins_with_the_registration(store: Store, beating: Heartbeat) -> None:
@@ -126,7 +126,7 @@ async def test_it_is_renewed_at_every_interval(
     assert beating.lease.is_held
 
 
-async def test_a_node_that_was_buried_is_lost(
+async def test_a_node_whose_row_was_removed_is_lost(
     store: Store, clock: VirtualClock, beating: Heartbeat, losses: list[str]
 ) -> None:
     await store.nodes.remove(beating._node.incarnation)
@@ -138,7 +138,7 @@ async def test_a_node_that_was_buried_is_lost(
     assert not beating.lease.is_held
 
 
-async def test_without_an_accepted_renewal_the_life_ends_a_margin_before_the_lease(
+async def test_without_a_renewal_the_lease_is_lost_a_margin_before_its_end(
     store: Store, clock: VirtualClock, beating: Heartbeat, losses: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others go by the database's clock: we must have let go before they take over."""
@@ -165,10 +165,10 @@ async def test_a_lease_counts_from_the_moment_it_was_asked_for(
 ) -> None:
     """The answer may have been long under way: to the others the lease began when the database wrote it."""
     node = Node(incarnation=Incarnation(env.new_id()), kind=NodeKind.WORKER, name="w", lease=MORTAL)
-    heart = Heartbeat(env, heard, store, node, lambda _: None)
-    monkeypatch.setattr(heart, "_beat_in_thread", lambda: None)
+    heartbeat = Heartbeat(env, heard, store, node, lambda _: None)
+    monkeypatch.setattr(heartbeat, "_beat_in_thread", lambda: None)
     if verb == "renew":
-        await heart.start()
+        await heartbeat.start()
         clock.advance("1s")
     asks = getattr(store.nodes, verb)
 
@@ -178,12 +178,12 @@ async def test_a_lease_counts_from_the_moment_it_was_asked_for(
         return answer
 
     monkeypatch.setattr(store.nodes, verb, slowly)
-    await (heart.start() if verb == "register" else heart._renew(None))
+    await (heartbeat.start() if verb == "register" else heartbeat._renew(None))
 
     clock.advance("4900ms")
-    assert heart.lease.is_held
+    assert heartbeat.lease.is_held
     clock.advance("100ms")
-    assert not heart.lease.is_held
+    assert not heartbeat.lease.is_held
 
 
 async def test_a_machine_that_slept_through_its_lease_is_lost_without_asking(
@@ -219,7 +219,7 @@ async def test_a_broken_connection_is_replaced_in_time(
     assert losses == []
 
 
-async def test_another_database_in_its_place_ends_the_life(
+async def test_another_database_in_its_place_ends_the_lease(
     store: Store, clock: VirtualClock, beating: Heartbeat, losses: list[str]
 ) -> None:
     beating._identity = "7000000000000000000/1"
@@ -228,25 +228,25 @@ async def test_another_database_in_its_place_ends_the_life(
 
     assert losses == ["the database is another one, or was restored or promoted"]
     beating.stop()
-    assert (await node_row(store))["renewed_at"] == START, "there it is nobody's lease"
+    assert (await node_row(store))["renewed_at"] == START, "there the lease is another one"
 
 
-# other connections than the heart's
+# other connections than the heartbeat's own
 
 
 @pytest.fixture
 async def silent(store: Store, env: Env, heard: Heard, losses: list[str], monkeypatch: pytest.MonkeyPatch) -> Heartbeat:
-    """A heart that does not beat by itself."""
+    """A heartbeat whose thread does nothing."""
     node = Node(incarnation=Incarnation(env.new_id()), kind=NodeKind.WORKER, name="w", lease=MORTAL)
-    heart = Heartbeat(env, heard, store, node, losses.append)
-    monkeypatch.setattr(heart, "_beat_in_thread", lambda: None)
-    await heart.start()
-    return heart
+    heartbeat = Heartbeat(env, heard, store, node, losses.append)
+    monkeypatch.setattr(heartbeat, "_beat_in_thread", lambda: None)
+    await heartbeat.start()
+    return heartbeat
 
 
-async def confirm(store: Store, heart: Heartbeat) -> None:
+async def confirm(store: Store, heartbeat: Heartbeat) -> None:
     async with store.database.connection() as connection:
-        await heart.confirm(connection)
+        await heartbeat.confirm(connection)
 
 
 async def test_a_lease_is_renewed_where_it_is_confirmed(store: Store, clock: VirtualClock, silent: Heartbeat) -> None:
@@ -278,7 +278,7 @@ async def test_another_database_does_not_confirm(store: Store, silent: Heartbeat
     assert losses == ["the database is another one, or was restored or promoted"]
 
 
-async def test_past_its_own_deadline_a_life_does_not_ask_any_more(
+async def test_past_its_own_deadline_a_node_asks_for_no_renewal(
     store: Store, clock: VirtualClock, silent: Heartbeat
 ) -> None:
     """The lease has not run out yet, but what the node ran is being given up: it must not come back."""
@@ -309,7 +309,7 @@ async def test_an_answer_that_was_overtaken_does_not_shorten_the_lease(
     assert silent.lease.is_held
 
 
-async def test_another_server_behind_pgbouncer_ends_the_life_though_the_connection_stayed(
+async def test_another_server_behind_pgbouncer_ends_the_lease_though_the_connection_stayed(
     clock: VirtualClock, store: Store, beating: Heartbeat, losses: list[str]
 ) -> None:
     """A failover that PgBouncer has hidden: our connection goes to it, and it goes to another server."""
@@ -346,7 +346,7 @@ async def test_a_drain_is_heard_with_the_next_renewal_and_told_once(
     assert beating.is_draining
 
 
-async def test_a_stopped_heart_neither_renews_nor_complains(
+async def test_a_stopped_heartbeat_neither_renews_nor_complains(
     store: Store, clock: VirtualClock, beating: Heartbeat, losses: list[str]
 ) -> None:
     beating.stop()
@@ -362,11 +362,11 @@ async def test_a_step_of_the_databases_clock_is_told_and_its_being_put_right_is_
     store: Store, heard: Heard, losses: list[str]
 ) -> None:
     node = Node(incarnation=Incarnation(UUID(int=1)), kind=NodeKind.WORKER, name="w", lease=MORTAL, slots=5)
-    heart = Heartbeat(Env(SystemClock()), heard, store, node, losses.append)
+    heartbeat = Heartbeat(Env(SystemClock()), heard, store, node, losses.append)
 
     for number, ahead in enumerate((0, 0.05, 3600, 3600, 0)):
         read_at = START + timedelta(seconds=number + ahead)
-        heart._accept(LeaseRenewal(False, ClockReading(number, number + 0.001, read_at), ()), number)
+        heartbeat._accept(LeaseRenewal(False, ClockReading(number, number + 0.001, read_at), ()), number)
 
     assert [round(event.by.total_seconds()) for event in heard.of(ClockStepped)] == [3600, -3600]
 
@@ -392,7 +392,7 @@ async def test_a_loop_that_turns_is_not_told_of(clock: VirtualClock, beating: He
     assert heard == []
 
 
-async def test_an_error_that_nothing_foresaw_does_not_stop_the_heart(
+async def test_an_unforeseen_error_does_not_stop_the_heartbeat(
     store: Store,
     clock: VirtualClock,
     beating: Heartbeat,
@@ -419,7 +419,7 @@ async def test_an_error_that_nothing_foresaw_does_not_stop_the_heart(
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-async def test_a_heart_whose_thread_ends_loses_the_life(
+async def test_a_heartbeat_whose_thread_ends_loses_the_lease(
     clock: VirtualClock, beating: Heartbeat, losses: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def end(_self: Heartbeat) -> None:

@@ -86,7 +86,9 @@ async def test_a_settled_share_is_left_alone(store: Store) -> None:
     assert [node.heard for node in nodes] == [[], []]
 
 
-async def test_the_share_is_computed_when_somebody_comes_or_goes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_share_is_computed_when_a_scheduler_comes_or_goes(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node = await start_scheduler(store)
     computed: list[int] = []
 
@@ -181,7 +183,7 @@ async def test_a_renewed_lease_keeps_its_shards(store: Store, clock: VirtualCloc
     assert len(other.shards.epochs) == store.shards / 2
 
 
-async def test_the_shards_of_the_buried_are_free_as_well(store: Store, clock: VirtualClock) -> None:
+async def test_shards_of_removed_nodes_are_free(store: Store, clock: VirtualClock) -> None:
     doomed, survivor = await start_scheduler(store, MORTAL), await start_scheduler(store)
     await share_out(doomed, survivor)
     clock.advance("11s")

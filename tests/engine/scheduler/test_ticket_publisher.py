@@ -83,46 +83,46 @@ async def test_what_is_ready_gets_one_ticket_the_most_urgent_first(post: Post, s
     assert post.heard.of(TicketsPublished) == [TicketsPublished(2, 0)]
 
 
-async def test_a_hint_is_enough(post: Post, store: Store, clock: VirtualClock) -> None:
+async def test_a_wakeup_is_enough(post: Post, store: Store, clock: VirtualClock) -> None:
     await post.sweep()
     soon = await enqueue(store, after=0.2)
-    hints = Wakeup()
-    hints.add_lane("default", 50, clock.now())
+    wakeup = Wakeup()
+    wakeup.add_lane("default", 50, clock.now())
 
-    post.ticket_publisher.on_wakeup(hints)
+    post.ticket_publisher.on_wakeup(wakeup)
     await post.ticket_publisher.tick()
 
     assert await post.received() == [soon], "what is promoted gets its ticket before its time"
 
 
-async def test_of_two_hints_about_a_lane_the_earlier_instant_counts(
+async def test_of_two_wakeups_for_a_lane_the_earlier_instant_counts(
     post: Post, store: Store, clock: VirtualClock
 ) -> None:
     await post.sweep()
     ready = await enqueue(store)
 
     for after in (0, 60):
-        hints = Wakeup()
-        hints.add_lane("default", 50, clock.now() + timedelta(seconds=after))
-        post.ticket_publisher.on_wakeup(hints)
+        wakeup = Wakeup()
+        wakeup.add_lane("default", 50, clock.now() + timedelta(seconds=after))
+        post.ticket_publisher.on_wakeup(wakeup)
     await post.ticket_publisher.tick()
 
     assert await post.received() == [ready]
 
 
-async def test_a_hint_about_a_queue_of_another_scheduler_is_left_to_that(post: Post, clock: VirtualClock) -> None:
+async def test_a_wakeup_for_a_queue_of_another_scheduler_is_left_to_it(post: Post, clock: VirtualClock) -> None:
     await post.sweep()
     post.ticket_publisher._shards.epochs.clear()
     post.ticket_publisher._woken.clear()
-    hints = Wakeup()
-    hints.add_lane("default", 50, clock.now())
+    wakeup = Wakeup()
+    wakeup.add_lane("default", 50, clock.now())
 
-    post.ticket_publisher.on_wakeup(hints)
+    post.ticket_publisher.on_wakeup(wakeup)
 
     assert not post.ticket_publisher._woken.is_set()
 
 
-async def test_a_worker_that_comes_gets_its_tickets_with_the_hint_about_it(
+async def test_a_new_worker_gets_tickets_with_the_wakeup_about_it(
     open_post: Callable[..., Awaitable[Post]], store: Store
 ) -> None:
     post = await open_post()
@@ -167,16 +167,16 @@ async def test_no_more_than_the_first_of_a_queue_have_a_ticket(
     other = await enqueue(store, queue="other", priority=0)
 
     assert await post.sweep() == [*ids[:3], other]
-    hints = Wakeup()
-    hints.add_lane("default", 86, clock.now())
-    post.ticket_publisher.on_wakeup(hints)
+    wakeup = Wakeup()
+    wakeup.add_lane("default", 86, clock.now())
+    post.ticket_publisher.on_wakeup(wakeup)
     await post.ticket_publisher.tick()
-    assert await post.received() == [], "a hint does not open the window"
+    assert await post.received() == [], "a wake-up does not open the window"
     await claim_all(store, slots=2)
     assert await post.sweep() == ids[3:]
 
 
-async def test_what_was_claimed_takes_nobodys_place(
+async def test_claimed_executions_do_not_count_against_the_window(
     post: Post, store: Store, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_TICKETS", 1)
@@ -185,10 +185,10 @@ async def test_what_was_claimed_takes_nobodys_place(
     await claim_all(store)
     await post.sweep()
     next_one = await enqueue(store)
-    hints = Wakeup()
-    hints.add_lane("default", 50, clock.now())
+    wakeup = Wakeup()
+    wakeup.add_lane("default", 50, clock.now())
 
-    post.ticket_publisher.on_wakeup(hints)
+    post.ticket_publisher.on_wakeup(wakeup)
     await post.ticket_publisher.tick()
 
     assert await post.received() == [next_one]
@@ -211,7 +211,9 @@ async def test_queues_of_other_schedulers_are_left_to_them(
     assert all(shard_of_queue(ids[id_], store.shards) in first_shards.epochs for id_ in mine)
 
 
-async def test_only_those_who_can_run_it_get_a_ticket(open_post: Callable[..., Awaitable[Post]], store: Store) -> None:
+async def test_only_workers_that_can_run_it_get_a_ticket(
+    open_post: Callable[..., Awaitable[Post]], store: Store
+) -> None:
     post = await open_post()
     await make_worker(store, HANDLER, "tests:mail")
     await make_worker(store, HANDLER, queues=("default",))
@@ -271,5 +273,5 @@ async def test_an_unreachable_broker_is_told_once_and_nothing_is_thought_to_be_o
 
     told = [type(event) for event in post.heard if not isinstance(event, TicketsPublished)]
     assert told == [BrokerRecovered, BrokerLost, BrokerRecovered]
-    assert post.heard.of(TicketsPublished) == [TicketsPublished(1, 0)] * 2, "whether the first arrived, nobody knows"
+    assert post.heard.of(TicketsPublished) == [TicketsPublished(1, 0)] * 2, "whether the first arrived is unknown"
     assert await post.received() == [waiting]

@@ -1,7 +1,7 @@
 """Schedulers and workers in one process, their loops ticked one at a time in the order of a plan, on real SQL.
 
 Nodes die, between two rounds or between two statements, freeze and come back, and lose the connection before a statement or the reply
-behind its commit; one execution kills whoever runs it; and the database may fall back to what it was some time ago, as a failover does that
+behind its commit; one execution kills its worker; and the database may fall back to what it was some time ago, as a failover does that
 loses the last commits. One clock, one statement at a time, nothing by chance but what the plan says: the same plan gives the same run,
 statement by statement and value by value, and `trace` tells two runs apart.
 
@@ -72,7 +72,7 @@ from timeball.testing import VirtualClock
 
 OpenStore = Callable[[Env], Awaitable[Store]]
 
-# What kills whoever runs it.
+# The payload that kills its worker.
 _POISONED = '{"poison": true}'
 # How late an occurrence of a schedule may be before it is missed: freezes and dead schedulers are longer than that.
 _GRACE_SECONDS = 3
@@ -88,7 +88,7 @@ TO_BE_MET = frozenset(
         "killed between two statements",
         "frozen",
         "cut",
-        "life lost",
+        "lease lost",
         "outcome refused",
         "promotion refused",
         "claim found committed",
@@ -117,7 +117,7 @@ class KilledError(StoreUnavailable):
     """As by kill -9, between two statements."""
 
 
-class NotingRooms:
+class NotingExecutions:
     """The rooms, as a node uses them; notes on the way until when each execution is to wait that failed."""
 
     def __init__(self, executions: Any, swarm: Swarm) -> None:
@@ -129,7 +129,7 @@ class NotingRooms:
 
     async def record_transitions(self, moves: Sequence[Decision]) -> list[FinishedAttempt]:
         for finding, _, transition in moves:
-            # Noted before it is known to be committed: if it is not, somebody will decide about the same attempt again.
+            # Noted before it is known to be committed: if it is not, the same attempt will be decided about again.
             waits_until = transition.run_at if isinstance(transition, Postpone) else None
             self._swarm.retries[finding.claimed.id, finding.claimed.fence] = waits_until
         return await self._executions.record_transitions(moves)
@@ -148,7 +148,7 @@ class NotingRunner(ManualRunner):
 
 
 class SwarmNode:
-    """One node: a life after the other, each until it is killed or finds its lease gone."""
+    """One node, started again each time it was killed or lost its lease."""
 
     def __init__(self, swarm: Swarm, store: Store, name: str) -> None:
         self.swarm = swarm
@@ -197,7 +197,7 @@ class SwarmNode:
                 self.numb_for -= 1
                 await self.services[turn.loop].tick()
             elif self.swarm.clock.monotonic() >= self._lease_ends:
-                self.swarm.seen["life lost"] += 1
+                self.swarm.seen["lease lost"] += 1
                 self.die()
             elif self.swarm.clock.monotonic() >= self._renew_at:
                 await self._renew(self.incarnation)
@@ -273,7 +273,7 @@ class SwarmScheduler(SwarmNode):
             env,
             emit,
             store.nodes,
-            NotingRooms(store.executions, self.swarm),
+            NotingExecutions(store.executions, self.swarm),
             housekeeping,
             lambda: shards.is_housekeeper,
         )
@@ -288,7 +288,7 @@ class SwarmWorker(SwarmNode):
     def make_services(self, incarnation: Incarnation) -> dict[str, Service]:
         env, store, emit = self.store.env, self.store, self.emit
         settings = WorkerSettings(slots=500, hold_limit=0)
-        recorder = Recorder(env, emit, NotingRooms(store.executions, self.swarm))
+        recorder = Recorder(env, emit, NotingExecutions(store.executions, self.swarm))
         self._runner = NotingRunner(self.swarm)
         executor = make_executor(env, self._runner, settings.slots, registry(), recorder.hand_over)
         handlers, peers = ClaimableHandlers((HANDLER,)), Peers(env.clock, incarnation)
@@ -299,8 +299,10 @@ class SwarmWorker(SwarmNode):
             "recorder": recorder,
             "claimer": claimer,
             "sweeper": sweeper,
-            "stocktaker": reconciler,
-            "stop watch": CancellationPoller(env, emit, store.executions, incarnation, executor, lambda: False),
+            "reconciler": reconciler,
+            "cancellation poller": CancellationPoller(
+                env, emit, store.executions, incarnation, executor, lambda: False
+            ),
         }
 
     async def act(self, turn: Deed, rng: Random) -> None:

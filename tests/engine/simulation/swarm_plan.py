@@ -22,7 +22,7 @@ SCHEDULER, WORKER = "scheduler", "worker"
 # The loops of a node; who is named twice has more turns.
 LOOPS = {
     SCHEDULER: ("shards", "scheduler", "scheduler", "reaper"),
-    WORKER: ("recorder", "recorder", "claimer", "claimer", "sweeper", "stocktaker", "stop watch"),
+    WORKER: ("recorder", "recorder", "claimer", "claimer", "sweeper", "reconciler", "cancellation poller"),
 }
 # Work: schedules by their overlap, which end after so many occurrences, and one-offs.
 SCHEDULES = tuple(overlap.value for overlap in Overlap)

@@ -34,7 +34,7 @@ def contract(function: Callable[..., Any]) -> HandlerContract:
 
 
 async def start(store: Store, function: Callable[..., Any]) -> Incarnation:
-    """A worker process starts with this code, and lives."""
+    """A worker process starts with this code, and stays alive."""
     published = contract(function)
     await store.handlers.publish([published], is_start=True)
     return await make_node(store, handlers=(HANDLER,), fingerprints=(published.fingerprint,))
@@ -90,7 +90,7 @@ async def test_an_older_worker_gives_back_what_newer_code_takes_and_leaves_the_h
     assert {claimed.attempt for claimed in await hands.claim()} == {1}, "an attempt was counted"
 
 
-async def test_it_takes_the_handler_up_again_when_no_newer_worker_lives(
+async def test_the_handler_is_claimed_again_when_no_newer_worker_is_alive(
     store: Store, env: Env, clock: VirtualClock, heard: Heard, hands: Hands
 ) -> None:
     await start(store, old_code)
@@ -100,7 +100,7 @@ async def test_it_takes_the_handler_up_again_when_no_newer_worker_lives(
 
     clock.advance(seconds(2))
     await older.watch.tick()
-    assert older.held_back == [frozenset({HANDLER})], "a newer worker lives"
+    assert older.held_back == [frozenset({HANDLER})], "a newer worker is alive"
 
     await store.nodes.remove(newer)
     clock.advance(seconds(1))

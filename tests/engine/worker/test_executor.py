@@ -131,7 +131,7 @@ async def test_what_is_held_takes_no_slot(executor: Executor, runner: ManualRunn
     assert (executor.busy, executor.held, executor.waiting, executor.free_slots) == (0, 10, 0, 2)
 
 
-async def test_a_crowd_is_being_dropped_until_the_last_of_it_has_begun(
+async def test_held_executions_are_starting_until_the_last_one_has_a_slot(
     executor: Executor, runner: ManualRunner, clock: VirtualClock
 ) -> None:
     executor.accept([claim(START + timedelta(seconds=1), number) for number in (1, 2, 3)])
@@ -147,7 +147,7 @@ async def test_a_crowd_is_being_dropped_until_the_last_of_it_has_begun(
     assert (executor.busy, executor.waiting, executor._queue.is_starting) == (2, 0, False)
 
 
-async def test_what_was_due_when_it_was_claimed_is_no_crowd_that_is_dropped(executor: Executor) -> None:
+async def test_executions_due_at_their_claim_do_not_count_as_starting(executor: Executor) -> None:
     executor.accept([claim(number=number) for number in (1, 2, 3)])
     await turn()
 
@@ -174,7 +174,7 @@ class TimedRunner(ManualRunner):
         return await super().run(handler, context)
 
 
-async def test_nothing_is_dropped_before_its_instant_has_surely_come(
+async def test_nothing_starts_before_its_instant_has_surely_come(
     real: Callable[..., Executor], findings: Findings
 ) -> None:
     clock, runner = UnsureClock(), TimedRunner()
@@ -189,7 +189,7 @@ async def test_nothing_is_dropped_before_its_instant_has_surely_come(
     assert [finding.claimed.id.int for finding in findings] == [0, 1, 2, 3]
 
 
-async def test_a_timer_that_fires_early_drops_nothing(
+async def test_a_timer_that_fires_early_starts_nothing(
     executor: Executor, runner: ManualRunner, clock: VirtualClock
 ) -> None:
     """The loop's timers run on real time; by the clock that counts, the instant has not come."""
@@ -204,7 +204,7 @@ async def test_a_timer_that_fires_early_drops_nothing(
     await until(lambda: runner.started)
 
 
-async def test_a_drop_that_was_put_earlier_is_not_missed(
+async def test_an_earlier_start_that_is_accepted_later_is_not_missed(
     executor: Executor, runner: ManualRunner, clock: VirtualClock
 ) -> None:
     executor.accept([claim(START + timedelta(seconds=60), 1)])
@@ -472,7 +472,7 @@ async def test_a_handler_this_worker_does_not_have_is_not_tried_again(executor: 
     ("reason", "outcome"),
     [("enough", Cancelled("enough")), ("skip:paused", NotStarted("paused")), ("skip:deleted", NotStarted("deleted"))],
 )
-async def test_what_is_held_is_called_off_before_the_drop(
+async def test_a_held_execution_is_cancelled_before_its_start(
     executor: Executor, runner: ManualRunner, findings: Findings, clock: VirtualClock, reason: str, outcome: Outcome
 ) -> None:
     executor.accept([claim(START + timedelta(milliseconds=1), 1), claim(START + timedelta(milliseconds=1), 2)])
@@ -486,7 +486,7 @@ async def test_what_is_held_is_called_off_before_the_drop(
     assert [id_.int for id_ in runner.ids] == [2]
 
 
-async def test_what_is_held_behind_something_called_off_is_dropped_in_time(
+async def test_an_execution_held_behind_a_cancelled_one_starts_in_time(
     executor: Executor, runner: ManualRunner, clock: VirtualClock
 ) -> None:
     executor.accept([claim(START + timedelta(seconds=number), number) for number in (1, 5, 2)])
@@ -553,7 +553,7 @@ async def test_what_runs_is_told_to_stop(executor: Executor, runner: ManualRunne
     assert findings == []
 
 
-async def test_what_has_been_dropped_is_not_stopped_by_a_pause(executor: Executor, runner: ManualRunner) -> None:
+async def test_a_running_execution_is_not_stopped_by_a_pause(executor: Executor, runner: ManualRunner) -> None:
     executor.accept([claim()])
     await turn()
 
@@ -723,7 +723,7 @@ async def test_an_outcome_that_comes_after_the_end_is_not_handed_over(
 
 
 class DeafRunner(ManualRunner):
-    """Lets nobody cut it off: says that all went well."""
+    """Ignores its cancellation and reports success."""
 
     async def run(self, handler: Handler, context: AttemptContext) -> Outcome:
         try:
@@ -745,7 +745,7 @@ async def test_what_is_said_after_the_end_is_not_heard(env: Env, findings: Findi
     assert (findings, told) == ([], [])
 
 
-async def test_a_life_without_a_lease_begins_nothing(executor: Executor, runner: ManualRunner) -> None:
+async def test_without_a_lease_nothing_is_started(executor: Executor, runner: ManualRunner) -> None:
     """A machine that slept wakes to the timers of work that others have by now."""
     executor.lease.lose()
 

@@ -88,7 +88,7 @@ class Cuts:
 # batches
 
 
-async def test_a_crowd_that_is_being_dropped_goes_first_but_not_for_long(
+async def test_starting_executions_go_before_recording_but_not_for_long(
     store: Store, clock: VirtualClock, worker: Hands, recorder: Recorder, queue: StartQueue
 ) -> None:
     claimed = await claimed_one(store, worker)
@@ -532,7 +532,7 @@ async def test_what_came_in_meanwhile_waits_behind_what_is_in_doubt(
     assert len(await table(store, "finished")) == 2
 
 
-async def test_a_life_that_is_over_writes_nothing_any_more(store: Store, worker: Hands, recorder: Recorder) -> None:
+async def test_after_the_lease_is_lost_nothing_is_written(store: Store, worker: Hands, recorder: Recorder) -> None:
     claimed = await claimed_one(store, worker)
     recorder.hand_over(finding(claimed))
 
@@ -543,7 +543,7 @@ async def test_a_life_that_is_over_writes_nothing_any_more(store: Store, worker:
     await recorder.flush()
 
 
-async def test_a_life_that_is_over_forgets_what_is_in_doubt_too(
+async def test_after_the_lease_is_lost_outcomes_in_doubt_are_forgotten_too(
     store: Store, env: Env, worker: Hands, recorder: Recorder
 ) -> None:
     claimed = await claimed_one(store, worker)

@@ -213,7 +213,7 @@ def account_of(user: str | None) -> tuple[int, int] | None:
     if os.geteuid() != 0:
         if user is not None and user != pwd.getpwuid(os.geteuid()).pw_name:
             raise SettingsError(
-                [f"TIMEBALL_SHELL_USER is {user!r}, but only a worker run by root can become somebody else"]
+                [f"TIMEBALL_SHELL_USER is {user!r}, but only a worker run by root can become another user"]
             )
         return None
     try:
@@ -358,7 +358,7 @@ def _conclude(program: str, report: Mapping[str, Any], output: CommandOutput) ->
     status = report.get("status")
     if status == 0:
         return {"exit_code": 0, "stdout": output.tail("info"), "stderr": output.tail("warning")}
-    how = "ended nobody knows how" if status is None else _ending(int(status))
+    how = "ended in an unknown way" if status is None else _ending(int(status))
     said = output.tail("warning") or output.tail("info")
     raise CommandFailed(f"{program} {how}" + (f": {said}" if said else ""))
 
