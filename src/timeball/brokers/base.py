@@ -174,6 +174,11 @@ class BrokerHealth:
         self._has_spoken = False
         self.status = BrokerStatus(BrokerState.DOWN, "not reached yet")
 
+    @classmethod
+    def of(cls, emit: Emit, broker: Broker | None) -> BrokerHealth | None:
+        """The health of a broker that carries tickets; None without one."""
+        return cls(emit, broker.kind) if broker is not None and broker.carries_tickets else None
+
     @property
     def works(self) -> bool:
         """Whether tickets bring ready executions."""

@@ -35,8 +35,7 @@ class SchedulerNode(BaseNode):
         housekeeping: HousekeepingSettings,
         broker: Broker | None = None,
     ) -> None:
-        carries_tickets = broker is not None and broker.carries_tickets
-        broker_health = BrokerHealth(emit, broker.kind) if broker is not None and carries_tickets else None
+        broker_health = BrokerHealth.of(emit, broker)
         super().__init__(env, emit, store, node, broker=broker_health)
         self.shards = ShardBalancer(env, emit, store.nodes, node.incarnation, self._on_shards)
         self.scheduler = Scheduler(env, emit, store.executions, store.jobs, self.shards, settings)

@@ -78,13 +78,12 @@ class WorkerNode(BaseNode):
         broker: Broker | None = None,
         contracts: WorkerContracts | None = None,
     ) -> None:
-        uses_tickets = broker is not None and broker.carries_tickets
         # What several parts share.
         slots = Slots(settings.slots, runners.values())
         queue = StartQueue(env.clock)
         claimable = ClaimableHandlers(node.handlers)
         outcomes_recorded = Signal()
-        broker_health = BrokerHealth(emit, broker.kind) if broker is not None and uses_tickets else None
+        broker_health = BrokerHealth.of(emit, broker)
         super().__init__(env, emit, store, node, slots, broker_health)
         self._settings = settings
         self._runners = runners

@@ -101,18 +101,18 @@ class Recorder(Service):
         self._next_report = 0.0
         self._gives_way_since: float | None = None
 
-    def hand_over(self, finding: FinishedAttempt) -> None:
+    def hand_over(self, attempt: FinishedAttempt) -> None:
         """Take an outcome; it will be written soon."""
         if not self._waiting:
             # If the list is not empty, the recorder is awake or looks again before it rests.
             self._idle.clear()
             self.wake()
-        self._waiting.append(finding)
+        self._waiting.append(attempt)
 
     def unrecorded(self) -> set[ClaimKey]:
         """The claims whose outcomes are not known to be written yet."""
         unwritten = (*self._in_doubt, *self._waiting, *self._aside)
-        return {(finding.claimed.id, finding.claimed.claim_id) for finding in unwritten}
+        return {(attempt.claimed.id, attempt.claimed.claim_id) for attempt in unwritten}
 
     def forget_all(self) -> None:
         """Forget what has not been written: the lease is lost, and none of it would be accepted."""
@@ -170,29 +170,29 @@ class Recorder(Service):
             await self.write(batch[:middle], was_tried=True)
             await self.write(batch[middle:], was_tried=True)
 
-    async def _write_instead(self, finding: FinishedAttempt, why: str) -> None:
-        instead = finding._replace(outcome=replacement_outcome(finding.outcome, why))
+    async def _write_instead(self, attempt: FinishedAttempt, why: str) -> None:
+        instead = attempt._replace(outcome=replacement_outcome(attempt.outcome, why))
         try:
             await self._record([instead], was_tried=True)
         except UnstorableValue as error:
             self._aside.append(instead)
             self._next_try_aside = self.env.clock.monotonic() + _ASIDE_SECONDS
-            self.emit(OutcomeUnwritable(finding.claimed.id, finding.claimed.handler, str(error), is_replaced=False))
+            self.emit(OutcomeUnwritable(attempt.claimed.id, attempt.claimed.handler, str(error), is_replaced=False))
         else:
-            self.emit(OutcomeUnwritable(finding.claimed.id, finding.claimed.handler, why, is_replaced=True))
+            self.emit(OutcomeUnwritable(attempt.claimed.id, attempt.claimed.handler, why, is_replaced=True))
 
     async def _try_aside_again(self) -> None:
         self._next_try_aside = self.env.clock.monotonic() + _ASIDE_SECONDS
-        for finding in list(self._aside):
+        for attempt in list(self._aside):
             try:
-                await self._record([finding], was_tried=True)
+                await self._record([attempt], was_tried=True)
             except UnstorableValue:
                 continue
-            self._aside.remove(finding)
+            self._aside.remove(attempt)
 
     async def _record(self, batch: Sequence[FinishedAttempt], *, was_tried: bool) -> None:
-        others = [finding for finding in batch if not isinstance(finding.outcome, Succeeded)]
-        succeeded = [finding for finding in batch if isinstance(finding.outcome, Succeeded)] if others else batch
+        others = [attempt for attempt in batch if not isinstance(attempt.outcome, Succeeded)]
+        succeeded = [attempt for attempt in batch if isinstance(attempt.outcome, Succeeded)] if others else batch
         refused = await self._executions.finish_succeeded(succeeded) if succeeded else []
         if others:
             if self._contract_gate is not None and any(map(is_payload_mismatch, others)):
@@ -200,40 +200,40 @@ class Recorder(Service):
             refused = refused + await self._record_others(others)
         if refused and was_tried:
             refused = await self._executions.find_stale(refused)
-        for finding in refused:
-            claimed = finding.claimed
+        for attempt in refused:
+            claimed = attempt.claimed
             self.emit(OutcomeRefused(claimed.id, claimed.handler, claimed.fence))
-        self._count_successes([finding for finding in succeeded if finding not in refused] if refused else succeeded)
+        self._count_successes([attempt for attempt in succeeded if attempt not in refused] if refused else succeeded)
 
-    async def _record_others(self, findings: Sequence[FinishedAttempt]) -> list[FinishedAttempt]:
+    async def _record_others(self, attempts: Sequence[FinishedAttempt]) -> list[FinishedAttempt]:
         """Write what follows each outcome; decide again about rows that changed between the read and the write."""
         refused: list[FinishedAttempt] = []
-        while findings:
-            standings = await self._executions.attempt_facts([finding.claimed for finding in findings])
-            refused += [finding for finding in findings if finding.claimed.id not in standings]
-            moves = [self._move(f, standings[f.claimed.id]) for f in findings if f.claimed.id in standings]
-            findings = await self._executions.record_transitions(moves) if moves else []
-            self._report([move for move in moves if move.attempt not in findings])
+        while attempts:
+            facts = await self._executions.attempt_facts([attempt.claimed for attempt in attempts])
+            refused += [attempt for attempt in attempts if attempt.claimed.id not in facts]
+            decisions = [self._decide(f, facts[f.claimed.id]) for f in attempts if f.claimed.id in facts]
+            attempts = await self._executions.record_transitions(decisions) if decisions else []
+            self._report([decision for decision in decisions if decision.attempt not in attempts])
         return refused
 
-    def _move(self, finding: FinishedAttempt, standing: AttemptFacts) -> Decision:
+    def _decide(self, attempt: FinishedAttempt, facts: AttemptFacts) -> Decision:
         chance = self.env.random.random()
         try:
-            transition = decide(standing, finding.outcome, finding.finished_at, chance)
+            transition = decide(facts, attempt.outcome, attempt.finished_at, chance)
         except (TypeError, ArithmeticError) as error:  # an instant that no calendar has
             raise UnstorableValue(f"what follows the outcome cannot be told: {error}") from error
-        return Decision(finding, standing, transition)
+        return Decision(attempt, facts, transition)
 
-    def _report(self, moves: Sequence[Decision]) -> None:
-        for finding, _, transition in moves:
+    def _report(self, decisions: Sequence[Decision]) -> None:
+        for attempt, _, transition in decisions:
             # An attempt that was given back or held back before it began says nothing about its handler.
-            if not isinstance(finding.outcome, Released) and not _was_held_back(finding):
-                self.emit(_failure(finding, transition))
+            if not isinstance(attempt.outcome, Released) and not _was_held_back(attempt):
+                self.emit(_failure(attempt, transition))
 
-    def _count_successes(self, findings: Sequence[FinishedAttempt]) -> None:
-        self._succeeded += len(findings)
+    def _count_successes(self, attempts: Sequence[FinishedAttempt]) -> None:
+        self._succeeded += len(attempts)
         worst = self._worst
-        for claimed, _, started_at, _ in findings:
+        for claimed, _, started_at, _ in attempts:
             if started_at is not None and started_at - claimed.scheduled_for > worst:
                 worst = started_at - claimed.scheduled_for
         self._worst = worst
@@ -247,21 +247,21 @@ class Recorder(Service):
             self._next_report = self.env.clock.monotonic() + _REPORT_SECONDS
 
 
-def _was_held_back(finding: FinishedAttempt) -> bool:
-    return isinstance(finding.outcome, Snoozed) and finding.started_at is None
+def _was_held_back(attempt: FinishedAttempt) -> bool:
+    return isinstance(attempt.outcome, Snoozed) and attempt.started_at is None
 
 
-def _failure(finding: FinishedAttempt, transition: Transition) -> AttemptFailed:
-    claimed = finding.claimed
+def _failure(attempt: FinishedAttempt, transition: Transition) -> AttemptFailed:
+    claimed = attempt.claimed
     error = transition.error
-    told = finding.outcome.reason if isinstance(finding.outcome, Snoozed) else None
+    reason = attempt.outcome.reason if isinstance(attempt.outcome, Snoozed) else None
     return AttemptFailed(
         claimed.id,
         claimed.handler,
         claimed.attempt,
-        type(finding.outcome).__name__.lower(),
+        type(attempt.outcome).__name__.lower(),
         _next_state(transition),
-        told if error is None else f"{error.type}: {error.message}",
+        reason if error is None else f"{error.type}: {error.message}",
     )
 
 
@@ -277,9 +277,9 @@ def _next_state(transition: Transition) -> str:
             assert_never(transition)
 
 
-async def record_now(env: Env, emit: Emit, executions: ExecutionStore, findings: Sequence[FinishedAttempt]) -> None:
+async def record_now(env: Env, emit: Emit, executions: ExecutionStore, attempts: Sequence[FinishedAttempt]) -> None:
     """Write outcomes outside of any loop; StoreError if some of them may not have been written."""
-    await Recorder(env, emit, executions).write(findings, was_tried=False)
+    await Recorder(env, emit, executions).write(attempts, was_tried=False)
 
 
 _LOG_BATCH = 500

@@ -60,7 +60,7 @@ class TicketClaimer(Claimer):
         self._tickets: dict[ExecutionId, None] = {}
         self._relies_on_tickets = False
         # Sent when more tickets can be used, and when an execution was found that had lost its ticket.
-        self.room_freed = Signal()
+        self.capacity_freed = Signal()
         self.leftovers_found = Signal()
 
     @property
@@ -68,7 +68,7 @@ class TicketClaimer(Claimer):
         return "claimer"
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         """How many more tickets could be used now."""
         return self._window.slots - len(self._tickets)
 
@@ -116,7 +116,7 @@ class TicketClaimer(Claimer):
         self.emit(TicketsUsed(len(asked), len(claims.executions)))
         if 0 < request.slots <= sum(claimed.run_at <= asked_at for claimed in claims.executions):
             self._window.widen(request.slots)
-        self.room_freed.send()
+        self.capacity_freed.send()
         if self._tickets and not claims.executions:
             return _NEXT_TRY
         return AT_ONCE if self._tickets else LONGEST_REST
@@ -142,7 +142,7 @@ class TicketClaimer(Claimer):
 
     def _use_slots(self) -> None:
         self.wake()
-        self.room_freed.send()
+        self.capacity_freed.send()
 
 
 class TicketReceiver(Service):
@@ -165,19 +165,19 @@ class TicketReceiver(Service):
         self._claimer = claimer
         self._waits_since: float | None = None
         self._health = health
-        claimer.room_freed.subscribe(self.wake)
+        claimer.capacity_freed.subscribe(self.wake)
         claimer.leftovers_found.subscribe(self._on_leftovers)
 
     async def tick(self) -> timedelta:
-        room = self._claimer.room
-        if room <= 0:
+        capacity = self._claimer.capacity
+        if capacity <= 0:
             self._waits_since = None
             return LONGEST_REST
         if self._waits_since is None:
             self._waits_since = self.env.clock.monotonic()
         try:
             wait = _SHORT_WAIT if self._health.is_down else _WAIT
-            tickets = await self._broker.receive(self._inbox, room, wait)
+            tickets = await self._broker.receive(self._inbox, capacity, wait)
         except BrokerUnavailable as error:
             self._health.lost(error)
             self._tell_claimer()
