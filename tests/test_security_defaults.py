@@ -69,8 +69,8 @@ POINTS: dict[int, dict[str, list[str]]] = {
         ],
         "api/test_templates.py": ["test_security_3_templates_of_commands_are_for_administrators"],
         "api/test_sync.py": ["test_security_3_commands_are_declared_by_administrators_only"],
-        "handlers/builtin/test_shell.py": ["test_nobody_chooses_a_user_or_limits_by_a_payload"],
-        "handlers/builtin/test_files.py": ["test_nobody_chooses_rights_by_a_payload"],
+        "handlers/builtin/test_shell.py": ["test_a_payload_cannot_choose_a_user_or_limits"],
+        "handlers/builtin/test_files.py": ["test_a_payload_cannot_choose_rights"],
     },
     4: {
         "test_security_defaults.py": ["test_security_4_nothing_stored_is_ever_run_as_code"],

@@ -181,8 +181,8 @@ MUTANTS = (
     _one(
         "a claim whose reply was lost is forgotten",
         "engine/worker/claimer.py",
-        "        self.in_flight = None\n        self._executor.accept(claims)\n",
-        "        self.in_flight = None\n",
+        "        self.in_flight.end()\n        self._executor.accept(claims)\n",
+        "        self.in_flight.end()\n",
         "tests/engine/worker/test_claimer.py::test_a_claim_whose_reply_was_lost_is_read_back",
     ),
     _one(
@@ -275,8 +275,8 @@ MUTANTS = (
     ),
     # people
     _one(
-        "a drop that looks at no stop",
-        "engine/worker/executor.py",
+        "a start that looks at no stop",
+        "engine/worker/slots.py",
         "        stop = self._stops.pop(claimed.id, None) if self._stops else None\n",
         "        stop = None\n",
         f"{_EXECUTOR}::test_what_waits_for_a_slot_is_called_off_when_it_would_start",
@@ -285,9 +285,9 @@ MUTANTS = (
     _one(
         "who hears no hints looks seldom",
         "engine/worker/node.py",
-        "        return _STOP_POLL if self._hears_hints() else _DEAF_STOP_POLL\n",
+        "        return _STOP_POLL if self._is_listening() else _STOP_POLL_WITHOUT_LISTENER\n",
         "        return _STOP_POLL\n",
-        f"{_LIFE}::test_what_is_held_is_called_off_before_the_drop_though_nobody_hints",
+        f"{_LIFE}::test_a_held_execution_is_cancelled_before_its_start_without_a_wakeup",
     ),
     _one(
         "a cancelled one-off comes back with the end of a pause",
@@ -357,8 +357,8 @@ MUTANTS = (
     _one(
         "a lease that counts from its answer",
         "engine/lease.py",
-        "        self._extend(sent)\n        self.turns",
-        "        self._extend(self._env.clock.monotonic())\n        self.turns",
+        "        self.lease.extend(sent)\n        self.peers",
+        "        self.lease.extend(self._env.clock.monotonic())\n        self.peers",
         f"{_HEARTBEAT}::test_a_lease_counts_from_the_moment_it_was_asked_for",
     ),
     _one(
@@ -366,19 +366,19 @@ MUTANTS = (
         "engine/scheduler/housekeeping.py",
         "        for incarnation, kind, name in await self._nodes.remove_expired():\n"
         "            self.emit(NodeExpired(incarnation, kind.value, name))\n"
-        '        self.env.fault("reaper.buried")\n'
+        '        self.env.fault("reaper.expired")\n'
         "        orphans = await self._executions.orphans(_REAP_BATCH)\n",
         "        orphans = await self._executions.orphans(_REAP_BATCH)\n"
         "        for incarnation, kind, name in await self._nodes.remove_expired():\n"
         "            self.emit(NodeExpired(incarnation, kind.value, name))\n",
-        f"{_REAPER}::test_a_dead_node_is_buried_and_what_it_held_is_ready_again",
+        f"{_REAPER}::test_an_expired_node_is_removed_and_its_executions_are_ready_again",
     ),
     _one(
         "no deadline",
         f"{_SQL}/finishing.sql",
         "   OR running.deadline < coalesce(:now, now())\n",
         "",
-        f"{_REAPER}::test_an_attempt_past_its_deadline_times_out_although_its_worker_lives",
+        f"{_REAPER}::test_an_attempt_past_its_deadline_times_out_although_its_worker_is_alive",
     ),
     _one(
         "at most once, and once more",
@@ -412,37 +412,37 @@ MUTANTS = (
     _one(
         "begun without a lease",
         "engine/worker/executor.py",
-        "        if not self.may_begin():\n            return None\n",
+        "        if not self.lease.is_held_at(self._queue.last_start):\n            return None\n",
         "",
-        f"{_EXECUTOR}::test_a_life_without_a_lease_begins_nothing",
+        f"{_EXECUTOR}::test_without_a_lease_nothing_is_started",
     ),
     _one(
         "another database goes unnoticed",
         "engine/lease.py",
         "        if identity != self._identity:\n",
         "        if False:\n",
-        f"{_HEARTBEAT}::test_another_database_in_its_place_ends_the_life",
+        f"{_HEARTBEAT}::test_another_database_in_its_place_ends_the_lease",
     ),
     _one(
         "and behind PgBouncer",
         "engine/lease.py",
         "                if is_new or self._store.database.behind_pgbouncer:\n",
         "                if is_new:\n",
-        f"{_HEARTBEAT}::test_another_server_behind_pgbouncer_ends_the_life_though_the_connection_stayed",
+        f"{_HEARTBEAT}::test_another_server_behind_pgbouncer_ends_the_lease_though_the_connection_stayed",
     ),
     # the drop
     _one(
         "a timer that is believed",
-        "engine/worker/executor.py",
+        "engine/worker/slots.py",
         "        while self._held and self._held[0][0] <= now:\n",
         "        while self._held:\n",
-        f"{_EXECUTOR}::test_a_timer_that_fires_early_drops_nothing",
+        f"{_EXECUTOR}::test_a_timer_that_fires_early_starts_nothing",
     ),
     _one(
         "what cannot be ended gives its slot away",
-        "engine/worker/executor.py",
-        "        return len(self._attempts) + self._overrunning()\n",
-        "        return len(self._attempts)\n",
+        "engine/worker/slots.py",
+        "            busy += len(runner.overrunning)\n",
+        "            pass\n",
         f"{_EXECUTOR}::test_what_cannot_be_ended_keeps_its_slot",
     ),
     # limits that are lowered
@@ -466,7 +466,7 @@ MUTANTS = (
         f"{_SQL}/promotion.sql",
         "WHERE tzdata < :tzdata\n",
         "WHERE tzdata <> :tzdata\n",
-        f"{_SCHEDULER}::test_occurrences_of_newer_data_than_ours_are_left_to_those_who_have_them",
+        f"{_SCHEDULER}::test_occurrences_of_newer_zone_data_are_left_to_nodes_that_have_them",
     ),
     _one(
         "new time-zone data move nothing",
@@ -514,9 +514,9 @@ MUTANTS = (
     _one(
         "a listener that does not look behind itself",
         "engine/node.py",
-        "        self._heed(Wakeup(nodes_changed=True, look_everywhere=True))\n",
+        "        self._on_wakeup(Wakeup(nodes_changed=True, look_everywhere=True))\n",
         "",
-        "tests/engine/test_listener.py::test_whoever_has_just_subscribed_is_told_to_look_everywhere",
+        "tests/engine/test_listener.py::test_after_subscribing_the_node_looks_everywhere",
     ),
     _one(
         "a listener that does not probe",
@@ -552,7 +552,7 @@ MUTANTS = (
         "engine/worker/ticket_claimer.py",
         "        return run_at > self.env.clock.now() - _UNCLAIMED_FOR\n",
         "        return False\n",
-        f"{_RECEIVER}::test_while_tickets_come_hints_and_sweeps_leave_the_young_alone",
+        f"{_RECEIVER}::test_while_tickets_arrive_wakeups_and_sweeps_leave_young_rows_alone",
     ),
     # leaving
     _one(
@@ -581,29 +581,29 @@ MUTANTS = (
     _one(
         "an older worker goes on claiming what it has left to newer ones",
         "engine/worker/admission.py",
-        "            self._leave(name, own, known)\n",
+        "            self._leave(name, own, published)\n",
         "            pass\n",
         f"{_WATCH}::test_an_older_worker_gives_back_what_newer_code_takes_and_leaves_the_handler_to_it",
     ),
     _one(
         "an older worker takes a handler up again beside a newer one that lives",
         "engine/worker/admission.py",
-        " if not has_newer_contract(versions.get(name, ()), self._fingerprints[name])\n",
+        " if not has_newer_contract(versions.get(name, ()), fingerprints[name])\n",
         "\n",
-        f"{_WATCH}::test_it_takes_the_handler_up_again_when_no_newer_worker_lives",
+        f"{_WATCH}::test_the_handler_is_claimed_again_when_no_newer_worker_is_alive",
     ),
     _one(
         "an older worker asks for newer ones in every round",
         "engine/worker/admission.py",
-        "if self._held_back and self.is_time(self._looks_at):",
+        "if self._held_back and self.is_time(self._checks_at):",
         "if self._held_back:",
-        f"{_WATCH}::test_it_takes_the_handler_up_again_when_no_newer_worker_lives",
+        f"{_WATCH}::test_the_handler_is_claimed_again_when_no_newer_worker_is_alive",
     ),
     _one(
         "a handler that raises of itself is given back as a payload that does not fit",
         "engine/worker/admission.py",
-        "isinstance(finding.outcome, Failed) and finding.outcome.is_payload_mismatch",
-        "isinstance(finding.outcome, Failed)",
+        "isinstance(attempt.outcome, Failed) and attempt.outcome.is_payload_mismatch",
+        "isinstance(attempt.outcome, Failed)",
         f"{_WATCH}::test_a_handler_that_raises_of_itself_has_failed_whatever_is_published",
     ),
     _one(

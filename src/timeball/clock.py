@@ -2,7 +2,7 @@
 
 The database's clock decides. A node measures how far its own monotonic clock is from it (`ClockReading`), and keeps the
 reading with the least uncertainty of the last moments; what it calls *now* is monotonic time plus that offset. `earliest`
-adds the uncertainty, so that a drop which waits for it is never early by the database's clock.
+adds the uncertainty, so that an execution that is held until then never starts early by the database's clock.
 """
 
 from __future__ import annotations
@@ -68,15 +68,15 @@ class SystemClock:
 
     def __init__(self) -> None:
         self._readings: deque[ClockReading] = deque(maxlen=_READINGS)
-        # Every heart of the process reads the clock, each in a thread of its own.
+        # Every heartbeat of the process reads the clock, each in a thread of its own.
         self._learning = Lock()
-        # Before the first reading the machine's own wall clock has to do; it decides nothing then.
+        # Before the first reading, the machine's own wall clock has to do; it decides nothing then.
         self._offset = time.time() - time.monotonic()
         self._uncertainty = 0.0
         self._learned_at = time.monotonic()
 
     def learn(self, reading: ClockReading) -> timedelta | None:
-        """Take a new reading into account. A step of the database's clock empties the memory; returns how far it went."""
+        """Take a new reading into account. After a step of the database's clock older readings are forgotten; returns the step."""
         step = None
         with self._learning:
             if self._readings and self._contradicts(reading):
@@ -99,7 +99,7 @@ class SystemClock:
         return timedelta(seconds=self._uncertainty)
 
     def wall_clock_apart(self) -> timedelta:
-        """How far this machine's own wall clock is from the database's: nothing depends on it, but people set it wrong."""
+        """How far this machine's own wall clock is from the database's. Nothing depends on it; a wrong one is worth a warning."""
         return timedelta(seconds=abs(time.time() - time.monotonic() - self._offset))
 
     def now(self) -> datetime:
@@ -122,7 +122,7 @@ class SystemClock:
         return datetime.fromtimestamp(monotonic + self._offset, UTC)
 
     async def sleep(self, seconds: float) -> None:
-        # Here and not above: `timeball next` reads the time, and has no event loop to wait for.
+        # Imported here: `timeball next` reads the time without an event loop.
         from asyncio import sleep
 
         await sleep(seconds)

@@ -1,4 +1,23 @@
-"""What a handler can read, report and ask for while it runs: `current`, and `Snooze`, `Retry` and `Cancel`."""
+"""What a handler can read, report and ask for while it runs: `current`, and `Snooze`, `Retry` and `Cancel`.
+
+    def import_pages(source: str) -> None:
+        for number, page in enumerate(pages := fetch(source)):
+            if current.cancelled:
+                raise Cancel("asked to stop")
+            current.progress(number / len(pages), f"page {number}")
+
+`current` works in coroutines, in threads and in isolated child processes: a context variable holds the `AttemptContext` of the attempt. A
+process that a handler forks inherits the variable and the worker's connections, which it must not use. There every use raises
+`OutsideRun`, and a copy that returns from the handler is ended (`end_forked_copy`).
+
+A handler can answer with a control signal instead of a result or an error:
+
+    return Snooze("30s")                 run me again in 30 s; this attempt does not count
+    raise Retry(after="5m")              this attempt failed; the next one after 5 minutes, if any are left
+    raise Cancel("the order is gone")    give this execution up, for good and without being a failure
+
+Control signals are not errors: they pass through `except Exception`, as `asyncio.CancelledError` does.
+"""
 
 from __future__ import annotations
 
@@ -21,21 +40,12 @@ if TYPE_CHECKING:
     import asyncio
 
 
-# What a handler can say instead of returning a result or failing.
-#
-# return Snooze("30s")                 run me again in 30 s; this try does not count
-# raise Retry(after="5m")              this try failed; the next one after 5 minutes, if any are left
-# raise Cancel("the order is gone")    give this execution up, for good and without being a failure
-#
-# They are words of control, not errors: they pass through `except Exception`, as `asyncio.CancelledError` does.
-
-
 class ControlSignal(BaseException):
     """What `Snooze`, `Retry` and `Cancel` have in common: each may be raised or returned."""
 
 
 class Snooze(ControlSignal):
-    """Run this execution again after a span; the try does not count."""
+    """Run this execution again after a span; the attempt does not count."""
 
     def __init__(self, delay: Duration) -> None:
         self.delay: timedelta = parse_duration(delay, "delay")
@@ -43,9 +53,9 @@ class Snooze(ControlSignal):
 
 
 class Retry(ControlSignal):
-    """This try has failed; make the next one after a span, or after the usual back-off.
+    """This attempt has failed; make the next one after a span, or after the usual back-off.
 
-    It counts against `max_retries` as any failure. Raised `from` an error, that error is the one recorded.
+    It counts against `max_retries` as any failure does. Raised `from` an error, that error is recorded.
     """
 
     def __init__(self, reason: str | None = None, *, after: Duration | None = None) -> None:
@@ -61,34 +71,20 @@ class Cancel(ControlSignal):
         super().__init__(reason)
 
 
-# What a handler can know and do while it runs.
-#
-# from timeball import current
-#
-# def import_pages(source: str) -> None:
-# for number, page in enumerate(pages := fetch(source)):
-# if current.cancelled:
-# raise Cancel("asked to stop")
-# current.progress(number / len(pages), f"page {number}")
-#
-# It works in coroutines, in threads and in isolated child processes: a context variable holds the `RunContext` of the attempt.
-# A process that a handler forks inherits the variable and with it the worker's connections, which it must not use;
-# there every use raises `OutsideRun`, and a copy that returns from the handler is ended (`end_forked_copy`).
-
 _EX_SOFTWARE = 70
 _LONGEST_NOTE = 1_000
 
 
 class _CurrentProcess:
-    """The number of this process: asked for once, and again in a copy of it. Asking the kernel costs as much as a small handler."""
+    """The id of this process, read once, and again in a forked copy: reading it costs as much as a small handler."""
 
     __slots__ = ("number",)
 
     def __init__(self) -> None:
-        self._learn()
-        os.register_at_fork(after_in_child=self._learn)
+        self._read()
+        os.register_at_fork(after_in_child=self._read)
 
-    def _learn(self) -> None:
+    def _read(self) -> None:
         self.number = os.getpid()
 
 
@@ -110,7 +106,7 @@ class StopReason(StrEnum):
 
 
 class AttemptSink(Protocol):
-    """Where the words of one attempt go. Called from any thread; must be quick and must not raise."""
+    """Where log lines and progress of one attempt go. Called from any thread; must be quick and must not raise."""
 
     def emit_log(self, at: datetime, level: str, message: str) -> None:
         """Keep a log line; *level* is one of debug, info, warning, error, critical."""
@@ -122,10 +118,11 @@ class AttemptSink(Protocol):
 class AttemptContext:
     """One running attempt, as its handler, its runner and the executor share it.
 
-    *open_sink* is called once, when the attempt first has something to say; most never do.
+    *open_sink* is called once, when the attempt first logs or reports progress; most never do.
     """
 
     __slots__ = (
+        "_interrupt",
         "_open_sink",
         "_pid",
         "_sink",
@@ -134,7 +131,6 @@ class AttemptContext:
         "halt_reason",
         "halted",
         "has_noticed",
-        "on_halt",
         "task",
     )
 
@@ -147,10 +143,9 @@ class AttemptContext:
         self.halt_reason = ""
         # Whether the handler has seen that it is to stop: what it returns after that is no success.
         self.has_noticed = False
-        # Set by whoever runs the handler: makes a halt felt there. Called in the thread that calls `halt`.
-        self.on_halt: Callable[[], object] | None = None
-        # The task that the attempt runs in, where whoever began it knows: asking the event loop costs as much as a small handler.
+        # The task that the attempt runs in, if it is known: asking the event loop costs as much as a small handler.
         self.task: asyncio.Task[Any] | None = None
+        self._interrupt: Callable[[], object] | None = None
         self._open_sink = open_sink
         self._sink: AttemptSink | None = None
         self._pid = _PROCESS.number
@@ -161,8 +156,32 @@ class AttemptContext:
             return
         self.halt_reason = reason
         self.halted = why
-        if self.on_halt is not None:
-            self.on_halt()
+        self.interrupt()
+
+    def run_in(self, task: asyncio.Task[Any]) -> None:
+        """The attempt runs in this task."""
+        self.task = task
+
+    def interrupt_by(self, interrupt: Callable[[], object] | None) -> None:
+        """Make a halt reach the handler by calling this, in the thread that calls `halt`; for the runner."""
+        self._interrupt = interrupt
+
+    def interrupt(self) -> bool:
+        """Interrupt the handler now; False if it cannot be interrupted at this moment."""
+        if self._interrupt is None:
+            return False
+        self._interrupt()
+        return True
+
+    def cancel_task(self, task: asyncio.Task[Any]) -> None:
+        """Interrupt a handler by cancelling the task that awaits its coroutine."""
+        # The error is sure to reach the handler, which is suspended now. So the handler knows, even if it swallows the error.
+        self.has_noticed = True
+        task.cancel()
+
+    def note_stop(self) -> None:
+        """The handler knows that it is to stop."""
+        self.has_noticed = True
 
     @property
     def is_halted(self) -> bool:
@@ -171,7 +190,7 @@ class AttemptContext:
 
     def notice(self) -> bool:
         """Whether the handler is to stop; from now on it knows."""
-        # Looked at once: a halt between two looks would be told to the handler, but not noted.
+        # Read once: a halt between two reads would be told to the handler but not noted.
         is_halted = self.is_halted
         if is_halted:
             self.has_noticed = True
@@ -184,16 +203,16 @@ class AttemptContext:
 
     @property
     def has_spoken(self) -> bool:
-        """Whether the attempt has said anything so far."""
+        """Whether the attempt has logged or reported anything so far."""
         return self._sink is not None
 
     def emit_log(self, level: str, message: str) -> None:
-        """Add a line to the log of the attempt; whatever it is, the database and the wire can hold it."""
+        """Add a line to the log of the attempt, made fit for the database and the wire."""
         line = shorten_text(clean_text(message), MAX_LINE_CHARACTERS)
         self._open().emit_log(self.clock.now(), _level(level), line)
 
     def report_progress(self, fraction: float, note: str | None) -> None:
-        """Note how far the attempt is; what is no number from 0 to 1 is taken as the nearer end."""
+        """Note how far the attempt is; a number outside of 0 to 1 is taken as the nearer end."""
         note = None if note is None else shorten_text(clean_text(note), _LONGEST_NOTE)
         self._open().report_progress(_fraction(fraction), note)
 
@@ -209,7 +228,7 @@ RUNNING: ContextVar[AttemptContext] = ContextVar("timeball_running")
 def end_forked_copy(context: AttemptContext) -> None:
     """End this process at once if it is a copy made by `os.fork()` inside of the handler; else do nothing.
 
-    To be called where a handler has returned: the copy must not go on as if it were the worker.
+    Called where a handler has returned: the copy must not go on as if it were the worker.
     """
     if _PROCESS.number == context._pid:
         return
@@ -238,7 +257,7 @@ class Current:
 
     @property
     def attempt(self) -> int:
-        """Which try this is; 1 for the first."""
+        """The number of this attempt; 1 for the first."""
         return _running().claimed.attempt
 
     @property
@@ -248,7 +267,7 @@ class Current:
 
     @property
     def scheduled_for(self) -> datetime:
-        """The exact instant the schedule named, whenever this try takes place."""
+        """The exact instant that the schedule named, whenever this attempt takes place."""
         return _running().claimed.scheduled_for
 
     @property
@@ -275,7 +294,7 @@ class Current:
         _running().emit_log(level, " ".join(words))
 
     def progress(self, fraction: float, note: str | None = None) -> None:
-        """Say how far the work is, from 0 to 1. What lies outside is taken as the nearer end: progress never fails work."""
+        """Report how far the work is, from 0 to 1. A number outside is taken as the nearer end: progress never fails an attempt."""
         _running().report_progress(fraction, note)
 
 

@@ -1,8 +1,8 @@
-"""The one seam through which time, chance and faults enter.
+"""The one seam through which time, randomness, ids and faults enter.
 
-Everything below `engine` and `store` asks its `Env` for the moment, for random numbers and for ids; a test hands in
-another one and owns all three. `fault(point)` marks places between two steps of the protocol: it does nothing, unless a test
-has put something there.
+Everything in `engine` and `store` asks its `Env` for the time, for random numbers and for ids; a test passes another one and
+controls all three. `fault(point)` marks a place between two steps of the protocol. It does nothing, unless a test has put a fault
+there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _no_fault(_point: str) -> None:
 
 
 class Env:
-    """Clock, chance, ids and fault points of one node."""
+    """Clock, random numbers, ids and fault points of one node."""
 
     __slots__ = ("clock", "fault", "random")
 

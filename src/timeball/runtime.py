@@ -1,4 +1,4 @@
-"""What an open process consists of: the one module that knows which concrete parts go together."""
+"""The parts of an open process; the one module that knows which concrete classes go together."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _SOCKET_FOLDERS = "/run/postgresql,/var/run/postgresql,/tmp"
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What an open process has."""
+    """The parts of an open process."""
 
     settings: Settings
     env: Env
@@ -56,12 +56,12 @@ class Runtime:
 
 
 def make_catalogue(box: BuiltinHandlers) -> HandlerCatalogue:
-    """What can be scheduled, as this process knows it."""
+    """The handlers that can be scheduled, as far as this process knows them."""
     return HandlerCatalogue(box, [handler.name for handler in box.handlers])
 
 
 def built_in_handlers(parts: Runtime) -> tuple[Handler, ...]:
-    """What comes in the box, and what installed packages bring along."""
+    """The built-in handlers, and those of installed packages."""
     return (*parts.box.handlers, *installed_handlers())
 
 
@@ -137,7 +137,7 @@ async def _make_broker(settings: Settings, store: Store) -> Broker:
 
 @dataclass(frozen=True, slots=True)
 class ServerRuntime:
-    """What the fronts for programs and people are made of."""
+    """The parts of API and dashboard."""
 
     settings: Settings
     env: Env
@@ -160,8 +160,8 @@ def make_server_runtime(
     process: MetricsSource | None = None,
     emit: Emit = ignore,
 ) -> ServerRuntime:
-    """What a front needs, over an open store; *process* is what the nodes beside it count."""
-    # A worker alone answers no questions, and has no memory for them.
+    """The parts of API and dashboard over an open store; *process* has the counters of the nodes beside them."""
+    # Imported here: a worker alone has no use for these modules, and no memory for them.
     from timeball.application.events import EventHub
     from timeball.application.queries import Queries
     from timeball.store.access import ApiKeyStore, IdempotencyKeyStore, SessionStore
@@ -183,7 +183,7 @@ def make_server_runtime(
         sessions=SessionStore(store.database),
         requests=IdempotencyKeyStore(store.database),
         dead_letters=listing,
-        # Nothing of this box is opened: it only tells what there is.
+        # Nothing of it is opened: the catalogue only lists what there is.
         catalogue=make_catalogue(BuiltinHandlers(settings, store.env.clock, settings.data_dir, store.history)),
     )
 
@@ -198,7 +198,7 @@ def make_supervisor(
     with_worker: bool = False,
     trouble: str | None = None,
 ) -> Supervisor:
-    """The nodes this process is to run; *trouble* is what became of the process that they ran in before."""
+    """The nodes that this process runs; *trouble* says how the process ended that ran them before."""
     if with_worker:
         from timeball.engine.runners.base import LogCapture
 
@@ -207,13 +207,13 @@ def make_supervisor(
     return Supervisor(
         parts.env,
         emit,
-        workers=[nodes.worker_maker()] if with_worker else [],
-        schedulers=[nodes.scheduler_maker()] if with_scheduler else [],
+        workers=[nodes.worker_factory()] if with_worker else [],
+        schedulers=[nodes.scheduler_factory()] if with_scheduler else [],
     )
 
 
 class _NodeFactory:
-    """Who makes the lives of this process's nodes; the code of a kind is imported with its maker, before anything runs."""
+    """Makes the nodes of this process. The code of a kind is imported together with its factory, before anything runs."""
 
     def __init__(
         self, parts: Runtime, emit: Emit, registry: Registry, app_reference: str | None, trouble: str | None
@@ -224,7 +224,7 @@ class _NodeFactory:
         self._app_reference = app_reference
         self._trouble = trouble
 
-    def scheduler_maker(self) -> NodeFactory:
+    def scheduler_factory(self) -> NodeFactory:
         from timeball.engine.scheduler.node import SchedulerNode
 
         parts, settings = self._parts, self._parts.settings
@@ -237,28 +237,27 @@ class _NodeFactory:
 
         return make
 
-    def worker_maker(self) -> NodeFactory:
+    def worker_factory(self) -> NodeFactory:
+        from timeball.engine.worker.admission import WorkerContracts
         from timeball.engine.worker.node import WorkerNode
 
         parts, settings = self._parts, self._parts.settings.worker
         self._handlers.prepare()
-        contracts = [contract_of(handler) for handler in self._handlers]
-        fingerprints = {contract.name: contract.fingerprint for contract in contracts}
-        published: list[bool] = []
-
-        async def publish() -> None:
-            # A process that begins another life has not been deployed again.
-            await parts.store.handlers.publish(contracts, is_start=not published)
-            published.append(True)
+        published = [contract_of(handler) for handler in self._handlers]
+        contracts = WorkerContracts(parts.store.handlers, published, accepts_payload)
 
         def make() -> BaseNode:
-            node = replace(self._node(NodeKind.WORKER), fingerprints=tuple(fingerprints.values()))
-            life = WorkerNode(
-                parts.env, self._emit, parts.store, node, settings, self._handlers, self._runners(), parts.broker
+            return WorkerNode(
+                parts.env,
+                self._emit,
+                parts.store,
+                replace(self._node(NodeKind.WORKER), fingerprints=tuple(contracts.fingerprints.values())),
+                settings,
+                self._handlers,
+                self._runners(),
+                parts.broker,
+                contracts,
             )
-            life.publish = publish
-            life.watch_contracts(fingerprints, accepts_payload)
-            return life
 
         return make
 

@@ -238,7 +238,7 @@ async def test_what_this_process_counted_is_told_too(
     told = await scrape()
 
     assert told[("timeball_stale_outcomes_total",)] == 1
-    assert told["timeball_attempts_reaped_total", "lost"] == 2
+    assert told["timeball_attempts_rescued_total", "lost"] == 2
     assert told["timeball_occurrences_skipped_total", "misfire"] == 3
     assert told[("timeball_executions_promoted_total",)] == 5
     assert told["timeball_service_failures_total", "claimer"] == 1
@@ -248,7 +248,7 @@ async def test_what_this_process_counted_is_told_too(
     assert told[("timeball_retries_held_back_total",)] == 4
     assert told[("timeball_clock_steps_total",)] == 1
     assert told[("timeball_loop_blocked_seconds_total",)] == 1.5
-    assert told["timeball_lives_lost_total", "worker"] == 1
+    assert told["timeball_nodes_lost_total", "worker"] == 1
     assert (told[("timeball_listening",)], told[("timeball_shards_owned",)]) == (1, 64)
 
 

@@ -98,7 +98,7 @@ class RabbitmqServer:
             self._queues = [name for name in listed.split() if name.startswith("timeball.")]
         async with await aio_pika.connect(self.url()) as connection:
             for name in self._queues:
-                # Those of other tests go when nobody uses them; the one who asks for such a queue loses his channel.
+                # Queues of other tests expire while they are unused; asking for such a queue closes the channel.
                 with suppress(aio_pika.exceptions.ChannelNotFoundEntity):
                     channel = await connection.channel()
                     await (await channel.get_queue(name)).purge()

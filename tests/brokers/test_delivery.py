@@ -25,7 +25,7 @@ from timeball.domain.node import BrokerState
 from timeball.handlers.registry import Registry, make_handler
 from timeball.runtime import Runtime, make_supervisor, open_runtime
 from timeball.store.verify import verify
-from timeball.telemetry.events import BrokerRecovered, Event
+from timeball.telemetry.events import BrokerRecovered, TelemetryEvent
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ class House:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.ran: list[tuple[str, float]] = []
-        self.events: list[Event] = []
+        self.events: list[TelemetryEvent] = []
         self.gate = asyncio.Event()
 
     @property
@@ -82,9 +82,9 @@ class House:
     ) -> AsyncIterator[Runtime]:
         """A scheduler and a worker, until the block ends; both have reached their broker."""
         wanted = self.settings.model_copy(update={"worker": self.settings.worker.model_copy(update=worker)})
-        heard: list[Event] = []
+        heard: list[TelemetryEvent] = []
 
-        def hear(event: Event) -> None:
+        def hear(event: TelemetryEvent) -> None:
             heard.append(event)
             self.events.append(event)
 
@@ -196,7 +196,7 @@ async def test_a_limited_queue_keeps_its_limit_and_comes_to_its_end(house: House
         await eventually(lambda: len(house.ran) == 4)
 
 
-async def test_work_goes_to_those_who_know_its_handler_and_serve_its_queue(house: House, commands: Commands) -> None:
+async def test_work_goes_to_workers_with_its_handler_and_its_queue(house: House, commands: Commands) -> None:
     async with house.nodes("work", queues=("default",)), house.nodes("work", "special", with_scheduler=False):
         for number in range(8):
             await enqueue(commands, f"special {number}", handler="special")

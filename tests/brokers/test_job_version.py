@@ -27,8 +27,8 @@ async def test_a_ticket_that_was_published_before_an_edit_is_claimed_as_it_was(b
 
     await store.jobs.change(job.id, lambda seen: job_changes.edit_job(seen, fields, store.shards), SOMEBODY)
     (ticket,) = await broker.receive("a", 1, timedelta(seconds=30))
-    wish = ClaimRequest(await make_node(store), ["app:old", "app:new"], 1, 0)
-    claims = await store.tickets.claim(wish, [ticket.id], None, ClaimId(store.env.new_id()))
+    request = ClaimRequest(await make_node(store), ["app:old", "app:new"], 1, 0)
+    claims = await store.tickets.claim(request, [ticket.id], None, ClaimId(store.env.new_id()))
 
     (claimed,) = claims.executions
     assert (claimed.handler, json.loads(claimed.payload)) == ("app:old", {"of": "old"})

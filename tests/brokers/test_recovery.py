@@ -34,10 +34,10 @@ def own_redis() -> Iterator[RedisServer]:
         give_up_on(error)
 
 
-async def test_who_waits_at_an_inbox_that_is_deleted_gets_what_comes_afterwards(
+async def test_a_receiver_whose_inbox_is_deleted_gets_later_tickets(
     broker: Broker, broker_server: BrokerServer
 ) -> None:
-    """RabbitMQ ends the consumer and says so once: whoever does not hear it would wait for ever."""
+    """RabbitMQ cancels the consumer and says so once: a receiver that misses it would wait for ever."""
     publisher = broker_server.make()
     await publisher.publish("a", [TICKET])
     assert await broker.receive("a", 5, SOON) == [TICKET]
@@ -89,7 +89,7 @@ async def test_a_channel_that_the_server_closes_in_the_middle_of_a_batch_costs_o
     await broker.close()
 
 
-async def test_who_does_not_want_to_wait_is_answered_at_once(broker: Broker) -> None:
+async def test_receive_without_a_wait_returns_at_once(broker: Broker) -> None:
     await broker.publish("a", [TICKET])
     async with asyncio.timeout(patience(30)):
         while not (found := await broker.receive("a", 5, timedelta(0))):

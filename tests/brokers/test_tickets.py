@@ -63,7 +63,7 @@ async def test_an_urgent_one_overtakes_those_that_wait_already(broker: Broker) -
     assert (await receive_all(broker, "a", 6))[0] == urgent
 
 
-async def test_no_more_are_taken_than_there_is_room_for(broker: Broker) -> None:
+async def test_no_more_tickets_are_taken_than_the_limit(broker: Broker) -> None:
     await broker.publish("a", [ticket() for _ in range(5)])
 
     first = await broker.receive("a", 2, SOON)
@@ -73,7 +73,7 @@ async def test_no_more_are_taken_than_there_is_room_for(broker: Broker) -> None:
     assert len({found.id for found in first + rest}) == 5
 
 
-async def test_one_who_waits_hears_of_a_ticket_when_it_comes(broker: Broker) -> None:
+async def test_a_waiting_receiver_gets_a_ticket_when_it_is_published(broker: Broker) -> None:
     waiting = asyncio.ensure_future(broker.receive("a", 5, SOON))
     await asyncio.sleep(0.05)
     published = ticket()
@@ -111,7 +111,7 @@ async def test_two_systems_on_one_server_do_not_meet(broker: Broker, another: Ca
     assert await another(namespace="another system").receive("a", 5, AT_ONCE) == []
 
 
-async def test_a_worker_without_room_keeps_nothing_from_the_others(
+async def test_a_worker_without_slots_keeps_no_tickets_from_others(
     broker: Broker, another: Callable[[], Broker]
 ) -> None:
     """RabbitMQ delivers ahead: what the first has not taken goes back for the second."""

@@ -39,7 +39,7 @@ def test_it_is_read_as_long_as_the_process_runs(taken: socket.socket, settings: 
     with _metrics_server(metrics, settings), urlopen(address, timeout=30) as answer:
         text = answer.read().decode()
 
-    assert 'timeball_attempts_reaped_total{outcome="lost"} 3.0' in text
+    assert 'timeball_attempts_rescued_total{outcome="lost"} 3.0' in text
     with pytest.raises(URLError):
         urlopen(address, timeout=30)
 

@@ -18,7 +18,7 @@ from timeball.dashboard.session import SESSION_COOKIE, CookieSigner
 from timeball.domain.change_event import EventFilter
 from timeball.runtime import ServerRuntime, make_server_runtime
 from timeball.store.store import Store
-from timeball.telemetry.events import Event, KeyRefused, LoggedIn
+from timeball.telemetry.events import KeyRefused, LoggedIn, TelemetryEvent
 from timeball.testing import VirtualClock
 
 MakeKey = Callable[[str], Awaitable[dict[str, str]]]
@@ -27,9 +27,9 @@ _ALL = EventFilter()
 WRONG = "tb_000000000000_wrong"
 
 
-def heard_parts(parts: ServerRuntime, store: Store, **limits: Any) -> tuple[ServerRuntime, list[Event]]:
+def heard_parts(parts: ServerRuntime, store: Store, **limits: Any) -> tuple[ServerRuntime, list[TelemetryEvent]]:
     """The same, with what is emitted kept in a list."""
-    heard: list[Event] = []
+    heard: list[TelemetryEvent] = []
     settings = Settings(api=ApiSettings(**limits))
     return make_server_runtime(settings, store, parts.commands, emit=heard.append), heard
 

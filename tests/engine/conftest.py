@@ -40,7 +40,7 @@ def heard() -> Heard:
 
 
 @pytest.fixture
-async def worker_life(store: Store, env: Env, heard: Heard) -> AsyncIterator[WorkerNode]:
+async def worker_node(store: Store, env: Env, heard: Heard) -> AsyncIterator[WorkerNode]:
     """A worker with quick handlers and the usual settings; not started yet."""
     made = node_factory(store, env, heard)
     yield made

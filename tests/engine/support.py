@@ -20,17 +20,20 @@ from timeball.domain.job import Job, JobSpec
 from timeball.domain.node import Lease, NodeKind
 from timeball.domain.scheduling.civil_time import MICROSECOND
 from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation, JobId
+from timeball.engine.lease import HeldLease
 from timeball.engine.runners.outcome import outcome_of_halt
 from timeball.engine.scheduler.scheduler import Scheduler
 from timeball.engine.scheduler.shards import ShardBalancer
 from timeball.engine.service import LONGEST_REST, Service
+from timeball.engine.worker.admission import RetryGate
 from timeball.engine.worker.executor import Executor
+from timeball.engine.worker.slots import Slots, StartQueue
 from timeball.env import Env
 from timeball.handlers.registry import Registry, make_handler
 from timeball.store.store import Store
 from timeball.store.types import ClaimRequest
 from timeball.store.verify import verify
-from timeball.telemetry.events import Event
+from timeball.telemetry.events import TelemetryEvent
 from timeball.testing import VirtualClock
 
 # Tests of schedules let years pass; those about leases choose a mortal one.
@@ -43,10 +46,10 @@ MORTAL = Lease(span=timedelta(seconds=10), interval=timedelta(seconds=3))
 E = TypeVar("E")
 
 
-class Heard(list[Event]):
+class Heard(list[TelemetryEvent]):
     """An `emit` that keeps everything."""
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: TelemetryEvent) -> None:
         self.append(event)
 
     def of(self, kind: type[E]) -> list[E]:
@@ -74,12 +77,12 @@ async def settle(service: Service) -> timedelta:
 
 @dataclass
 class ManualScheduler:
-    """A scheduler's loops, and its life."""
+    """The loops of a scheduler, ticked by hand."""
 
     store: Store
     clock: VirtualClock
     incarnation: Incarnation
-    keeper: ShardBalancer
+    shards: ShardBalancer
     scheduler: Scheduler
     heard: Heard
 
@@ -113,11 +116,11 @@ async def start_scheduler(
     clock, heard = store.env.clock, Heard()
     assert isinstance(clock, VirtualClock)
     incarnation = await make_node(store, NodeKind.SCHEDULER, lease=lease)
-    keeper = ShardBalancer(store.env, heard, store.nodes, incarnation, lambda: None)
-    scheduler = Scheduler(store.env, heard, store.executions, store.jobs, keeper, SchedulerSettings(**settings))
-    made = ManualScheduler(store, clock, incarnation, keeper, scheduler, heard)
+    shards = ShardBalancer(store.env, heard, store.nodes, incarnation, lambda: None)
+    scheduler = Scheduler(store.env, heard, store.executions, store.jobs, shards, SchedulerSettings(**settings))
+    made = ManualScheduler(store, clock, incarnation, shards, scheduler, heard)
     if takes:
-        await keeper.tick()
+        await shards.tick()
     return made
 
 
@@ -133,8 +136,8 @@ class Hands:
 
     async def claim(self, slots: int = 1_000, holds: int = 0) -> list[ClaimedExecution]:
         lanes = {lane: at for lane, (at, _) in (await self.store.executions.lanes()).items()}
-        wish = ClaimRequest(self.incarnation, [HANDLER], slots, holds)
-        return (await self.store.executions.claim(wish, lanes, ClaimId(self.store.env.new_id()))).executions
+        request = ClaimRequest(self.incarnation, [HANDLER], slots, holds)
+        return (await self.store.executions.claim(request, lanes, ClaimId(self.store.env.new_id()))).executions
 
     async def succeed(self, claims: Sequence[ClaimedExecution]) -> None:
         now = self.store.env.clock.now()
@@ -224,7 +227,7 @@ def registry(*names: str) -> Registry:
 
 
 class ManualRunner:
-    """Runs nothing: an attempt lasts until the test gives it an outcome, or halts with `on_halt`'s."""
+    """Runs nothing: an attempt lasts until the test gives it an outcome, or it is halted."""
 
     def __init__(self, outcome: Outcome | None = None) -> None:
         self.outcome = outcome
@@ -258,9 +261,16 @@ class HaltingRunner(ManualRunner):
     async def run(self, handler: Handler, context: AttemptContext) -> Outcome:
         self.started.append(context)
         halted = asyncio.Event()
-        context.on_halt = halted.set
+        context.interrupt_by(halted.set)
         await halted.wait()
         return outcome_of_halt(context)
+
+
+def held_lease(env: Env) -> HeldLease:
+    """A lease that outlasts every test."""
+    lease = HeldLease(env.clock, IMMORTAL)
+    lease.extend(env.clock.monotonic())
+    return lease
 
 
 def make_executor(
@@ -269,8 +279,20 @@ def make_executor(
     slots: int = 20,
     handlers: Registry | None = None,
     hand_over: Callable[[FinishedAttempt], None] = lambda _: None,
+    retry_gate: RetryGate | None = None,
+    lease: HeldLease | None = None,
 ) -> Executor:
-    return Executor(env, handlers or registry(), {RunStyle.COROUTINE: runner}, slots, hand_over, _no_sink)
+    return Executor(
+        env,
+        handlers or registry(),
+        {RunStyle.COROUTINE: runner},
+        Slots(slots, [runner]),
+        StartQueue(env.clock),
+        lease or held_lease(env),
+        hand_over,
+        _no_sink,
+        retry_gate=retry_gate,
+    )
 
 
 def _no_sink(_context: AttemptContext) -> Any:

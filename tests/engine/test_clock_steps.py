@@ -69,7 +69,7 @@ async def succeeded(store: Store, job_id: JobId) -> set[datetime]:
 async def test_a_clock_that_is_set_neither_doubles_nor_loses_an_occurrence(
     store: Store, clock: SteppingClock, open_store: Callable[..., Awaitable[Store]]
 ) -> None:
-    """Fault 20. Leases run out with a step ahead, and their nodes begin new lives; a step back makes instants come a second time."""
+    """Fault 20. Leases run out with a step ahead, and other nodes start in their place; a step back makes instants come a second time."""
     swarm = Swarm(draw(20), clock)
     await swarm.gather(open_store)
     job = await create(store, interval_seconds=5, overlap="allow")

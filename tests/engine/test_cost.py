@@ -16,14 +16,12 @@ import pytest
 
 from tests.conftest import FreshDatabase
 from tests.engine.conftest import node_factory
-from tests.engine.support import PATIENCE_SECONDS, Heard, until
+from tests.engine.support import PATIENCE_SECONDS, Heard, make_executor, until
 from tests.engine.worker.test_executor import claim
 from tests.support.factories import HANDLER, make_node
 from timeball.application.commands import Commands
 from timeball.config.settings import WorkerSettings
-from timeball.current import AttemptContext, AttemptSink
 from timeball.domain.execution import ClaimedExecution
-from timeball.domain.handler import RunStyle
 from timeball.domain.job import JobSpec
 from timeball.domain.values.ids import ClaimId
 from timeball.domain.wakeup import Lane, LanePosition
@@ -53,14 +51,14 @@ async def finished(store: Store) -> int:
 
 
 async def test_a_thousand_executions_take_a_few_statements(
-    store: Store, env: Env, heard: Heard, worker_life: WorkerNode
+    store: Store, env: Env, heard: Heard, worker_node: WorkerNode
 ) -> None:
     """Each is a commit: claims and outcomes go by the hundred, whatever else the worker does."""
     await Commands(store, env).jobs.enqueue_many(JobSpec(handler=HANDLER), ["{}"] * MANY)
     asked: Counter[str] = Counter()
     env.fault = lambda point: asked.update([point.removesuffix(".before")] if point.endswith(".before") else [])
 
-    await worker_life.start()
+    await worker_node.start()
     await until(lambda: heard.of(NodeStarted))
     async with asyncio.timeout(60):
         while await finished(store) < MANY:
@@ -73,24 +71,24 @@ async def test_a_thousand_executions_take_a_few_statements(
 
 
 async def test_an_execution_takes_a_few_hundredths_of_a_commit(
-    fresh_database: FreshDatabase, store: Store, env: Env, worker_life: WorkerNode
+    fresh_database: FreshDatabase, store: Store, env: Env, worker_node: WorkerNode
 ) -> None:
-    """Enqueued, claimed, finished: every commit that the server has counted, whoever made it and why."""
+    """Enqueued, claimed, finished: every commit that the server has counted."""
     await Commands(store, env).jobs.enqueue_many(JobSpec(handler=HANDLER), ["{}"] * MANY)
 
-    await worker_life.start()
+    await worker_node.start()
     async with asyncio.timeout(PATIENCE_SECONDS):
         while await finished(store) < MANY:
             # Seldom, because this is a commit, too.
             await asyncio.sleep(0.5)
-    await worker_life.drop("all is done")
+    await worker_node.abandon("all is done")
     await store.close()
 
     assert commits_in(fresh_database) / MANY <= 0.08
 
 
 def commits_in(database: FreshDatabase) -> int:
-    """All commits that were ever made in a database that everybody has left: whoever leaves has told the server's counters all."""
+    """All commits that were ever made in a database without connections: a session reports its counts when it ends."""
     ((commits,),) = database.server.execute(
         f"SELECT xact_commit FROM pg_stat_database WHERE datname = '{database.name}'"
     )
@@ -99,8 +97,8 @@ def commits_in(database: FreshDatabase) -> int:
 
 @pytest.fixture
 def _only_hints(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody looks by itself: on a busy machine that would be counted as well."""
-    for module, name in ((service, "LONGEST_REST"), (claimer, "LONGEST_REST"), (claimer, "_SWEEP")):
+    """No service polls: on a busy machine that would be counted as well."""
+    for module, name in ((service, "LONGEST_REST"), (claimer, "LONGEST_REST"), (claimer, "_SWEEP_INTERVAL")):
         monkeypatch.setattr(module, name, timedelta(hours=1))
 
 
@@ -109,17 +107,19 @@ def _only_hints(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_an_execution_enqueued_by_itself_takes_three_statements_however_many_workers_wait_for_it(
     store: Store, env: Env, clock: VirtualClock, heard: Heard, number: int
 ) -> None:
-    """It is written, claimed and recorded: its hint calls upon one of the workers, and no other asks."""
-    lives = [node_factory(store, env, heard) for _ in range(number)]
+    """It is written, claimed and recorded: its wake-up calls upon one of the workers, and no other asks."""
+    engine_nodes = [node_factory(store, env, heard) for _ in range(number)]
     try:
-        for life in lives:
-            await life.start()
+        for engine_node in engine_nodes:
+            await engine_node.start()
         await until(lambda: len(heard.of(ListenerChanged)) == number)
-        await until(lambda: all(len(life.heartbeat.turns._line) == number for life in lives))
-        for life in lives:
-            # Or the first one might be found by the look that everybody takes when it begins.
-            life.sweeper.stop()
-            await asyncio.wait([task for task in life._tasks if task.get_name() == life.sweeper.name])
+        await until(
+            lambda: all(len(engine_node.heartbeat.peers._election._line) == number for engine_node in engine_nodes)
+        )
+        for engine_node in engine_nodes:
+            # Or the first one might be found by the first look of a new worker.
+            engine_node.sweeper.stop()
+            await asyncio.wait([task for task in engine_node._tasks if task.get_name() == engine_node.sweeper.name])
         asked: Counter[str] = Counter()
         env.fault = lambda point: asked.update([point.removesuffix(".before")] if point.endswith(".before") else [])
         for ended in range(1, 21):
@@ -129,12 +129,12 @@ async def test_an_execution_enqueued_by_itself_takes_three_statements_however_ma
                 while await finished(store) < ended:
                     await asyncio.sleep(0.005)
     finally:
-        for life in lives:
-            await life._cut_services()
-            life.heartbeat.stop()
+        for engine_node in engine_nodes:
+            await engine_node._cut_services()
+            engine_node.heartbeat.stop()
 
     assert asked["enqueue_one"] == asked["claim_by_id"] == asked["finish_succeeded"] == 20
-    assert asked["claim"] == 0, "what a hint names need not be looked for"
+    assert asked["claim"] == 0, "what a wake-up names need not be looked for"
 
 
 async def test_a_claim_does_not_look_at_what_lies_behind_it(store: Store, env: Env) -> None:
@@ -145,12 +145,12 @@ async def test_a_claim_does_not_look_at_what_lies_behind_it(store: Store, env: E
     holding = foreign.transaction(isolation="repeatable_read")
     await holding.start()
     await foreign.fetch("SELECT 1 FROM timeball.ready LIMIT 1")
-    mark, wish = LanePosition(START), ClaimRequest(worker, [HANDLER], 100, 0)
+    mark, request = LanePosition(START), ClaimRequest(worker, [HANDLER], 100, 0)
 
     reads = []
     for _ in range(40):
         before = await index_reads(store)
-        claims = await store.executions.claim(wish, {LANE: mark}, ClaimId(env.new_id()))
+        claims = await store.executions.claim(request, {LANE: mark}, ClaimId(env.new_id()))
         assert len(claims.executions) == 100
         mark = LanePosition(claims.executions[-1].run_at, claims.executions[-1].id)
         reads.append(await index_reads(store) - before)
@@ -160,7 +160,7 @@ async def test_a_claim_does_not_look_at_what_lies_behind_it(store: Store, env: E
     assert 100 <= max(reads) <= 300, reads
 
 
-async def test_a_claim_reads_the_head_of_a_lane_even_if_the_room_is_believed_to_be_empty(
+async def test_a_claim_reads_the_head_of_a_lane_even_if_the_table_is_believed_to_be_empty(
     store: Store, env: Env
 ) -> None:
     """So vacuum leaves an empty room behind; then a batch comes, and the planner must not sort all of it at every claim."""
@@ -174,10 +174,12 @@ async def test_a_claim_reads_the_head_of_a_lane_even_if_the_room_is_believed_to_
         for done in ("ANALYZE", "DELETE FROM", "VACUUM"):
             await connection.execute(f"{done} timeball.ready")
     await Commands(store, env).jobs.enqueue_many(JobSpec(handler=HANDLER), ["{}"] * 3_000)
-    wish = ClaimRequest(worker, [HANDLER], 100, 50, has_competitors=False)
+    request = ClaimRequest(worker, [HANDLER], 100, 50, has_competitors=False)
 
     before = await index_reads(store)
-    claims = await store.executions.claim(wish, {LANE: LanePosition(START - timedelta(days=1))}, ClaimId(env.new_id()))
+    claims = await store.executions.claim(
+        request, {LANE: LanePosition(START - timedelta(days=1))}, ClaimId(env.new_id())
+    )
 
     assert len(claims.executions) == 100
     assert await index_reads(store) - before <= 300
@@ -278,9 +280,8 @@ def blocks() -> int:
 def quick_executor(store: Store, env: Env, heard: Heard) -> tuple[Recorder, Executor]:
     """An executor as a worker has it, and the recorder that is handed what came of its executions."""
     recorder = Recorder(env, heard, store.executions)
-    executor = Executor(env, quick_registry(), {RunStyle.COROUTINE: CoroutineRunner()}, 20, recorder.hand_over, no_sink)
     gate = RetryGate(env, heard, WorkerSettings())
-    executor.admit, executor.on_success = gate.admit, gate.note_success
+    executor = make_executor(env, CoroutineRunner(), 20, quick_registry(), recorder.hand_over, gate)
     return recorder, executor
 
 
@@ -293,13 +294,9 @@ def quick_registry() -> Registry:
     return known
 
 
-def no_sink(_context: AttemptContext) -> AttemptSink:
-    raise AssertionError("nothing is said in these tests")
-
-
 async def test_attempts_that_do_not_wait_take_no_tasks(store: Store, env: Env, heard: Heard) -> None:
     recorder = Recorder(env, heard, store.executions)
-    executor = Executor(env, quick_registry(), {RunStyle.COROUTINE: CoroutineRunner()}, 20, recorder.hand_over, no_sink)
+    executor = make_executor(env, CoroutineRunner(), 20, quick_registry(), recorder.hand_over)
     loop, made = asyncio.get_running_loop(), []
     create_task = loop.create_task
     loop.create_task = lambda *args, **kwargs: made.append(1) or create_task(*args, **kwargs)  # type: ignore[method-assign,func-returns-value]
@@ -314,7 +311,7 @@ async def test_attempts_that_do_not_wait_take_no_tasks(store: Store, env: Env, h
 
 
 async def index_reads(store: Store) -> int:
-    """How many entries of the lanes' index have been read so far, by everybody."""
+    """How many entries of the lanes' index have been read so far, by all sessions."""
     async with store.database.connection() as connection:
         await connection.execute("SELECT pg_stat_force_next_flush()")
         return int(

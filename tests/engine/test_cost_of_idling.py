@@ -23,21 +23,21 @@ from timeball.telemetry.events import ListenerChanged
 from timeball.testing import VirtualClock
 
 MINUTE = 60.0
-# So many beats before the counting: until then, everybody finds its place.
+# So many beats before the counting: until then, the nodes settle.
 SETTLING_SECONDS = 7.0
 # What is asked on a connection that had no turn before.
 CONFIRMATION = {"read_identity", "renew_lease"}
 
 
 @pytest.fixture
-async def lives(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[BaseNode]]:
-    """Whoever is to be ended. Their hearts beat in real time, and are counted by themselves."""
+async def engine_nodes(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[BaseNode]]:
+    """The nodes to end. Their heartbeats run in real time, and are counted apart."""
     monkeypatch.setattr(Heartbeat, "_beat_in_thread", lambda _heart: None)
     made: list[BaseNode] = []
     yield made
-    for life in made:
-        await life._cut_services()
-        life.heartbeat.stop()
+    for engine_node in made:
+        await engine_node._cut_services()
+        engine_node.heartbeat.stop()
 
 
 def make_scheduler(store: Store, env: Env, heard: Heard) -> SchedulerNode:
@@ -45,14 +45,14 @@ def make_scheduler(store: Store, env: Env, heard: Heard) -> SchedulerNode:
     return SchedulerNode(env, heard, store, node, SchedulerSettings(), HousekeepingSettings())
 
 
-async def idle_minute(life: BaseNode, clock: VirtualClock, heard: Heard) -> tuple[int, Counter[str]]:
+async def idle_minute(engine_node: BaseNode, clock: VirtualClock, heard: Heard) -> tuple[int, Counter[str]]:
     """How often the loop is woken in a minute, and what is asked."""
-    await life.start()
+    await engine_node.start()
     await until(lambda: heard.of(ListenerChanged))
-    if isinstance(life, SchedulerNode):
-        await until(lambda: life.janitor._next_round > 0)
+    if isinstance(engine_node, SchedulerNode):
+        await until(lambda: engine_node.janitor._next_round > 0)
     with leaping(clock) as leaper:
-        leaper.watch(life)
+        leaper.watch(engine_node)
         await asyncio.sleep(SETTLING_SECONDS)
         leaper.asked.clear()
         before = leaper.wakes
@@ -60,13 +60,13 @@ async def idle_minute(life: BaseNode, clock: VirtualClock, heard: Heard) -> tupl
         return leaper.wakes - before, leaper.asked
 
 
-async def test_an_idle_worker_is_woken_by_one_beat_a_second_and_asks_whether_a_hint_was_lost(
-    store: Store, env: Env, clock: VirtualClock, heard: Heard, lives: list[BaseNode]
+async def test_an_idle_worker_is_woken_once_a_second_and_sweeps(
+    store: Store, env: Env, clock: VirtualClock, heard: Heard, engine_nodes: list[BaseNode]
 ) -> None:
-    life = node_factory(store, env, heard)
-    lives.append(life)
+    engine_node = node_factory(store, env, heard)
+    engine_nodes.append(engine_node)
 
-    wakes, asked = await idle_minute(life, clock, heard)
+    wakes, asked = await idle_minute(engine_node, clock, heard)
 
     # It claims nothing where nothing is, and asks for no stops where nothing runs.
     assert set(asked) - CONFIRMATION <= {"lanes", "probe", "claim_keys"}
@@ -79,12 +79,12 @@ async def test_an_idle_worker_is_woken_by_one_beat_a_second_and_asks_whether_a_h
 
 
 async def test_an_idle_scheduler_asks_two_questions_a_second_and_keeps_house(
-    store: Store, env: Env, clock: VirtualClock, heard: Heard, lives: list[BaseNode]
+    store: Store, env: Env, clock: VirtualClock, heard: Heard, engine_nodes: list[BaseNode]
 ) -> None:
-    life = make_scheduler(store, env, heard)
-    lives.append(life)
+    engine_node = make_scheduler(store, env, heard)
+    engine_nodes.append(engine_node)
 
-    wakes, asked = await idle_minute(life, clock, heard)
+    wakes, asked = await idle_minute(engine_node, clock, heard)
 
     assert min(asked["look_ahead"], asked["read_holdings"]) >= 45
     assert max(asked["look_ahead"], asked["read_holdings"]) <= 61
@@ -99,32 +99,32 @@ async def test_an_idle_scheduler_asks_two_questions_a_second_and_keeps_house(
     assert wakes <= 420
 
 
-async def test_an_idle_heart_is_woken_once_a_second_and_renews_in_its_interval(
+async def test_an_idle_heartbeat_is_woken_once_a_second_and_renews_in_its_interval(
     store: Store, env: Env, clock: VirtualClock, heard: Heard
 ) -> None:
     """Also for its own sake: so it would see within a second that the lease has run out."""
     lease = Lease(span=WorkerSettings().lease.span, interval=WorkerSettings().lease.interval)
     node = Node(incarnation=Incarnation(env.new_id()), kind=NodeKind.WORKER, name="w", lease=lease, slots=1)
-    heart = Heartbeat(env, heard, store, node, lambda _reason: None)
-    heart._beat_in_thread = lambda: None  # type: ignore[method-assign]
-    await heart.start()
+    heartbeat = Heartbeat(env, heard, store, node, lambda _reason: None)
+    heartbeat._beat_in_thread = lambda: None  # type: ignore[method-assign]
+    await heartbeat.start()
     rests: list[float] = []
     renewals: list[float] = []
-    began, accept = clock.monotonic(), heart._accept
+    began, accept = clock.monotonic(), heartbeat._accept
 
     def rest(seconds: float) -> None:
         rests.append(seconds)
         clock.advance(min(seconds, 1.0))
         # The node's loop, which turns once a second.
-        heart._turned_at = float(int(clock.monotonic()))
-        heart._stopped = clock.monotonic() - began > MINUTE
+        heartbeat._turned_at = float(int(clock.monotonic()))
+        heartbeat._stopped = clock.monotonic() - began > MINUTE
 
     def accepted(renewal: object, sent: float) -> None:
         renewals.append(sent)
         accept(renewal, sent)  # type: ignore[arg-type]
 
-    heart._rest_for, heart._accept = rest, accepted  # type: ignore[method-assign]
-    await heart._beat()
+    heartbeat._rest_for, heartbeat._accept = rest, accepted  # type: ignore[method-assign]
+    await heartbeat._beat()
 
     assert len(rests) <= MINUTE + 2
     assert len(renewals) == 12

@@ -48,21 +48,21 @@ async def test_an_occurrence_takes_a_few_hundredths_of_a_commit(
     store: Store,
     env: Env,
     clock: VirtualClock,
-    worker_life: WorkerNode,
+    worker_node: WorkerNode,
 ) -> None:
-    """Made, promoted, claimed, finished: every commit that the server has counted, whoever made it and why."""
+    """Made, promoted, claimed, finished: every commit that the server has counted."""
     await schedule(store, MANY, 60)
     node = await start_scheduler(store)
     clock.advance("60s")
 
     asked = asked_of(env)
     await node.tick()
-    await worker_life.start()
+    await worker_node.start()
     async with asyncio.timeout(PATIENCE_SECONDS):
         while await finished(store) < MANY:
             # Seldom, because this is a commit, too.
             await asyncio.sleep(0.5)
-    await worker_life.drop("all is done")
+    await worker_node.abandon("all is done")
     await store.close()
 
     assert asked["promote"] == asked["busy_jobs"] == MANY / 1_000
@@ -79,7 +79,7 @@ async def test_what_is_held_is_not_read_again(store: Store, env: Env, node: Manu
 
     assert asked["look_ahead"] >= 4
     assert asked["due_rows"] == asked["timetables"] == 0
-    assert len(await table(store, "ready")) == 20, "the others were skipped: nobody ran the first"
+    assert len(await table(store, "ready")) == 20, "the others were skipped: the first was not run"
 
 
 async def test_a_full_page_is_not_looked_through_again_for_every_batch(

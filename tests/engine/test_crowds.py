@@ -45,9 +45,9 @@ async def test_a_crowd_of_schedulers_records_every_occurrence_once(store: Store,
     nodes = [await start_scheduler(store) for _ in range(SCHEDULERS)]
     for _ in range(2):
         for node in nodes:
-            await settle(node.keeper)
+            await settle(node.shards)
     for believer, owner in zip(nodes[::2], nodes[1::2], strict=True):
-        believer.keeper.epochs |= owner.keeper.epochs
+        believer.shards.epochs |= owner.shards.epochs
 
     for _ in range(3):
         clock.advance("60s")

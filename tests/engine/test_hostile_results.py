@@ -69,7 +69,7 @@ def outcome_of(error: BaseException) -> Outcome:
 
 
 def unchecked(outcome: Outcome, **fields: str) -> Outcome:
-    """An outcome that came by a way on which nobody has looked at its text."""
+    """An outcome whose text was not cleaned on its way."""
     if isinstance(outcome, Failed | TimedOut | Lost):
         error = replace(outcome.error)
         for name, value in fields.items():
@@ -185,7 +185,7 @@ def test_a_handler_whose_name_cannot_be_written_is_refused() -> None:
         make_handler(lambda: None, name=f"send{hostile_values.LONE_SURROGATE}")
 
 
-# what nobody has looked at
+# text that was not cleaned
 
 
 @pytest.mark.parametrize(

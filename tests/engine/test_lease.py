@@ -11,14 +11,16 @@ from uuid import UUID
 
 import pytest
 
+from tests.engine.runners.support import Attempt
 from tests.engine.support import MORTAL, PATIENCE_SECONDS, Heard, until
 from tests.support.factories import make_node, only_row
 from timeball.clock import ClockReading, SystemClock
 from timeball.domain.node import Node, NodeKind
-from timeball.domain.values.ids import Incarnation
+from timeball.domain.values.ids import ExecutionId, Incarnation
 from timeball.domain.wakeup import Wakeup
 from timeball.engine import lease as module
 from timeball.engine.lease import Heartbeat
+from timeball.engine.worker.slots import Slots
 from timeball.env import Env
 from timeball.errors import StoreUnavailable
 from timeball.store.store import Store
@@ -36,18 +38,31 @@ def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def losses() -> list[str]:
-    """Why the life was lost, each time it was said."""
+    """The reason of each loss of the lease."""
     return []
 
 
 @pytest.fixture
-async def beating(store: Store, env: Env, heard: Heard, losses: list[str]) -> AsyncIterator[Heartbeat]:
-    """The heart of a worker with a lease of ten seconds, renewed every three."""
+def drains() -> list[int]:
+    """One entry each time the node was asked to drain."""
+    return []
+
+
+@pytest.fixture
+def slots() -> Slots:
+    return Slots(20)
+
+
+@pytest.fixture
+async def beating(
+    store: Store, env: Env, heard: Heard, losses: list[str], drains: list[int], slots: Slots
+) -> AsyncIterator[Heartbeat]:
+    """The heartbeat of a worker with a lease of ten seconds, renewed every three."""
     node = Node(incarnation=Incarnation(env.new_id()), kind=NodeKind.WORKER, name="w", lease=MORTAL, slots=5)
-    heart = Heartbeat(env, heard, store, node, losses.append)
-    await heart.start()
-    yield heart
-    heart.stop()
+    heartbeat = Heartbeat(env, heard, store, node, losses.append, lambda: drains.append(1), slots)
+    await heartbeat.start()
+    yield heartbeat
+    heartbeat.stop()
 
 
 async def node_row(store: Store) -> dict[str, Any]:
@@ -78,26 +93,29 @@ async def pass_a_moment(clock: VirtualClock, end: datetime) -> None:
     await asyncio.sleep(0.01)
 
 
-async def test_a_worker_learns_at_once_whom_it_shares_its_hints_with(store: Store, beating: Heartbeat) -> None:
+async def test_a_worker_learns_its_peers_at_once(store: Store, beating: Heartbeat) -> None:
     """When the nodes have changed it does not wait for its next renewal, for which the clock would have to move."""
-    hints = [Wakeup(executions=1, nonce=nonce * 10_007) for nonce in range(20)]
-    assert {beating.turns.of(hint) for hint in hints} == {0}
+    wakeups = [Wakeup(executions=1, nonce=nonce * 10_007) for nonce in range(20)]
+    assert {beating.peers.turn_of(wakeup) for wakeup in wakeups} == {0}
     await make_node(store, lease=MORTAL, slots=5)
 
     beating.renew_soon()
 
-    await until(lambda: {beating.turns.of(hint) for hint in hints} == {0, 1})
+    await until(lambda: {beating.peers.turn_of(wakeup) for wakeup in wakeups} == {0, 1})
 
 
 async def test_the_lease_begins_with_the_registration(store: Store, beating: Heartbeat) -> None:
     row = await node_row(store)
 
     assert (row["renewed_at"], row["lease_until"]) == (START, START + MORTAL.span)
-    assert beating.has_lease
+    assert beating.lease.is_held
 
 
-async def test_it_is_renewed_at_every_interval(store: Store, clock: VirtualClock, beating: Heartbeat) -> None:
-    beating.busy = lambda: 7
+async def test_it_is_renewed_at_every_interval(
+    store: Store, clock: VirtualClock, beating: Heartbeat, slots: Slots
+) -> None:
+    for number in range(7):
+        slots.attempts[ExecutionId(UUID(int=number))] = Attempt()
 
     renewals = [await pass_until_renewed(store, clock) for _ in range(4)]
 
@@ -105,22 +123,22 @@ async def test_it_is_renewed_at_every_interval(store: Store, clock: VirtualClock
     row = await node_row(store)
     assert row["lease_until"] == renewals[-1] + MORTAL.span
     assert row["busy"] == 7
-    assert beating.has_lease
+    assert beating.lease.is_held
 
 
-async def test_a_node_that_was_buried_is_lost(
+async def test_a_node_whose_row_was_removed_is_lost(
     store: Store, clock: VirtualClock, beating: Heartbeat, losses: list[str]
 ) -> None:
     await store.nodes.remove(beating._node.incarnation)
 
     await pass_until(clock, lambda: losses)
 
-    assert losses == ["the lease had run out, or the node was buried"]
-    assert beating.is_lost
-    assert not beating.has_lease
+    assert losses == ["the lease had run out, or the node was removed as expired"]
+    assert beating.lease.is_lost
+    assert not beating.lease.is_held
 
 
-async def test_without_an_accepted_renewal_the_life_ends_a_margin_before_the_lease(
+async def test_without_a_renewal_the_lease_is_lost_a_margin_before_its_end(
     store: Store, clock: VirtualClock, beating: Heartbeat, losses: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others go by the database's clock: we must have let go before they take over."""
@@ -133,10 +151,10 @@ async def test_without_an_accepted_renewal_the_life_ends_a_margin_before_the_lea
         clock.advance("500ms")
         await asyncio.sleep(0.02)
     assert losses == []
-    assert beating.has_lease
+    assert beating.lease.is_held
 
     clock.advance("500ms")
-    assert not beating.has_lease, "at once, even before the thread has looked"
+    assert not beating.lease.is_held, "at once, even before the thread has looked"
     await until(lambda: losses)
     assert losses == ["no renewal was accepted in time"]
 
@@ -147,10 +165,10 @@ async def test_a_lease_counts_from_the_moment_it_was_asked_for(
 ) -> None:
     """The answer may have been long under way: to the others the lease began when the database wrote it."""
     node = Node(incarnation=Incarnation(env.new_id()), kind=NodeKind.WORKER, name="w", lease=MORTAL)
-    heart = Heartbeat(env, heard, store, node, lambda _: None)
-    monkeypatch.setattr(heart, "_beat_in_thread", lambda: None)
+    heartbeat = Heartbeat(env, heard, store, node, lambda _: None)
+    monkeypatch.setattr(heartbeat, "_beat_in_thread", lambda: None)
     if verb == "renew":
-        await heart.start()
+        await heartbeat.start()
         clock.advance("1s")
     asks = getattr(store.nodes, verb)
 
@@ -160,12 +178,12 @@ async def test_a_lease_counts_from_the_moment_it_was_asked_for(
         return answer
 
     monkeypatch.setattr(store.nodes, verb, slowly)
-    await (heart.start() if verb == "register" else heart._renew(None))
+    await (heartbeat.start() if verb == "register" else heartbeat._renew(None))
 
     clock.advance("4900ms")
-    assert heart.has_lease
+    assert heartbeat.lease.is_held
     clock.advance("100ms")
-    assert not heart.has_lease
+    assert not heartbeat.lease.is_held
 
 
 async def test_a_machine_that_slept_through_its_lease_is_lost_without_asking(
@@ -201,7 +219,7 @@ async def test_a_broken_connection_is_replaced_in_time(
     assert losses == []
 
 
-async def test_another_database_in_its_place_ends_the_life(
+async def test_another_database_in_its_place_ends_the_lease(
     store: Store, clock: VirtualClock, beating: Heartbeat, losses: list[str]
 ) -> None:
     beating._identity = "7000000000000000000/1"
@@ -210,25 +228,25 @@ async def test_another_database_in_its_place_ends_the_life(
 
     assert losses == ["the database is another one, or was restored or promoted"]
     beating.stop()
-    assert (await node_row(store))["renewed_at"] == START, "there it is nobody's lease"
+    assert (await node_row(store))["renewed_at"] == START, "there the lease is another one"
 
 
-# other connections than the heart's
+# other connections than the heartbeat's own
 
 
 @pytest.fixture
 async def silent(store: Store, env: Env, heard: Heard, losses: list[str], monkeypatch: pytest.MonkeyPatch) -> Heartbeat:
-    """A heart that does not beat by itself."""
+    """A heartbeat whose thread does nothing."""
     node = Node(incarnation=Incarnation(env.new_id()), kind=NodeKind.WORKER, name="w", lease=MORTAL)
-    heart = Heartbeat(env, heard, store, node, losses.append)
-    monkeypatch.setattr(heart, "_beat_in_thread", lambda: None)
-    await heart.start()
-    return heart
+    heartbeat = Heartbeat(env, heard, store, node, losses.append)
+    monkeypatch.setattr(heartbeat, "_beat_in_thread", lambda: None)
+    await heartbeat.start()
+    return heartbeat
 
 
-async def confirm(store: Store, heart: Heartbeat) -> None:
+async def confirm(store: Store, heartbeat: Heartbeat) -> None:
     async with store.database.connection() as connection:
-        await heart.confirm(connection)
+        await heartbeat.confirm(connection)
 
 
 async def test_a_lease_is_renewed_where_it_is_confirmed(store: Store, clock: VirtualClock, silent: Heartbeat) -> None:
@@ -238,7 +256,7 @@ async def test_a_lease_is_renewed_where_it_is_confirmed(store: Store, clock: Vir
 
     assert (await node_row(store))["renewed_at"] == clock.now()
     clock.advance("8900ms")
-    assert silent.has_lease
+    assert silent.lease.is_held
 
 
 async def test_a_lease_that_is_gone_is_not_confirmed(store: Store, silent: Heartbeat, losses: list[str]) -> None:
@@ -248,7 +266,7 @@ async def test_a_lease_that_is_gone_is_not_confirmed(store: Store, silent: Heart
         with pytest.raises(StoreUnavailable, match="lease"):
             await confirm(store, silent)
 
-    assert losses == ["the lease had run out, or the node was buried"]
+    assert losses == ["the lease had run out, or the node was removed as expired"]
 
 
 async def test_another_database_does_not_confirm(store: Store, silent: Heartbeat, losses: list[str]) -> None:
@@ -260,7 +278,7 @@ async def test_another_database_does_not_confirm(store: Store, silent: Heartbeat
     assert losses == ["the database is another one, or was restored or promoted"]
 
 
-async def test_past_its_own_deadline_a_life_does_not_ask_any_more(
+async def test_past_its_own_deadline_a_node_asks_for_no_renewal(
     store: Store, clock: VirtualClock, silent: Heartbeat
 ) -> None:
     """The lease has not run out yet, but what the node ran is being given up: it must not come back."""
@@ -288,10 +306,10 @@ async def test_an_answer_that_was_overtaken_does_not_shorten_the_lease(
     await confirm(store, silent)
 
     clock.advance("8900ms")
-    assert silent.has_lease
+    assert silent.lease.is_held
 
 
-async def test_another_server_behind_pgbouncer_ends_the_life_though_the_connection_stayed(
+async def test_another_server_behind_pgbouncer_ends_the_lease_though_the_connection_stayed(
     clock: VirtualClock, store: Store, beating: Heartbeat, losses: list[str]
 ) -> None:
     """A failover that PgBouncer has hidden: our connection goes to it, and it goes to another server."""
@@ -316,10 +334,8 @@ async def test_a_loss_is_told_once(clock: VirtualClock, store: Store, beating: H
 
 
 async def test_a_drain_is_heard_with_the_next_renewal_and_told_once(
-    store: Store, clock: VirtualClock, beating: Heartbeat
+    store: Store, clock: VirtualClock, beating: Heartbeat, drains: list[int]
 ) -> None:
-    drains: list[int] = []
-    beating.on_drain = lambda: drains.append(1)
     await store.nodes.drain(beating._node.incarnation)
 
     for _ in range(2):
@@ -330,7 +346,7 @@ async def test_a_drain_is_heard_with_the_next_renewal_and_told_once(
     assert beating.is_draining
 
 
-async def test_a_stopped_heart_neither_renews_nor_complains(
+async def test_a_stopped_heartbeat_neither_renews_nor_complains(
     store: Store, clock: VirtualClock, beating: Heartbeat, losses: list[str]
 ) -> None:
     beating.stop()
@@ -346,11 +362,11 @@ async def test_a_step_of_the_databases_clock_is_told_and_its_being_put_right_is_
     store: Store, heard: Heard, losses: list[str]
 ) -> None:
     node = Node(incarnation=Incarnation(UUID(int=1)), kind=NodeKind.WORKER, name="w", lease=MORTAL, slots=5)
-    heart = Heartbeat(Env(SystemClock()), heard, store, node, losses.append)
+    heartbeat = Heartbeat(Env(SystemClock()), heard, store, node, losses.append)
 
     for number, ahead in enumerate((0, 0.05, 3600, 3600, 0)):
         read_at = START + timedelta(seconds=number + ahead)
-        heart._accept(LeaseRenewal(False, ClockReading(number, number + 0.001, read_at), ()), number)
+        heartbeat._accept(LeaseRenewal(False, ClockReading(number, number + 0.001, read_at), ()), number)
 
     assert [round(event.by.total_seconds()) for event in heard.of(ClockStepped)] == [3600, -3600]
 
@@ -376,7 +392,7 @@ async def test_a_loop_that_turns_is_not_told_of(clock: VirtualClock, beating: He
     assert heard == []
 
 
-async def test_an_error_that_nothing_foresaw_does_not_stop_the_heart(
+async def test_an_unforeseen_error_does_not_stop_the_heartbeat(
     store: Store,
     clock: VirtualClock,
     beating: Heartbeat,
@@ -403,7 +419,7 @@ async def test_an_error_that_nothing_foresaw_does_not_stop_the_heart(
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-async def test_a_heart_whose_thread_ends_loses_the_life(
+async def test_a_heartbeat_whose_thread_ends_loses_the_lease(
     clock: VirtualClock, beating: Heartbeat, losses: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def end(_self: Heartbeat) -> None:
@@ -414,7 +430,7 @@ async def test_a_heart_whose_thread_ends_loses_the_life(
     await pass_until(clock, lambda: losses)
 
     assert losses == ["the thread of the heartbeat has ended"]
-    assert not beating.has_lease
+    assert not beating.lease.is_held
 
 
 async def test_a_loop_that_stood_still_is_told_with_the_next_renewal(

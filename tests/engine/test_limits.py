@@ -32,13 +32,13 @@ async def claim_everywhere(worker: Hands) -> list[ClaimedExecution]:
     lanes = await worker.store.executions.lanes()
     free = {lane: at for lane, (at, is_limited) in lanes.items() if not is_limited}
     narrow = {lane: at for lane, (at, is_limited) in lanes.items() if is_limited}
-    wish = ClaimRequest(worker.incarnation, [HANDLER], 5, 0)
+    request = ClaimRequest(worker.incarnation, [HANDLER], 5, 0)
     executions, new_id = worker.store.executions, worker.store.env.new_id
     given = await asyncio.gather(
-        executions.claim(wish, free, ClaimId(new_id())),
+        executions.claim(request, free, ClaimId(new_id())),
         *(
             executions.claim_limited(
-                wish, queue, {lane: narrow[lane] for lane in narrow if lane[0] == queue}, ClaimId(new_id())
+                request, queue, {lane: narrow[lane] for lane in narrow if lane[0] == queue}, ClaimId(new_id())
             )
             for queue in {queue for queue, _ in narrow}
         ),

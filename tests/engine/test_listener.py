@@ -1,4 +1,4 @@
-"""The listener hears hints, looks behind itself when it begins, and finds out when it has gone deaf."""
+"""The listener passes wake-ups on, makes the node look everywhere when it subscribes, and notices a dead connection."""
 
 from __future__ import annotations
 
@@ -21,57 +21,59 @@ from timeball.testing import VirtualClock
 
 
 @pytest.fixture
-def hints() -> list[Wakeup]:
+def wakeups() -> list[Wakeup]:
     """What was handed on."""
     return []
 
 
 @pytest.fixture
-async def listener(store: Store, env: Env, heard: Heard, hints: list[Wakeup]) -> AsyncIterator[Listener]:
-    made = Listener(env, heard, store, hints.append)
+async def listener(store: Store, env: Env, heard: Heard, wakeups: list[Wakeup]) -> AsyncIterator[Listener]:
+    made = Listener(env, heard, store, wakeups.append)
     yield made
-    await made.hang_up()
+    await made.disconnect()
 
 
-async def test_whoever_has_just_subscribed_is_told_to_look_everywhere(
-    listener: Listener, hints: list[Wakeup], monkeypatch: pytest.MonkeyPatch
+async def test_after_subscribing_the_node_looks_everywhere(
+    listener: Listener, wakeups: list[Wakeup], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was announced before nobody will announce again; what is announced from here on is heard."""
+    """What was announced before is not announced again; what is announced from now on arrives."""
     subscribed: list[bool] = []
     subscribe = asyncpg.Connection.add_listener
 
     async def noted(*args: Any) -> None:
         await subscribe(*args)
-        subscribed.append(not hints)
+        subscribed.append(not wakeups)
 
     monkeypatch.setattr(asyncpg.Connection, "add_listener", noted)
 
     await listener.tick()
 
     assert subscribed == [True], "subscribes first, and says so then"
-    assert [hint.look_everywhere for hint in hints] == [True]
+    assert [wakeup.look_everywhere for wakeup in wakeups] == [True]
 
 
-async def test_a_hint_is_handed_on(store: Store, clock: VirtualClock, listener: Listener, hints: list[Wakeup]) -> None:
+async def test_a_wakeup_is_handed_on(
+    store: Store, clock: VirtualClock, listener: Listener, wakeups: list[Wakeup]
+) -> None:
     await listener.tick()
     told = Wakeup()
     told.add_lane("default", 50, clock.now(), 1)
 
     await store.database.notify(told.encode())
 
-    await until(lambda: len(hints) == 2)
-    assert hints[1].lanes == told.lanes
+    await until(lambda: len(wakeups) == 2)
+    assert wakeups[1].lanes == told.lanes
 
 
 async def test_a_connection_that_was_cut_in_silence_is_found_out_and_replaced(
     store: Store,
     clock: VirtualClock,
     listener: Listener,
-    hints: list[Wakeup],
+    wakeups: list[Wakeup],
     heard: Heard,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nobody answers, and nothing says so: only a question does."""
+    """The server does not answer and the socket says nothing: only a probe finds out."""
     monkeypatch.setattr(module, "_PROBE_TIMEOUT", 0.05)
     await listener.tick()
     silent = listener._connection
@@ -88,7 +90,7 @@ async def test_a_connection_that_was_cut_in_silence_is_found_out_and_replaced(
     await listener.tick()
 
     assert [event.is_listening for event in heard.of(ListenerChanged)] == [True, False, True]
-    assert [hint.look_everywhere for hint in hints] == [True, True], "what was missed meanwhile is looked for"
+    assert [wakeup.look_everywhere for wakeup in wakeups] == [True, True], "what was missed meanwhile is looked for"
     silent.terminate()
 
 

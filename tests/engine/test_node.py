@@ -49,35 +49,35 @@ def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Nodes:
-    """Makes lives, and ends those a test has left behind."""
+    """Makes nodes, and ends those that a test has left running."""
 
     def __init__(self, store: Store, env: Env, heard: Heard) -> None:
         self.store = store
         self.env = env
         self.heard = heard
-        self.lives: list[BaseNode] = []
+        self.engine_nodes: list[BaseNode] = []
         self.tasks: list[asyncio.Task[Any]] = []
 
     def worker(self, runner: ManualRunner, **settings: Any) -> WorkerNode:
         node = self._node(NodeKind.WORKER, handlers=(HANDLER,))
         chosen = WorkerSettings(**{"slots": 2, "grace_seconds": 5} | settings)
         runners = {RunStyle.COROUTINE: runner}
-        life = WorkerNode(self.env, self.heard, self.store, node, chosen, registry(), runners)
-        self.lives.append(life)
-        return life
+        engine_node = WorkerNode(self.env, self.heard, self.store, node, chosen, registry(), runners)
+        self.engine_nodes.append(engine_node)
+        return engine_node
 
     def scheduler(self, lease: Lease = MORTAL) -> SchedulerNode:
         node = self._node(NodeKind.SCHEDULER, lease=lease)
-        life = SchedulerNode(self.env, self.heard, self.store, node, SchedulerSettings(), HousekeepingSettings())
-        self.lives.append(life)
-        return life
+        engine_node = SchedulerNode(self.env, self.heard, self.store, node, SchedulerSettings(), HousekeepingSettings())
+        self.engine_nodes.append(engine_node)
+        return engine_node
 
     def _node(self, kind: NodeKind, **fields: Any) -> Node:
         chosen = {"incarnation": Incarnation(self.env.new_id()), "kind": kind, "name": "n", "lease": MORTAL} | fields
         return Node(**chosen)
 
-    def begin(self, life: BaseNode | Supervisor) -> asyncio.Task[Any]:
-        task = asyncio.ensure_future(life.run())
+    def begin(self, engine_node: BaseNode | Supervisor) -> asyncio.Task[Any]:
+        task = asyncio.ensure_future(engine_node.run())
         self.tasks.append(task)
         return task
 
@@ -85,9 +85,9 @@ class Nodes:
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
-        for life in self.lives:
-            await life._cut_services()
-            life.heartbeat.stop()
+        for engine_node in self.engine_nodes:
+            await engine_node._cut_services()
+            engine_node.heartbeat.stop()
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ async def node_rows(store: Store) -> set[Incarnation]:
 
 
 async def until_done(clock: VirtualClock, task: asyncio.Task[Any]) -> Any:
-    """Let time pass until a life has come to its end by itself."""
+    """Let time pass until a node has ended by itself."""
     for _ in range(100):
         if task.done():
             break
@@ -122,16 +122,16 @@ async def until_in(store: Store, execution_id: ExecutionId, room: str) -> None:
 
 async def test_a_worker_claims_runs_and_records(store: Store, heard: Heard, nodes: Nodes) -> None:
     runner = ManualRunner(Succeeded("7"))
-    life = nodes.worker(runner)
-    nodes.begin(life)
+    engine_node = nodes.worker(runner)
+    nodes.begin(engine_node)
     await until(lambda: heard.of(NodeStarted))
 
     execution_id = await enqueue(store)
 
     await until_in(store, execution_id, "finished")
     row = await only_row(store, "finished")
-    assert (row["state"], row["result"], row["worker"]) == ("succeeded", "7", life.node.incarnation)
-    assert heard.of(NodeStarted) == [NodeStarted(life.node.incarnation, "worker", "n")]
+    assert (row["state"], row["result"], row["worker"]) == ("succeeded", "7", engine_node.node.incarnation)
+    assert heard.of(NodeStarted) == [NodeStarted(engine_node.node.incarnation, "worker", "n")]
 
 
 async def test_a_worker_has_planned_its_claims_before_it_has_work(store: Store, heard: Heard, nodes: Nodes) -> None:
@@ -154,10 +154,10 @@ async def test_a_queue_at_its_limit_goes_on_as_its_places_become_free(
     for _ in range(10):
         await enqueue(store)
     runner = ManualRunner()
-    life = nodes.worker(runner)
-    nodes.begin(life)
+    engine_node = nodes.worker(runner)
+    nodes.begin(engine_node)
     await until(lambda: runner.started)
-    life.sweeper.stop()
+    engine_node.sweeper.stop()
 
     for number in range(1, 11):
         await until(lambda number=number: len(runner.started) == number)
@@ -172,12 +172,12 @@ async def test_a_scheduler_takes_its_shards_and_promotes(
     store: Store, clock: VirtualClock, heard: Heard, nodes: Nodes
 ) -> None:
     job = await create(store, interval_seconds=60)
-    life = nodes.scheduler(IMMORTAL)
-    nodes.begin(life)
-    await until(lambda: len(life.keeper.epochs) == store.shards)
+    engine_node = nodes.scheduler(IMMORTAL)
+    nodes.begin(engine_node)
+    await until(lambda: len(engine_node.shards.epochs) == store.shards)
 
     clock.advance("60s")
-    life.scheduler.reload()
+    engine_node.scheduler.reload()
 
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not await table(store, "ready"):
@@ -186,39 +186,39 @@ async def test_a_scheduler_takes_its_shards_and_promotes(
 
 
 async def test_only_the_owner_of_the_first_shard_keeps_house(nodes: Nodes) -> None:
-    life = nodes.scheduler()
-    housekeepers = (life.reaper, life.janitor, life.rollup_writer)
+    engine_node = nodes.scheduler()
+    housekeepers = (engine_node.reaper, engine_node.janitor, engine_node.rollup_writer)
     assert not any(service._is_housekeeper() for service in housekeepers)
 
-    life.keeper.epochs = {0: 1}
+    engine_node.shards.epochs = {0: 1}
     assert all(service._is_housekeeper() for service in housekeepers)
 
 
-def woken(life: SchedulerNode) -> set[str]:
-    """Which services of a life have been told to look, since this was last asked."""
-    found = {service.name for service in life.services() if service._woken.is_set()}
-    for service in life.services():
+def woken(engine_node: SchedulerNode) -> set[str]:
+    """The services of a node that were woken since the last call."""
+    found = {service.name for service in engine_node.services() if service._woken.is_set()}
+    for service in engine_node.services():
         service._woken.clear()
     return found
 
 
 async def test_a_scheduler_tells_its_services_what_it_hears(nodes: Nodes) -> None:
-    life = nodes.scheduler()
+    engine_node = nodes.scheduler()
 
-    life.on_wakeup(Wakeup(look_everywhere=True))
-    assert woken(life) == {"scheduler"}
-    life.on_wakeup(Wakeup(nodes_changed=True))
-    assert woken(life) == {"shardbalancer"}
-    life._on_shards()
-    assert woken(life) == {"scheduler", "janitor"}
+    engine_node.on_wakeup(Wakeup(look_everywhere=True))
+    assert woken(engine_node) == {"scheduler"}
+    engine_node.on_wakeup(Wakeup(nodes_changed=True))
+    assert woken(engine_node) == {"shardbalancer"}
+    engine_node._on_shards()
+    assert woken(engine_node) == {"scheduler", "janitor"}
 
 
 async def test_a_leaving_scheduler_promotes_nothing_and_takes_nothing_more(nodes: Nodes) -> None:
-    life = nodes.scheduler()
+    engine_node = nodes.scheduler()
 
-    await life.wind_down()
+    await engine_node.wind_down()
 
-    assert (life.scheduler.is_stopping, life.keeper.is_stopping) == (True, True)
+    assert (engine_node.scheduler.is_stopping, engine_node.shards.is_stopping) == (True, True)
 
 
 async def test_a_cancellation_reaches_what_runs(store: Store, env: Env, nodes: Nodes) -> None:
@@ -233,35 +233,35 @@ async def test_a_cancellation_reaches_what_runs(store: Store, env: Env, nodes: N
     assert (await only_row(store, "finished"))["state"] == "cancelled"
 
 
-async def test_what_is_held_is_called_off_before_the_drop_though_nobody_hints(
+async def test_a_held_execution_is_cancelled_before_its_start_without_a_wakeup(
     store: Store, env: Env, clock: VirtualClock, nodes: Nodes
 ) -> None:
     """Behind PgBouncer, or with a listener that was cut off: the next look comes while it is still held."""
-    life = nodes.worker(runner := ManualRunner())
-    await store.nodes.register(life.node)
-    life.heartbeat._extend(clock.monotonic())
+    engine_node = nodes.worker(runner := ManualRunner())
+    await store.nodes.register(engine_node.node)
+    engine_node.heartbeat.lease.extend(clock.monotonic())
     execution_id = await enqueue(store, after=0.4)
-    await settle(life.sweeper)
-    await settle(life.claimer)
-    assert life.executor.held == 1
-    rest = await life.cancellation_poller.tick()
+    await settle(engine_node.sweeper)
+    await settle(engine_node.claimer)
+    assert engine_node.executor.held == 1
+    rest = await engine_node.cancellation_poller.tick()
     assert rest < seconds(0.4), "it will look again before the drop"
     await Commands(store, env).executions.cancel([execution_id])
 
     clock.advance(rest)
-    await life.cancellation_poller.tick()
-    await settle(life.recorder)
+    await engine_node.cancellation_poller.tick()
+    await settle(engine_node.recorder)
 
     assert await tables_of(store, execution_id) == ["finished"]
     assert runner.started == []
 
 
-async def test_who_hears_hints_need_not_look_often_for_what_is_to_stop(nodes: Nodes) -> None:
-    life = nodes.worker(ManualRunner())
+async def test_a_node_that_gets_wakeups_polls_seldom_for_stops(nodes: Nodes) -> None:
+    engine_node = nodes.worker(ManualRunner())
 
-    await life.listener.tick()
+    await engine_node.listener.tick()
 
-    assert await life.cancellation_poller.tick() == seconds(1)
+    assert await engine_node.cancellation_poller.tick() == seconds(1)
 
 
 # leaving
@@ -271,14 +271,14 @@ async def test_a_leaving_worker_gives_back_what_has_not_begun_and_waits_for_the_
     store: Store, heard: Heard, nodes: Nodes
 ) -> None:
     runner = ManualRunner()
-    life = nodes.worker(runner, slots=1, grace_seconds=30)
-    task = nodes.begin(life)
+    engine_node = nodes.worker(runner, slots=1, grace_seconds=30)
+    task = nodes.begin(engine_node)
     running = await enqueue(store)
     await until(lambda: runner.started)
     held = await enqueue(store, after=0.4)
-    await until(lambda: life.executor.held == 1)
+    await until(lambda: engine_node.executor.held == 1)
 
-    life.end()
+    engine_node.end()
     await until(lambda: heard.of(WorkerDraining))
     await until_in(store, held, "ready")
     assert await tables_of(store, running) == ["running"]
@@ -286,7 +286,7 @@ async def test_a_leaving_worker_gives_back_what_has_not_begun_and_waits_for_the_
 
     assert await asyncio.wait_for(task, PATIENCE_SECONDS) is False
     assert await tables_of(store, running) == ["finished"]
-    assert heard.of(NodeStopped) == [NodeStopped(life.node.incarnation, "worker", 1)]
+    assert heard.of(NodeStopped) == [NodeStopped(engine_node.node.incarnation, "worker", 1)]
     assert (await only_row(store, "ready"))["attempts"] == 0
     assert await node_rows(store) == set()
     assert runner.is_stopped
@@ -296,12 +296,12 @@ async def test_what_does_not_end_within_the_grace_is_halted_and_given_back_uncou
     store: Store, heard: Heard, nodes: Nodes
 ) -> None:
     runner = HaltingRunner()
-    life = nodes.worker(runner, grace_seconds=5)
-    task = nodes.begin(life)
+    engine_node = nodes.worker(runner, grace_seconds=5)
+    task = nodes.begin(engine_node)
     execution_id = await enqueue(store)
     await until(lambda: runner.started)
 
-    life.end()
+    engine_node.end()
     await asyncio.wait_for(task, PATIENCE_SECONDS)
 
     assert runner.started[0].halted is StopReason.SHUTDOWN
@@ -312,15 +312,15 @@ async def test_what_does_not_end_within_the_grace_is_halted_and_given_back_uncou
 
 async def test_a_worker_in_a_hurry_does_not_wait(store: Store, heard: Heard, nodes: Nodes) -> None:
     runner = HaltingRunner()
-    life = nodes.worker(runner, grace_seconds=600)
-    task = nodes.begin(life)
+    engine_node = nodes.worker(runner, grace_seconds=600)
+    task = nodes.begin(engine_node)
     await enqueue(store)
     await until(lambda: runner.started)
 
-    life.end()
+    engine_node.end()
     await until(lambda: heard.of(WorkerDraining))
     assert not task.done()
-    life.hurry()
+    engine_node.hurry()
 
     await asyncio.wait_for(task, PATIENCE_SECONDS)
     assert len(await table(store, "ready")) == 1
@@ -329,23 +329,23 @@ async def test_a_worker_in_a_hurry_does_not_wait(store: Store, heard: Heard, nod
 async def test_a_leaving_scheduler_hands_its_shards_over_at_once(store: Store, nodes: Nodes) -> None:
     leaver, heir = nodes.scheduler(), nodes.scheduler()
     task = nodes.begin(leaver)
-    await until(lambda: len(leaver.keeper.epochs) == store.shards)
+    await until(lambda: len(leaver.shards.epochs) == store.shards)
 
     leaver.end()
     await asyncio.wait_for(task, PATIENCE_SECONDS)
     nodes.begin(heir)
 
-    await until(lambda: len(heir.keeper.epochs) == store.shards)
+    await until(lambda: len(heir.shards.epochs) == store.shards)
 
 
 async def test_a_node_that_is_asked_to_drain_leaves(
     store: Store, clock: VirtualClock, heard: Heard, nodes: Nodes
 ) -> None:
-    life = nodes.worker(ManualRunner())
-    task = nodes.begin(life)
+    engine_node = nodes.worker(ManualRunner())
+    task = nodes.begin(engine_node)
     await until(lambda: heard.of(NodeStarted))
 
-    await store.nodes.drain(life.node.incarnation)
+    await store.nodes.drain(engine_node.node.incarnation)
 
     assert await until_done(clock, task) is False
     assert await node_rows(store) == set()
@@ -354,15 +354,15 @@ async def test_a_node_that_is_asked_to_drain_leaves(
 async def test_a_worker_can_leave_a_database_that_does_not_answer(
     store: Store, env: Env, heard: Heard, nodes: Nodes
 ) -> None:
-    life = nodes.worker(ManualRunner())
-    task = nodes.begin(life)
+    engine_node = nodes.worker(ManualRunner())
+    task = nodes.begin(engine_node)
     await until(lambda: heard.of(NodeStarted))
 
     def unreachable(point: str) -> None:
         raise StoreUnavailable("gone")
 
     env.fault = unreachable
-    life.end()
+    engine_node.end()
 
     await asyncio.wait_for(task, PATIENCE_SECONDS)
     assert len(heard.of(NodeStopped)) == 1
@@ -371,14 +371,14 @@ async def test_a_worker_can_leave_a_database_that_does_not_answer(
 # lost
 
 
-async def test_a_lost_life_drops_everything_and_writes_nothing(
+async def test_a_lost_node_lets_go_of_everything_and_writes_nothing(
     store: Store, clock: VirtualClock, heard: Heard, nodes: Nodes
 ) -> None:
     runner = ManualRunner()
-    life = nodes.worker(runner, slots=1)
-    task = nodes.begin(life)
+    engine_node = nodes.worker(runner, slots=1)
+    task = nodes.begin(engine_node)
     running, held = await enqueue(store), await enqueue(store, after=0.4)
-    await until(lambda: runner.started and life.executor.held == 1)
+    await until(lambda: runner.started and engine_node.executor.held == 1)
     before = [await table(store, room) for room in ("ready", "running", "finished", "attempt")]
 
     clock.advance("1h")
@@ -386,13 +386,16 @@ async def test_a_lost_life_drops_everything_and_writes_nothing(
 
     # By its own deadline; or by a renewal that was under way while the hour passed, for another service or on a new connection.
     (lost,) = heard.of(NodeLost)
-    assert lost.incarnation == life.node.incarnation
-    assert lost.reason in ("no renewal was accepted in time", "the lease had run out, or the node was buried")
+    assert lost.incarnation == engine_node.node.incarnation
+    assert lost.reason in (
+        "no renewal was accepted in time",
+        "the lease had run out, or the node was removed as expired",
+    )
     assert runner.started[0].halted is StopReason.SHUTDOWN
     assert [await table(store, room) for room in ("ready", "running", "finished", "attempt")] == before
     assert {await only(tables_of(store, id_)) for id_ in (running, held)} == {"running"}
     assert heard.of(NodeStopped) == []
-    assert await node_rows(store) == {life.node.incarnation}, "its row is for the reaper to remove"
+    assert await node_rows(store) == {engine_node.node.incarnation}, "its row is for the reaper to remove"
 
 
 async def only(executions: Any) -> str:
@@ -403,23 +406,23 @@ async def only(executions: Any) -> str:
 async def test_a_worker_begins_nothing_from_the_moment_its_lease_may_have_run_out(
     clock: VirtualClock, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even before its heart has noticed: a machine that slept wakes to everything at once."""
-    life = nodes.worker(ManualRunner())
-    monkeypatch.setattr(life.heartbeat, "_beat_in_thread", lambda: None)
-    await life.heartbeat.start()
-    assert life.executor.may_begin()
+    """Even before its heartbeat has noticed: a machine that slept wakes to everything at once."""
+    engine_node = nodes.worker(ManualRunner())
+    monkeypatch.setattr(engine_node.heartbeat, "_beat_in_thread", lambda: None)
+    await engine_node.heartbeat.start()
+    assert engine_node.executor.lease.is_held
 
     clock.advance(MORTAL.span)
 
-    assert not life.executor.may_begin()
+    assert not engine_node.executor.lease.is_held
 
 
-async def test_an_outcome_that_could_not_be_written_is_lost_with_its_life(
+async def test_an_unwritten_outcome_is_lost_with_its_node(
     store: Store, env: Env, clock: VirtualClock, heard: Heard, nodes: Nodes
 ) -> None:
     runner = ManualRunner()
-    life = nodes.worker(runner)
-    task = nodes.begin(life)
+    engine_node = nodes.worker(runner)
+    task = nodes.begin(engine_node)
     execution_id = await enqueue(store)
     await until(lambda: runner.started)
 
@@ -433,13 +436,13 @@ async def test_an_outcome_that_could_not_be_written_is_lost_with_its_life(
     clock.advance("1h")
     assert await asyncio.wait_for(task, PATIENCE_SECONDS) is True
     env.fault = lambda _: None
-    await life.recorder.tick()
+    await engine_node.recorder.tick()
 
     assert await tables_of(store, execution_id) == ["running"]
 
 
 async def cut_off(observer: Store, *, buries: bool) -> None:
-    """End every connection but the observer's own; and, before anybody can find a new one, the nodes."""
+    """End every connection but the observer's own; and, before a node can open a new one, the nodes."""
     async with observer.database.transaction() as connection:
         if buries:
             await connection.execute("DELETE FROM timeball.node")
@@ -458,11 +461,11 @@ async def observer(open_store: Callable[..., Awaitable[Store]], clock: VirtualCl
 async def test_a_node_that_was_cut_off_asks_for_its_lease_before_anything_else(
     store: Store, clock: VirtualClock, heard: Heard, nodes: Nodes, observer: Store
 ) -> None:
-    """Fault 14. Its heart would not have asked yet."""
-    life = nodes.worker(ManualRunner(Succeeded()))
-    # Or it would ask because the nodes may have changed while nobody listened.
-    life.heartbeat.renew_soon = lambda: None
-    nodes.begin(life)
+    """Fault 14. Its heartbeat would not have asked yet."""
+    engine_node = nodes.worker(ManualRunner(Succeeded()))
+    # Or it would ask because the nodes may have changed while it did not listen.
+    engine_node.heartbeat.renew_soon = lambda: None
+    nodes.begin(engine_node)
     await until(lambda: heard.of(NodeStarted))
     clock.advance("1s")
 
@@ -474,25 +477,27 @@ async def test_a_node_that_was_cut_off_asks_for_its_lease_before_anything_else(
     assert heard.of(NodeLost) == []
 
 
-async def test_a_node_that_was_cut_off_and_buried_does_nothing_more(
+async def test_a_node_that_was_cut_off_and_expired_does_nothing_more(
     store: Store, heard: Heard, nodes: Nodes, observer: Store
 ) -> None:
     """Fault 14. Time stands still, so by its own clock it would live on, and claim."""
-    life = nodes.worker(ManualRunner())
+    engine_node = nodes.worker(ManualRunner())
     # Or it would hear of the burial as of any change among the nodes.
-    life.heartbeat.renew_soon = lambda: None
-    task = nodes.begin(life)
+    engine_node.heartbeat.renew_soon = lambda: None
+    task = nodes.begin(engine_node)
     await until(lambda: heard.of(NodeStarted))
 
     await cut_off(observer, buries=True)
     execution_id = await enqueue(observer)
 
     assert await asyncio.wait_for(task, PATIENCE_SECONDS) is True
-    assert [event.reason for event in heard.of(NodeLost)] == ["the lease had run out, or the node was buried"]
+    assert [event.reason for event in heard.of(NodeLost)] == [
+        "the lease had run out, or the node was removed as expired"
+    ]
     assert await tables_of(observer, execution_id) == ["ready"]
 
 
-async def test_after_a_lost_life_another_one_begins(
+async def test_after_a_lost_node_another_one_starts(
     store: Store, env: Env, clock: VirtualClock, heard: Heard, nodes: Nodes
 ) -> None:
     runner = ManualRunner(Succeeded())
@@ -592,21 +597,21 @@ async def test_a_supervisor_does_not_outlive_a_node_that_broke(store: Store, env
 
 
 @pytest.mark.parametrize("name", ["claimer", "recorder", "loopmonitor", "listener"])
-async def test_a_life_whose_service_was_cancelled_is_lost_and_the_node_begins_another(
+async def test_a_node_whose_service_was_cancelled_is_lost_and_another_one_starts(
     name: str, env: Env, heard: Heard, nodes: Nodes
 ) -> None:
     supervisor = Supervisor(env, heard, workers=[lambda: nodes.worker(ManualRunner())], schedulers=[])
     nodes.begin(supervisor)
     await until(lambda: heard.of(NodeStarted))
 
-    next(task for task in nodes.lives[0]._tasks if task.get_name() == name).cancel()
+    next(task for task in nodes.engine_nodes[0]._tasks if task.get_name() == name).cancel()
 
     await until(lambda: len(heard.of(NodeStarted)) == 2)
     (lost,) = heard.of(NodeLost)
     assert lost.reason == f"the task of the {name} was cancelled, by a handler most likely"
 
 
-async def test_a_life_whose_service_broke_is_lost_with_the_error(
+async def test_a_node_whose_service_failed_is_lost_with_the_error(
     env: Env, heard: Heard, nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     supervisor = Supervisor(env, heard, workers=[lambda: nodes.worker(ManualRunner())], schedulers=[])
@@ -616,10 +621,10 @@ async def test_a_life_whose_service_broke_is_lost_with_the_error(
     def fail(_rest: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    life = nodes.lives[0]
-    assert isinstance(life, WorkerNode)
-    monkeypatch.setattr(life.sweeper, "_rest", fail)
-    life.sweeper.wake()
+    engine_node = nodes.engine_nodes[0]
+    assert isinstance(engine_node, WorkerNode)
+    monkeypatch.setattr(engine_node.sweeper, "_rest", fail)
+    engine_node.sweeper.wake()
 
     await until(lambda: len(heard.of(NodeStarted)) == 2)
     assert [lost.reason for lost in heard.of(NodeLost)] == ["the sweeper ended: ZeroDivisionError: a bug"]

@@ -53,8 +53,8 @@ def long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"timeball.engine.service.{name}", FOREVER.total_seconds())
 
 
-def run(service: Service) -> asyncio.Task[None]:
-    return asyncio.ensure_future(service.run())
+def run(service: Service, timer: SharedTimer | None = None) -> asyncio.Task[None]:
+    return asyncio.ensure_future(service.run(timer))
 
 
 @pytest.mark.usefixtures("no_poll")
@@ -107,7 +107,7 @@ async def test_waking_during_a_round_skips_the_next_rest(env: Env, heard: Heard)
 
 
 async def test_no_rest_is_longer_than_a_second(env: Env, heard: Heard) -> None:
-    """No hint is ever needed for progress."""
+    """No wake-up is ever needed for progress."""
     service = Scripted(env, heard, FOREVER)
     task = run(service)
 
@@ -118,12 +118,10 @@ async def test_no_rest_is_longer_than_a_second(env: Env, heard: Heard) -> None:
 
 async def test_those_of_a_node_are_woken_together(env: Env, clock: VirtualClock, heard: Heard) -> None:
     services = [Scripted(env, heard) for _ in range(10)]
-    beat = SharedTimer()
-    for service in services:
-        service.beat = beat
+    timer = SharedTimer()
 
     with leaping(clock) as leaper:
-        tasks = [run(service) for service in services]
+        tasks = [run(service, timer) for service in services]
         await asyncio.sleep(60.5)
 
     assert {service.rounds for service in services} == {61}
@@ -132,14 +130,14 @@ async def test_those_of_a_node_are_woken_together(env: Env, clock: VirtualClock,
         await stopped(service, task)
 
 
-async def test_who_is_woken_between_two_beats_waits_for_the_next_no_longer_than_the_others(
+async def test_a_service_woken_between_two_beats_rests_until_the_next_beat(
     env: Env, clock: VirtualClock, heard: Heard
 ) -> None:
     early, late = Scripted(env, heard), Scripted(env, heard)
-    late.beat = early.beat
+    timer = SharedTimer()
 
     with leaping(clock):
-        tasks = [run(service) for service in (early, late)]
+        tasks = [run(service, timer) for service in (early, late)]
         await asyncio.sleep(0.9)
         late.wake()
         await asyncio.sleep(0.2)
@@ -160,7 +158,7 @@ async def test_a_shorter_rest_does_not_wait_for_the_beat(env: Env, clock: Virtua
     await stopped(service, task)
 
 
-async def test_a_beat_is_not_missed_by_who_meant_to_wait_a_little_longer(
+async def test_a_service_that_meant_to_rest_a_little_longer_acts_at_the_beat(
     env: Env, clock: VirtualClock, heard: Heard
 ) -> None:
     """Or it would be a whole beat late, every time."""

@@ -66,7 +66,7 @@ class Trees:
 
 
 def forget() -> None:
-    """What a process knows of zones, it knows for as long as it lives."""
+    """A process keeps what it has read about zones."""
     for known in (
         civil_time.load_zone,
         civil_time.offset_periods_of_year,
@@ -89,8 +89,8 @@ def trees(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 async def create_each(store: Store) -> dict[JobId, Job]:
     """A job for each way to treat what was missed."""
-    wishes = [{"misfire": misfire} for misfire in Misfire]
-    jobs = [await create(store, schedule=WALL_TIMES, timezone=ZONE, overlap="allow", **wish) for wish in wishes]
+    requests = [{"misfire": misfire} for misfire in Misfire]
+    jobs = [await create(store, schedule=WALL_TIMES, timezone=ZONE, overlap="allow", **request) for request in requests]
     return {job.id: job for job in jobs}
 
 
@@ -145,7 +145,7 @@ async def test_what_will_be_moves_and_what_was_stays(
 
 
 @pytest.mark.parametrize("missed", ["1s", "3d"])
-async def test_what_newer_data_named_is_run_by_one_who_has_older(
+async def test_an_occurrence_of_newer_zone_data_runs_on_a_node_with_older_data(
     store: Store, clock: VirtualClock, trees: Trees, missed: str
 ) -> None:
     """Fault 23. What lies behind the occurrence that others named is computed by our own data, and cites those."""
@@ -168,7 +168,7 @@ async def test_what_newer_data_named_is_run_by_one_who_has_older(
 async def test_what_other_data_named_is_called_off_as_theirs(
     store: Store, clock: VirtualClock, trees: Trees, missed: str
 ) -> None:
-    """Fault 23. Whoever changes a job may have other data than the scheduler that computed its pending occurrence."""
+    """Fault 23. A process that changes a job may have other data than the scheduler that computed its pending occurrence."""
     skipped, edited, deleted, paused = [
         await create(store, schedule=WALL_TIMES, timezone=ZONE) for _ in ("skip_next", "update", "delete", "pause")
     ]
@@ -211,7 +211,7 @@ async def test_what_newer_data_move_past_the_end_is_settled_once(
     assert (ended["scheduled_for"], ended["tzdata"]) == (LAST, OLDER)
     assert (ended["state"], ended["reason"], ended["version"]) == ("skipped", "ended", 1)
     assert node.heard.of(OccurrencesSkipped) == [OccurrencesSkipped(job.id, 1, "ended")]
-    assert await store.executions.occurrences_of_other_tzdata(list(node.keeper.epochs), NEWER, 10) == []
+    assert await store.executions.occurrences_of_other_tzdata(list(node.shards.epochs), NEWER, 10) == []
     await check_citations(store, trees, {job.id: job})
 
     longer = await Commands(store, store.env).jobs.update(job.id, {"ends_at": LAST + timedelta(days=2)})

@@ -64,7 +64,7 @@ def test_the_catalogue_knows_the_parameters_of_python_handlers():
         """Send it."""
 
     def odd(thing: Unknown) -> None:  # noqa: F821
-        """Nobody knows."""
+        """Unknown here."""
 
     known, unknown = entry_of(make_handler(send, name="send")), entry_of(make_handler(odd, name="odd"))
 
@@ -91,7 +91,7 @@ def test_the_settings_are_named_as_people_know_them(monkeypatch):
         ("shell_programs", ("backup.sh",)),
         ("shell_programs", ("/opt/../bin/sh",)),
         ("shell_user", "nobody-of-that-name"),
-        # Somebody may take the secret itself for its name.
+        # The secret itself may be mistaken for its name.
         ("webhook_signing_secrets", ("BILLING", "whsec_canary")),
     ],
 )

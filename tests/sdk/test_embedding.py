@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 from tests.sdk.conftest import ON_ONE_SERVER
 from timeball import Settings
 from timeball.sdk import embedding
-from timeball.telemetry.events import Event, ServiceFailed
+from timeball.telemetry.events import ServiceFailed, TelemetryEvent
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 STAFF = {"x-staff": "ada@example.com"}
@@ -103,7 +103,7 @@ class Nodes:
 @pytest.mark.usefixtures("settings")
 async def test_nodes_that_break_or_are_cancelled_in_an_application_begin_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedding, "_PAUSE", timedelta(0))
-    heard: list[Event] = []
+    heard: list[TelemetryEvent] = []
     nodes = Nodes([ZeroDivisionError("a bug"), None])
     hosted = embedding._EmbeddedNodes(nodes.make, heard.append)
 

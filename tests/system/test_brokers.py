@@ -54,7 +54,7 @@ async def ready_nodes(cluster: Cluster, workers: int, url: str) -> list[Process]
     """A scheduler and workers, all of which have reached the broker."""
     nodes = await cluster.nodes(1, workers, **{BROKER: url})
     for node in nodes:
-        await node.event("broker.works", 60)
+        await node.event("broker.recovered", 60)
     return nodes
 
 
@@ -136,7 +136,7 @@ async def test_a_redis_that_evicts_and_restarts_is_missed_and_found_again(
     await cluster.eventually(lambda: "down" in states(cluster), "the nodes say so")
     own_redis.start()
     for node in (scheduler, worker):
-        await node.event("broker.works", count=2)
+        await node.event("broker.recovered", count=2)
 
     number += await tickets_are_used(cluster, commands, [worker])
     await all_done(cluster, number + 1)
@@ -161,11 +161,11 @@ async def test_a_rabbitmq_that_blocks_publishers_or_restarts_is_missed_and_found
         assert (await cluster.ends(unaided))["state"] == "succeeded"
     finally:
         rabbitmq.control("set_vm_memory_high_watermark", "0.8")
-    await scheduler.event("broker.works", count=2)
+    await scheduler.event("broker.recovered", count=2)
     rabbitmq.kill()
     rabbitmq.start()
     await worker.event("broker.lost")
-    await scheduler.event("broker.works", 60, count=3)
+    await scheduler.event("broker.recovered", 60, count=3)
 
     number = await tickets_are_used(cluster, commands, [worker])
     await all_done(cluster, number + 2)
@@ -210,7 +210,7 @@ async def test_without_a_scheduler_on_the_broker_workers_notice_the_silence(
     url = RedisServer(redis_port).url()
     await cluster.nodes(1, 0)
     (worker,) = await cluster.nodes(0, 1, **{BROKER: url})
-    await worker.event("broker.works", 60)
+    await worker.event("broker.recovered", 60)
 
     first = await enqueue(commands, "work", {"label": "found by the sweep"})
     assert (await cluster.ends(first))["state"] == "succeeded"

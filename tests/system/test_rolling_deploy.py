@@ -71,7 +71,7 @@ async def test_a_rolling_deploy_and_its_roll_back_kill_no_execution(cluster: Clu
 
     # The old worker left the handler to the new one; when that one is gone, it takes it up again.
     await stop(new)
-    await old.event("handler.taken_up", 60)
+    await old.event("handler.resumed", 60)
     assert await results(cluster, [await enqueue(commands, "pay", {"order": 50})]) == ["old 50"]
 
     # A deploy again, and a roll-back: the old version is the newest now, and what the new one alone takes is left to it.

@@ -9,14 +9,14 @@ from datetime import timedelta
 import pytest
 
 from timeball.telemetry.emitter import Emitter
-from timeball.telemetry.events import ClockStepped, Emit, Event, TelemetryFailed, UnknownSetting
+from timeball.telemetry.events import ClockStepped, Emit, TelemetryEvent, TelemetryFailed, UnknownSetting
 from timeball.telemetry.logs import logging_emit
 from timeball.telemetry.metrics import ProcessMetrics
 
 STEP = ClockStepped(timedelta(seconds=1))
 
 
-def fails(event: Event) -> None:
+def fails(event: TelemetryEvent) -> None:
     raise TypeError(f"cannot take\n{type(event).__name__}")
 
 
@@ -67,7 +67,7 @@ def test_nothing_is_raised_even_if_nothing_can_be_told(
 
 
 def test_every_event_is_counted_by_the_listeners_that_work() -> None:
-    heard: list[Event] = []
+    heard: list[TelemetryEvent] = []
 
     Emitter(fails, heard.append)(STEP)
 

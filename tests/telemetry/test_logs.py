@@ -8,24 +8,30 @@ import re
 from dataclasses import fields
 from datetime import timedelta
 from threading import Thread
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_type_hints
 from uuid import UUID
 
 import pytest
 
 from timeball.domain.values.ids import ExecutionId, Incarnation, format_execution_id
+from timeball.telemetry import events
 from timeball.telemetry.events import (
-    Event,
     ExecutionsPromoted,
     LoopBlocked,
     NodeStarted,
     OutcomeRefused,
     ServiceFailed,
     ShardsChanged,
+    TelemetryEvent,
     UnknownSetting,
 )
 from timeball.telemetry.logs import logging_emit
 
+KINDS = [
+    kind
+    for kind in vars(events).values()
+    if isinstance(kind, type) and issubclass(kind, TelemetryEvent) and kind is not TelemetryEvent
+]
 NODE = NodeStarted(Incarnation(UUID(int=1)), "worker", "host/17")
 
 
@@ -48,6 +54,14 @@ VALUES: dict[Any, Any] = {
 }
 
 
+def test_every_event_has_a_log_name_of_its_own() -> None:
+    names = [kind.log_name for kind in KINDS]
+
+    assert len(names) > 30
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch(r"[a-z_]+(\.[a-z_]+)?", name) for name in names)
+
+
 def filled(kind: type[Any]) -> Any:
     """An event of this kind with a value in every field."""
     hints = get_type_hints(kind)
@@ -56,7 +70,7 @@ def filled(kind: type[Any]) -> Any:
     )
 
 
-@pytest.mark.parametrize("kind", get_args(Event), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("stream", [Terminal, io.StringIO], ids=["a terminal", "a pipe"])
 @pytest.mark.parametrize("log_format", ["auto", "text", "json"])
 def test_every_event_can_be_told_in_every_format(log_format: str, stream: type[io.StringIO], kind: type[Any]) -> None:

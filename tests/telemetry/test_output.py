@@ -54,8 +54,7 @@ class Losses:
         self.recoveries: list[tuple[int, str]] = []
         self.happened = threading.Event()
         self.recovered = threading.Event()
-        output.on_lost = self._lost
-        output.on_recovered = self._recovered
+        output.report_losses(self._recovered, self._lost)
 
     def _lost(self, lines: int) -> None:
         self.lines += lines
@@ -82,7 +81,7 @@ def test_lines_come_out_whole_and_in_their_order(pipe: Pipe) -> None:
     assert output.drain(PATIENCE_SECONDS)
 
 
-def test_a_reader_that_has_stopped_blocks_nobody_and_is_told_of_when_it_reads_on(pipe: Pipe) -> None:
+def test_a_stopped_reader_blocks_no_writer_and_is_reported_when_it_reads_on(pipe: Pipe) -> None:
     output = QueuedOutput(pipe.inlet, "test", limit=20_000)
     losses = Losses(output)
 
@@ -106,7 +105,7 @@ def test_a_full_disk_costs_the_lines_and_nothing_else() -> None:
     output.write(b"one\ntwo\n")
     assert losses.happened.wait(PATIENCE_SECONDS)
     assert losses.lines == 2
-    # Somebody makes room.
+    # The disk has space again.
     outlet, inlet = os.pipe()
     os.dup2(inlet, descriptor)
     output.write(b"three\n")

@@ -1,10 +1,15 @@
-"""What a broker is, which one an address means, and its health as a node sees it; PostgreSQL, the default, carries no tickets."""
+"""What a broker is, the list of brokers by the scheme of their address, and the health of a broker as a node sees it.
+
+A broker carries tickets from the scheduler that saw an execution become ready to a worker that has a slot. A ticket proves nothing.
+It may be lost, doubled, late or out of order: the worker that receives it claims the execution in PostgreSQL, where all promises
+are kept. So a broker acknowledges on receipt, and needs no durable storage.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
@@ -13,15 +18,11 @@ from urllib.parse import parse_qsl, urlsplit
 
 from timeball.clock import Clock
 from timeball.config.servers import BROKER_FILES
+from timeball.config.settings import BROKER_SCHEMES
 from timeball.domain.node import BrokerState, BrokerStatus
 from timeball.domain.values.ids import ExecutionId
 from timeball.errors import SettingsError
 from timeball.telemetry.events import BrokerLost, BrokerRecovered, BrokerSilent, Emit
-
-# What a broker is: it carries tickets from the scheduler that saw an execution become ready to a worker that has room.
-#
-# A ticket is a hint. It may be lost, doubled, late or out of order: whoever receives one claims the execution in
-# PostgreSQL, where all promises are kept. So a broker acknowledges on receipt, and needs no memory of its own.
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -37,7 +38,7 @@ class Ticket(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Inbox:
-    """Where workers that serve the same queues and know the same handlers look for tickets; no queues means all."""
+    """The inbox of all workers that serve the same queues and have the same handlers; None stands for all queues."""
 
     queues: frozenset[str] | None
     handlers: frozenset[str]
@@ -49,18 +50,18 @@ class Inbox:
 
     @property
     def name(self) -> str:
-        """The same for all workers that can stand in for each other, whichever process computes it."""
+        """The same name for all workers that can stand in for each other, in whatever process it is computed."""
         queues = "*" if self.queues is None else "\n".join(sorted(self.queues))
         text = f"{queues}\0{chr(10).join(sorted(self.handlers))}"
         return blake2b(text.encode(), digest_size=8).hexdigest()
 
     def takes(self, queue: str, handler: str) -> bool:
-        """Whether its workers could run this."""
+        """Whether its workers could run an execution of this queue and handler."""
         return handler in self.handlers and (self.queues is None or queue in self.queues)
 
 
 class Broker(Protocol):
-    """Carries tickets. Every verb raises BrokerUnavailable when the server cannot do it just now, and may be called again."""
+    """Carries tickets. Every method raises BrokerUnavailable when the server cannot do it now, and may be called again."""
 
     @property
     def kind(self) -> str:
@@ -68,7 +69,7 @@ class Broker(Protocol):
 
     @property
     def carries_tickets(self) -> bool:
-        """Whether there is anything to publish and receive; without, workers claim straight from `ready`."""
+        """Whether tickets are published and received; without them workers claim straight from `ready`."""
 
     async def publish(self, inbox: str, tickets: Sequence[Ticket]) -> None:
         """Put tickets into an inbox; returns when the server has them."""
@@ -76,11 +77,11 @@ class Broker(Protocol):
     async def receive(self, inbox: str, limit: int, wait: timedelta) -> list[Ticket]:
         """Take up to *limit* tickets, the most urgent first; waits for the first one, but no longer than *wait*.
 
-        What was returned is gone from the server: nobody else receives it, and nothing is to be acknowledged.
+        The server forgets what it returns: no other worker receives it, and nothing is acknowledged.
         """
 
     async def check(self) -> None:
-        """Ask whether tickets could be published now."""
+        """Check whether tickets could be published now."""
 
     async def close(self) -> None:
         """Give all connections back."""
@@ -96,28 +97,36 @@ def rank_of(number: int) -> datetime:
     return _EPOCH + number * _MICROSECOND
 
 
-# The address of a broker -> the broker; its packages are imported only when it is used.
+def _make_redis(url: str, namespace: str, _clock: Clock) -> Broker:
+    from timeball.brokers.redis import RedisBroker
+
+    return RedisBroker(url, namespace)
+
+
+def _make_rabbitmq(url: str, namespace: str, clock: Clock) -> Broker:
+    from timeball.brokers.rabbitmq import RabbitmqBroker
+
+    return RabbitmqBroker(url, namespace, clock)
+
+
+# All brokers, by the name that is also their extra (`pip install "timeball[redis]"`). Each imports its packages when it is used.
+# `config.settings.BROKER_SCHEMES` says which schemes of an address mean which broker.
+BROKERS: Mapping[str, Callable[[str, str, Clock], Broker]] = {"redis": _make_redis, "rabbitmq": _make_rabbitmq}
 
 
 def make_broker(url: str, namespace: str, clock: Clock) -> Broker:
     """The broker at an address, not yet connected; SettingsError if its package is not installed, or its URL cannot be used."""
     _check_tls_files(url)
+    name = BROKER_SCHEMES[urlsplit(url).scheme]
     try:
-        if url.startswith("redis"):
-            from timeball.brokers.redis import RedisBroker
-
-            return RedisBroker(url, namespace)
-        from timeball.brokers.rabbitmq import RabbitmqBroker
-
-        return RabbitmqBroker(url, namespace, clock)
+        return BROKERS[name](url, namespace, clock)
     except ImportError as error:
-        extra = "redis" if url.startswith("redis") else "rabbitmq"
-        problem = f'TIMEBALL_BROKER_URL is set, but {error.name} is not installed: pip install "timeball[{extra}]"'
+        problem = f'TIMEBALL_BROKER_URL is set, but {error.name} is not installed: pip install "timeball[{name}]"'
         raise SettingsError([problem]) from None
 
 
 def _check_tls_files(url: str) -> None:
-    """The clients say that there is no such file; not which."""
+    """The clients say that there is no such file, but not which one."""
     for name, path in parse_qsl(urlsplit(url).query):
         if name in BROKER_FILES and not os.access(path, os.R_OK):
             raise SettingsError(
@@ -125,40 +134,39 @@ def _check_tls_files(url: str) -> None:
             )
 
 
-# PostgreSQL as the broker, which is the default: `ready` is the queue itself.
-#
-# Whoever makes something ready also sends a hint (NOTIFY), and workers claim the most urgent rows in the same statement
-# that finds them. A ticket between the two could only cost time, so there is none: nothing is published, nothing received.
-
-
 class PostgresBroker:
-    """Carries nothing, because nothing needs to be carried."""
+    """The default: `ready` itself is the queue.
+
+    Each statement that makes an execution ready is followed by a wake-up (NOTIFY), and workers claim the most urgent rows in the
+    statement that finds them. A ticket between the two could only cost time, so nothing is published and nothing received.
+    """
 
     kind = "postgresql"
     carries_tickets = False
 
     async def publish(self, inbox: str, tickets: Sequence[Ticket]) -> None:
-        """What is ready is where the workers look already."""
+        """Workers look at `ready` anyway."""
 
     async def receive(self, inbox: str, limit: int, wait: timedelta) -> list[Ticket]:
-        """No ticket ever comes."""
+        """No ticket ever arrives."""
         await asyncio.sleep(wait.total_seconds())
         return []
 
     async def check(self) -> None:
-        """Whether the database answers is the store's affair."""
+        """The store checks the database."""
 
     async def close(self) -> None:
         """There is nothing to close."""
 
 
-# How this node's broker does: said when it changes, shown with every renewal of the lease.
-
 _MAX_ERROR_LENGTH = 500
 
 
 class BrokerHealth:
-    """Knows the state of the broker as this node sees it; until it has been reached, it is down."""
+    """The state of the broker as this node sees it: emitted when it changes, reported with every renewal of the lease.
+
+    A broker is down until it has been reached.
+    """
 
     def __init__(self, emit: Emit, kind: str) -> None:
         self._emit = emit
@@ -166,34 +174,39 @@ class BrokerHealth:
         self._has_spoken = False
         self.status = BrokerStatus(BrokerState.DOWN, "not reached yet")
 
+    @classmethod
+    def of(cls, emit: Emit, broker: Broker | None) -> BrokerHealth | None:
+        """The health of a broker that carries tickets; None without one."""
+        return cls(emit, broker.kind) if broker is not None and broker.carries_tickets else None
+
     @property
     def works(self) -> bool:
-        """Whether tickets bring what is ready."""
+        """Whether tickets bring ready executions."""
         return self.status.state is BrokerState.WORKS
 
     @property
     def is_down(self) -> bool:
-        """Whether it cannot be reached."""
+        """Whether the broker cannot be reached."""
         return self.status.state is BrokerState.DOWN
 
     def found(self) -> None:
-        """Tickets go through, or could."""
+        """The broker carries tickets, or could."""
         if self._becomes(BrokerState.WORKS):
             self._emit(BrokerRecovered(self._kind))
 
     def lost(self, error: Exception) -> None:
-        """Nothing goes through."""
+        """The broker cannot be reached."""
         text = str(error)[:_MAX_ERROR_LENGTH]
         if self._becomes(BrokerState.DOWN, text):
             self._emit(BrokerLost(self._kind, text))
 
     def silent(self) -> None:
-        """Something was ready for long, and no ticket came."""
+        """An execution was ready for long, and no ticket came."""
         if self._becomes(BrokerState.SILENT):
             self._emit(BrokerSilent(self._kind))
 
     def _becomes(self, state: BrokerState, error: str | None = None) -> bool:
-        """Whether this is news."""
+        """Take note of a state; True if it is news."""
         is_news = state is not self.status.state or not self._has_spoken
         self._has_spoken = True
         self.status = BrokerStatus(state, error)

@@ -42,7 +42,7 @@ def message_of(ticket: Ticket, level: int) -> aio_pika.Message:
 
 
 def ticket_of(body: bytes) -> Ticket | None:
-    """A ticket, or None for what somebody else has put there."""
+    """A ticket, or None for a message that is no ticket."""
     try:
         rank = rank_of(int.from_bytes(body[16:24], "big", signed=True))
         return Ticket(ExecutionId(UUID(bytes=body[:16])), body[24:].decode(), rank)
@@ -61,23 +61,21 @@ def ticket_of(body: bytes) -> Ticket | None:
 # seconds that its rank lies in the past, from 0 to 10. A rank is `run_at` minus 12 seconds for each point of priority, so
 # ten points are a level, and so are two minutes of waiting. Within a level the order is that of publication.
 #
-# A worker's consumer is there while it has room: its prefetch is the number of free slots, a ticket is acknowledged when
-# the worker takes it, and what was delivered to a worker that has no room any more goes back for the others.
+# A worker consumes while it has free slots: the prefetch is their number, a ticket is acknowledged when the worker takes it, and
+# tickets that were delivered to a worker without a slot go back for other workers.
 
-# Its packages tell of every cut connection, with a stack. We say so ourselves; who wants to hear it sets up logging.
+# The packages log every cut connection with a stack. This broker reports it itself; a program that wants theirs configures logging.
 for _package in ("aiormq", "aio_pika"):
     logging.getLogger(_package).addHandler(logging.NullHandler())
 
 _SECONDS = 5.0
-
-
-# Three times as long, and a little, without a sign of life is the end of a connection.
+# A connection without any answer for three times as long is given up.
 _HEARTBEAT_SECONDS = 5
 _BATCH = 500
 _ARGUMENTS: dict[str, Any] = {
     "x-queue-type": "classic",
     "x-max-priority": LEVELS,
-    # Workers of a release that is no more leave nothing behind.
+    # Queues of workers that are gone for good disappear by themselves.
     "x-expires": 3_600_000,
     "x-message-ttl": 900_000,
     "x-max-length": 100_000,
@@ -145,11 +143,11 @@ class RabbitmqBroker:
             return await consumer.take(limit, wait)
 
     async def check(self) -> None:
-        """Ask whether tickets could be published now: with one for nobody, which the server confirms all the same."""
+        """Publish a message to a queue that does not exist; the server confirms it all the same."""
         async with self._publishing.channel() as (channel, is_new), asyncio.timeout(_SECONDS):
             if is_new:
                 self._declared.clear()
-            await channel.default_exchange.publish(aio_pika.Message(b""), f"{self._prefix}nobody", mandatory=False)
+            await channel.default_exchange.publish(aio_pika.Message(b""), f"{self._prefix}probe", mandatory=False)
 
     async def close(self) -> None:
         """Give all connections back; the server takes back what was delivered and not taken."""
@@ -192,7 +190,7 @@ class _Connection:
         await self.close()
         async with asyncio.timeout(_SECONDS):
             self._connection = await aio_pika.connect(self._url, timeout=_SECONDS)
-            # A ticket for a queue that has gone comes back, and is an error: the queue has to be declared anew.
+            # A ticket for a queue that is gone comes back as an error: the queue has to be declared again.
             self._channel = await self._connection.channel(publisher_confirms=True, on_return_raises=True)
         return self._channel
 
@@ -204,34 +202,31 @@ class _Connection:
             async with asyncio.timeout(1):
                 await connection.close()
         except Exception:
-            # It is being thrown away because it does not work; how it ends is nobody's concern.
+            # The connection is discarded because it does not work; an error of closing it says nothing new.
             return
 
 
 def _with_heartbeat(url: str) -> str:
-    """The URL with our heartbeat, unless it names its own: by default a server is taken for alive that was silent for three minutes."""
+    """The URL with our heartbeat, unless it names its own: by default a server may be silent for three minutes."""
     query = urlsplit(url).query
     if "heartbeat" in parse_qs(query):
         return url
     return f"{url}{'&' if query else '?'}heartbeat={_HEARTBEAT_SECONDS}"
 
 
-# A consumer that is there while somebody asks: its prefetch is what there is room for.
-#
-# A ticket is acknowledged when it is taken. One that was delivered to a worker which then has no room goes back after a
-# moment, together with the consumer, so that another worker gets it. When the server ends a consumer by itself, because
-# its queue was deleted or the node that had it is gone, whoever asks is told, and begins anew.
-
 _CONSUMER_SECONDS = 5.0
-
-
-# How long a consumer may stay without anybody asking for its tickets: others could run them.
+# How long a consumer may stay while its tickets are not taken: other workers could run them.
 _IDLE_SECONDS = 0.05
 _LARGEST_PREFETCH = 2_000
 
 
 class TicketConsumer:
-    """Tickets delivered to this process; consumes only while somebody asks."""
+    """Tickets delivered to this process; consumes only while the worker takes them.
+
+    A ticket is acknowledged when it is taken. A ticket that was delivered to a worker without a slot goes back after a moment,
+    together with the consumer, so that another worker gets it. When the server ends a consumer by itself, because its queue was
+    deleted or the node that had it is gone, `take` raises, and the caller starts again.
+    """
 
     def __init__(self, channel: AbstractChannel, queue: AbstractQueue) -> None:
         self._channel = channel
@@ -263,7 +258,7 @@ class TicketConsumer:
         return [ticket for ticket in tickets if ticket is not None]
 
     async def _consume(self, prefetch: int) -> None:
-        """Have a consumer whose prefetch is about what was asked for."""
+        """Have a consumer whose prefetch is about *prefetch*."""
         if self._tag is not None and prefetch <= 2 * self._prefetch:
             return
         await self._give_back()
@@ -286,7 +281,7 @@ class TicketConsumer:
 
     async def _on_delivery(self, message: AbstractIncomingMessage) -> None:
         if message.consumer_tag != self._tag:
-            # It was under way when its consumer went.
+            # The message was under way when its consumer was cancelled.
             await message.nack(requeue=True)
             return
         self._delivered.append(message)
@@ -321,11 +316,11 @@ class TicketConsumer:
                 if self._idle is not None:
                     await self._give_back()
         except (*exceptions.CONNECTION_EXCEPTIONS, TimeoutError):
-            # Then the connection is gone, and with it the consumer; whoever asks next finds out.
+            # The connection is gone, and the consumer with it; the next `take` finds out.
             return
 
     async def _give_back(self) -> None:
-        """Consume no longer; what was delivered meanwhile goes to others."""
+        """Stop consuming; what was delivered meanwhile goes back to the queue."""
         if self._tag is None:
             return
         tag, self._tag = self._tag, None

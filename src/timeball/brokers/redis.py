@@ -1,7 +1,7 @@
 """Redis as the broker: an inbox is a sorted set, its score the rank, so the order is exact.
 
 One round trip publishes a batch; one `BZMPOP` (Redis 7) waits and takes a batch. A ticket published twice is there once.
-An inbox that nobody has written to for an hour goes by itself.
+An inbox that was not written to for an hour expires.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from timeball.domain.values.ids import ExecutionId
 from timeball.errors import BrokerUnavailable, SettingsError
 
 _CONNECT_SECONDS = 3.0
-# A server that says nothing for so long, beyond what it was asked to wait, is gone.
+# A server that does not answer for so long, beyond the time it was asked to wait, is gone.
 _PATIENCE_SECONDS = 5.0
 _KEEP_SECONDS = 3600
 _BATCH = 1_000
 _CONNECTIONS = 4
-# What a server in cluster mode answers; it names slots and addresses, and no reason.
+# The errors of a server in cluster mode; they name slots and addresses, but no reason.
 _CLUSTER_ERRORS = (exceptions.AskError, exceptions.ClusterDownError, exceptions.MovedError, exceptions.TryAgainError)
 _PROBE_TICKET = Ticket(ExecutionId(UUID(int=0)), "", rank_of(0))
 
@@ -59,7 +59,7 @@ class RedisBroker:
 
     async def receive(self, inbox: str, limit: int, wait: timedelta) -> list[Ticket]:
         """Take up to *limit* tickets, the most urgent first."""
-        # Redis takes 0 for "as long as it takes".
+        # To Redis, 0 means to wait for ever.
         seconds = max(wait.total_seconds(), 0.001)
         async with self._client(seconds) as client:
             found = await client.bzmpop(seconds, 1, [self._prefix + inbox], min=True, count=limit)
@@ -68,8 +68,8 @@ class RedisBroker:
         return sorted((ticket for ticket in read if ticket is not None), key=lambda ticket: ticket.rank)
 
     async def check(self) -> None:
-        """Ask whether tickets could be published now: with one for nobody, for a full server or a replica answers a PING."""
-        await self.publish("nobody", [_PROBE_TICKET])
+        """Publish a ticket to an inbox that no worker reads: a server that is full or a replica would still answer a PING."""
+        await self.publish("probe", [_PROBE_TICKET])
 
     async def close(self) -> None:
         """Give all connections back."""
@@ -84,13 +84,13 @@ class RedisBroker:
         try:
             yield client
         except (exceptions.RedisError, OSError) as error:
-            # Its name may lead to another server by now, and this one have become a replica.
+            # The name may lead to another server by now, and this one may have become a replica.
             with suppress(exceptions.RedisError, OSError):
                 await client.connection_pool.disconnect()
             raise BrokerUnavailable(f"Redis: {_reason(error)}") from error
 
     def _known_client(self, wait: float) -> Any:
-        """Its own connections for each time to wait: one that blocks has no time for others."""
+        """A client for each time to wait, with connections of its own: a blocking command occupies its connection."""
         if wait not in self._clients:
             self._clients[wait] = Redis.from_pool(self._new_pool(wait))
         return self._clients[wait]
@@ -102,7 +102,7 @@ class RedisBroker:
             socket_connect_timeout=_CONNECT_SECONDS,
             socket_timeout=wait + _PATIENCE_SECONDS,
             socket_keepalive=True,
-            # The caller tries again, and says so meanwhile.
+            # The caller retries, and reports it meanwhile.
             retry=Retry(NoBackoff(), 0),
         )
 
@@ -121,7 +121,7 @@ def _member(ticket: Ticket) -> bytes:
 
 
 def _ticket(member: bytes, score: str | bytes | float) -> Ticket | None:
-    """A ticket, or None for what somebody else has put there."""
+    """A ticket, or None for a member that is no ticket."""
     try:
         return Ticket(ExecutionId(UUID(bytes=member[:16])), member[16:].decode(), rank_of(int(float(score))))
     except (ValueError, OverflowError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
@@ -68,6 +69,16 @@ class HandlerOptions:
     no_retry: tuple[type[BaseException], ...] = ()
 
 
+class RunWrapper(Protocol):
+    """What surrounds every run of a handler."""
+
+    def around(self) -> AbstractContextManager[object]:
+        """Entered before a plain function is called, left after it has returned or raised; in the thread that calls it."""
+
+    def around_async(self) -> AbstractAsyncContextManager[object]:
+        """The same for a coroutine function; in the task that awaits it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Handler:
     """A function under its name, ready to be called with a stored payload."""
@@ -79,6 +90,8 @@ class Handler:
     options: HandlerOptions = field(default_factory=HandlerOptions)
     # What a stored payload points to, such as a host, if retries are to be counted by that and not by the handler alone.
     target: Callable[[str], str | None] | None = None
+    # What surrounds every run, the first one outermost (`timeball.handlers.invoke`).
+    around: tuple[RunWrapper, ...] = ()
 
 
 class HandlerSource(Protocol):

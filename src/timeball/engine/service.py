@@ -1,9 +1,10 @@
-"""A loop with one duty: waiting, waking, errors and stopping of all services of a node."""
+"""What all loops of a node share: waiting, waking, errors and stopping (`Service`), their timer, and signals between them."""
 
 from __future__ import annotations
 
 import asyncio
 import traceback
+from collections.abc import Callable
 from datetime import timedelta
 
 from timeball.env import Env
@@ -14,14 +15,33 @@ AT_ONCE = timedelta(0)
 LONGEST_REST = timedelta(seconds=1)
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 1.0
-# Who is woken by a beat may have waited that much less than it meant to: then it is time all the same, or it would be a whole beat late.
+# The shared timer wakes a service up to this much before its time. The service acts then: the next beat would be a second late.
 _EARLY_SECONDS = 0.1
 
 
-class SharedTimer:
-    """Wakes all that rest, each second: so nobody rests for longer.
+class Signal:
+    """Tells its subscribers that something has happened, in the order of their subscription."""
 
-    *phase* is the part of a second before the first beat; nodes that were started together are not to ask the database together for ever.
+    __slots__ = ("_subscribers",)
+
+    def __init__(self) -> None:
+        self._subscribers: list[Callable[[], object]] = []
+
+    def subscribe(self, subscriber: Callable[[], object]) -> None:
+        """Call *subscriber* at each `send` from now on."""
+        self._subscribers.append(subscriber)
+
+    def send(self) -> None:
+        """It has happened."""
+        for subscriber in self._subscribers:
+            subscriber()
+
+
+class SharedTimer:
+    """Wakes all resting services of a node once a second, so that none rests for longer.
+
+    *phase* is the part of a second before the first beat. It differs by node: nodes that start together must not query the database
+    at the same moments for ever.
     """
 
     def __init__(self, phase: float = 1.0) -> None:
@@ -30,7 +50,7 @@ class SharedTimer:
         self._timer: asyncio.TimerHandle | None = None
 
     async def wait(self, woken: asyncio.Event) -> None:
-        """Wait until it is set: by the next beat, unless somebody sets it before."""
+        """Wait until the event is set: by the next beat, or by anything else before that."""
         self._resting[woken] = None
         if self._timer is None:
             self._schedule_strike(self._phase * LONGEST_REST)
@@ -46,14 +66,14 @@ class SharedTimer:
         self._timer = None
         resting, self._resting = self._resting, {}
         if resting:
-            # Now, and not when they rest again: that would be later by what they do.
+            # Scheduled now, before the services run: otherwise each beat would be late by what they do.
             self._schedule_strike(LONGEST_REST)
         for woken in resting:
             woken.set()
 
 
 class Service:
-    """Runs `tick` again and again until stopped; an error pauses it, and does not end it."""
+    """Runs `tick` again and again until stopped. An error pauses the service; it does not end it."""
 
     def __init__(self, env: Env, emit: Emit) -> None:
         self.env = env
@@ -62,8 +82,7 @@ class Service:
         self._stopped = asyncio.Event()
         self._failures = 0
         self.is_stopping = False
-        # That of the node, once it is part of one.
-        self.beat = SharedTimer()
+        self._timer = SharedTimer()
 
     @property
     def name(self) -> str:
@@ -75,7 +94,7 @@ class Service:
         raise NotImplementedError  # pragma: no cover
 
     def is_time(self, at: float) -> bool:
-        """Whether this moment (monotonic) has come, or is so near that the next beat would be late."""
+        """Whether this moment (monotonic) has come, or is so near that the next beat would be too late."""
         return self.env.clock.monotonic() >= at - _EARLY_SECONDS
 
     def wake(self) -> None:
@@ -83,13 +102,14 @@ class Service:
         self._woken.set()
 
     def stop(self) -> None:
-        """Let the present round be the last."""
+        """Let the present round be the last one."""
         self.is_stopping = True
         self._woken.set()
         self._stopped.set()
 
-    async def run(self) -> None:
-        """Tick until stopped."""
+    async def run(self, timer: SharedTimer | None = None) -> None:
+        """Tick until stopped; *timer* is the one of the node."""
+        self._timer = timer or self._timer
         while not self.is_stopping:
             self._woken.clear()
             rest = await self._one_round()
@@ -100,7 +120,7 @@ class Service:
         try:
             rest = await self.tick()
         except Exception as error:
-            # Nothing wakes a service out of this pause: a busy one would run into the same wall over and over.
+            # `wake` does not end this pause: a busy service would meet the same error over and over.
             await self._pause_after_error(self._after_error(error))
             return AT_ONCE
         if self._failures:
@@ -112,20 +132,20 @@ class Service:
         self._failures += 1
         longest = min(_FIRST_PAUSE * 2 ** min(self._failures - 1, 10), _LONGEST_PAUSE)
         pause = timedelta(seconds=longest * (0.5 + self.env.random.random() / 2))
-        # An unreachable database is bad enough news without a stack.
+        # The stack says nothing new when the database cannot be reached.
         trace = None if isinstance(error, StoreUnavailable) else traceback.format_exc()
         self.emit(ServiceFailed(self.name, f"{type(error).__name__}: {error}", pause, trace, self._failures))
         return pause
 
     async def _rest(self, rest: timedelta) -> None:
         if rest <= AT_ONCE:
-            # Even a service that is never done lets the others have a turn.
+            # Even a service that never rests lets the others run.
             await asyncio.sleep(0)
             return
         if rest >= LONGEST_REST:
-            await self.beat.wait(self._woken)
+            await self._timer.wait(self._woken)
             return
-        # A timeout would do the same, and take the claimer twice as long to wake up.
+        # `asyncio.timeout` would do the same, but the claimer would take twice as long to wake up.
         alarm = asyncio.get_running_loop().call_later(rest.total_seconds(), self._woken.set)
         try:
             await self._woken.wait()

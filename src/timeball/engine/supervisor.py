@@ -14,7 +14,7 @@ from timeball.telemetry.events import Emit, ServiceFailed
 
 _FIRST_PAUSE = 0.2
 _LONGEST_PAUSE = 1.0
-# A life that lasted so long says nothing about the next.
+# A node that ran for so long says nothing about the next one.
 _STEADY_SECONDS = 60.0
 
 NodeFactory = Callable[[], BaseNode]
@@ -31,14 +31,14 @@ class Supervisor:
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
-        """Leave in good order; asked a second time, leave at once."""
+        """Leave in good order; called a second time, leave at once."""
         if self._stopping.is_set():
             for node in self._workers:
                 node.hurry()
         self._stopping.set()
 
     async def run(self) -> None:
-        """Run all nodes; returns when they have left: told to stop, or drained one by one."""
+        """Run all nodes; returns when they have left, because they were stopped or drained."""
         if self._stopping.is_set():
             return
         workers = [asyncio.ensure_future(node.run()) for node in self._workers]
@@ -46,7 +46,7 @@ class Supervisor:
         try:
             await self._run(workers, schedulers)
         finally:
-            # One that broke, or was cancelled, leaves none of the others behind.
+            # If one node fails or is cancelled, the others end with it.
             left = [task for task in (*workers, *schedulers) if not task.done()]
             for task in left:
                 task.cancel()
@@ -66,42 +66,42 @@ class Supervisor:
 
 
 def _stop_in_order(nodes: Sequence[asyncio.Future[None]]) -> Sequence[asyncio.Future[Any]]:
-    """A future for the end of all of them, or for the first that fails; none, if there are no nodes at all."""
+    """A future for the end of all nodes, or for the first failure; nothing if there are no nodes."""
     if not nodes:
         return ()
     all_of_them = asyncio.gather(*nodes)
-    # Each is asked for its own error; this one need not be told besides.
+    # Each node is asked for its own error. The error of the whole need not be reported as well.
     all_of_them.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     return (all_of_them,)
 
 
 class _SupervisedNode:
-    """One node through all its lives."""
+    """One node, and the nodes that follow it when it is lost."""
 
     def __init__(self, env: Env, emit: Emit, node_factory: NodeFactory) -> None:
         self._env = env
         self._emit = emit
-        self._make_life = node_factory
-        self._life: BaseNode | None = None
+        self._make_node = node_factory
+        self._node: BaseNode | None = None
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
         self._stopping.set()
-        if self._life is not None:
-            self._life.end()
+        if self._node is not None:
+            self._node.end()
 
     def hurry(self) -> None:
-        if self._life is not None:
-            self._life.hurry()
+        if self._node is not None:
+            self._node.hurry()
 
     async def run(self) -> None:
-        """Begin a new life whenever one was lost, until stopped or asked to drain."""
+        """Start a new node whenever one was lost, until stopped or asked to drain."""
         failures = 0
         while not self._stopping.is_set():
             began = self._env.clock.monotonic()
             try:
-                self._life = self._make_life()
-                if not await self._life.run():
+                self._node = self._make_node()
+                if not await self._node.run():
                     return
                 error = None
             except StoreError as raised:

@@ -1,4 +1,12 @@
-"""Binds a payload to the parameters of a function, or to one Pydantic model."""
+"""Binds a payload to the parameters of a function, or to one Pydantic model.
+
+A payload is the JSON object of the arguments by name: `send_receipt(42, to="x")` is stored as `{"order_id": 42, "to": "x"}`, so the same
+job can be posted over HTTP without knowing the function. `*args` is a list under its own name, the names of `**kwargs` stand beside
+the others, and a default that was not overridden is not stored: it may change later.
+
+On the worker the object is checked and converted by the annotations in one pass over the JSON text (Pydantic). An annotation that cannot be
+resolved, or means nothing to Pydantic, lets its argument through as it is.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +30,6 @@ from timeball.domain.handler import Handler, HandlerOptions, PayloadMismatch, Ru
 from timeball.domain.values.text import encode_object
 from timeball.errors import InvalidInput, TimeballError
 from timeball.handlers.payloads import arguments_mismatch, counted, name_of, payload_mismatch, schema_of, shape_of
-
-# Handlers whose payload is one Pydantic model: checked when a job is created, and again before it runs.
 
 
 class HandlerRefused(TimeballError):
@@ -69,7 +75,7 @@ class ModelBinder(Generic[P]):
         try:
             return self.model.model_validate_json(payload)
         except ValidationError as error:
-            # What was found is not repeated: it may be a password that somebody put where it does not belong.
+            # The value is not repeated: it may be a password in the wrong field.
             raise payload_mismatch(
                 self.name,
                 payload,
@@ -112,7 +118,7 @@ def typed_handler(
     no_retry: tuple[type[BaseException], ...] = (),
     target: Callable[[str], str | None] | None = None,
 ) -> Handler:
-    """A handler of that name; what is `Refused`, and errors of the kinds in *no_retry*, are not tried again."""
+    """A handler whose payload is one model; `HandlerRefused` and errors of the kinds in *no_retry* are not retried."""
     return Handler(
         name=name,
         function=function,
@@ -122,15 +128,6 @@ def typed_handler(
         target=target,
     )
 
-
-# How a payload meets a function's parameters.
-#
-# A payload is the JSON object of the arguments by name: `send_receipt(42, to="x")` is stored as `{"order_id": 42, "to": "x"}`,
-# so the same job can be posted over HTTP by somebody who has never seen the function. `*args` is a list under its own name, the
-# names of `**kwargs` stand beside the others, and a default that was not overridden is not stored: it may change later.
-#
-# On the worker the object is checked and converted by the annotations in one pass over the JSON text (Pydantic). An annotation
-# that cannot be resolved, or means nothing to Pydantic, lets its argument through as it is.
 
 _EMPTY = inspect.Parameter.empty
 _NOTHING = frozenset({"{}", "null"})
@@ -350,7 +347,7 @@ def _is_known_to_pydantic(hint: Any) -> bool:
 
 
 def style_of(function: Callable[..., Any], *, isolate: bool) -> RunStyle:
-    """How a function is run; generators are refused, for nobody would take what they yield."""
+    """How a function is run. Generators are refused: what they yield would be lost."""
     inner = function.func if isinstance(function, partial) else function
     code = inner if inspect.isroutine(inner) else type(inner).__call__
     if inspect.isgeneratorfunction(code) or inspect.isasyncgenfunction(code):

@@ -1,4 +1,15 @@
-"""Every handler that can be scheduled: built in, or of an installed package; with its schema and documentation."""
+"""Every handler that can be scheduled: built in, or of an installed package; with its schema and documentation.
+
+An installed package names its handlers as entry points of the group `timeball.handlers`:
+
+    [project.entry-points."timeball.handlers"]
+    "acme.greet" = "acme_handlers:greet"
+
+The name is the handler's name; it leads to a function, as one would declare it with `@tb.handler`, or to a `Handler`.
+
+A payload is checked here when a job is created or changed. The payload of a handler that is not known here is not checked: a worker may
+have that handler.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +25,6 @@ from timeball.domain.handler_contract import OPTION_FIELDS, HandlerContract, exa
 from timeball.errors import InvalidInput
 from timeball.handlers.binding import ModelBinder
 from timeball.handlers.registry import make_handler
-
-# Handlers of packages that are installed beside Timeball.
-#
-# A package names them as entry points of the group `timeball.handlers`; what is installed on the worker is there to be scheduled:
-#
-# [project.entry-points."timeball.handlers"]
-# "acme.greet" = "acme_handlers:greet"
-#
-# The name is the handler's name; what it leads to is a function, as one would declare it with `@tb.handler`, or a `Handler`.
 
 ENTRY_POINT_GROUP = "timeball.handlers"
 
@@ -68,11 +70,6 @@ def _package(point: EntryPoint) -> str:
     return "an unknown package" if point.dist is None else f"{point.dist.name} {point.dist.version}"
 
 
-# What there is to be scheduled: every handler of the box and of installed packages, with what it takes.
-#
-# A payload is checked here when a job is created or changed. A handler that is nobody's here is left alone: a worker may
-# have it.
-
 _LONGEST_DOC = 10_000
 
 
@@ -97,7 +94,7 @@ class HandlerCollection(Protocol):
 
 
 class HandlerCatalogue:
-    """The handlers of this process: *known* in the box, of which *enabled* may run here; and the installed ones."""
+    """The handlers that this process knows: the built-in ones (*known*), of which *enabled* may run here, and the installed ones."""
 
     def __init__(self, known: HandlerCollection, enabled: Iterable[str]) -> None:
         self._known = known
@@ -119,11 +116,11 @@ class HandlerCatalogue:
 
     @cached_property
     def _installed_names(self) -> frozenset[str]:
-        # Once: it reads a file of every package there is, ten milliseconds that each enqueue would pay.
+        # Read once: it opens a file of every installed package, ten milliseconds that each enqueue would pay.
         return frozenset(installed_names())
 
     def knows(self, name: str) -> bool:
-        """Whether it is in the box or of an installed package."""
+        """Whether it is built in or of an installed package."""
         return self.find(name) is not None
 
     def check(self, schema: Mapping[str, Any], name: str, payload: str) -> None:
@@ -133,7 +130,7 @@ class HandlerCatalogue:
         check_payload(schema, name, payload)
 
     def checker(self, name: str) -> Callable[[str], object] | None:
-        """What refuses a payload that this handler could never take."""
+        """A function that refuses payloads which this handler could never accept."""
         handler = self.find(name)
         return handler.binder.check if handler is not None and isinstance(handler.binder, ModelBinder) else None
 

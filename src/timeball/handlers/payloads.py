@@ -17,8 +17,6 @@ from timeball.domain.handler import PayloadMismatch
 from timeball.domain.values.field_errors import FieldError, describe_unknown_name, read_field_errors
 from timeball.errors import InvalidInput, quote_text
 
-# What is said of a payload, or of arguments, that do not fit a handler: every reason, and what the handler takes.
-
 _MAX_ARGUMENT_PROBLEMS = 5
 _EMPTY = inspect.Parameter.empty
 
@@ -115,7 +113,7 @@ class _BareWord(str):
 
 
 def shape_of(function: Callable[..., Any], parameters: tuple[inspect.Parameter, ...]) -> str:
-    """A function as people know it, such as `send(to: str, copies: int = …)`. A default may be anybody's secret."""
+    """A function as people know it, such as `send(to: str, copies: int = …)`. Defaults are left out: one may be a secret."""
     told = [
         p.replace(
             default=p.default if p.default is _EMPTY else _BareWord("…"),

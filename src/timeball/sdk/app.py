@@ -297,7 +297,7 @@ class Timeball:
 
                     nodes = run_nodes(
                         self.settings,
-                        self._registry,
+                        self.registry,
                         lambda parts: self.declare_with(parts.commands),
                         worker=worker,
                         scheduler=scheduler,

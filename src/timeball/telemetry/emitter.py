@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from timeball.config.settings import Settings
-from timeball.telemetry.events import Emit, Event, OutputLost, TelemetryFailed
+from timeball.telemetry.events import Emit, OutputLost, TelemetryEvent, TelemetryFailed
 from timeball.telemetry.logs import logging_emit
 from timeball.telemetry.output import QueuedOutput, queued
 
@@ -27,14 +27,14 @@ class Emitter:
         self._listeners = (log, *others)
         self._failures = 0
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: TelemetryEvent) -> None:
         for listener in self._listeners:
             try:
                 listener(event)
             except Exception as error:
                 self._report(listener, event, error)
 
-    def _report(self, failed: Emit, event: Event, error: Exception) -> None:
+    def _report(self, failed: Emit, event: TelemetryEvent, error: Exception) -> None:
         self._failures += 1
         failure = TelemetryFailed(type(event).__name__, f"{type(error).__name__}: {error}", self._failures)
         log = self._listeners[0]
@@ -62,9 +62,8 @@ def make_emit(settings: Settings, metrics: ProcessMetrics | None = None) -> Emit
     emit = Emitter(log, *([] if metrics is None else [metrics.emit]))
     for each in {output, getattr(sys.stdout, "buffer", None)}:
         if isinstance(each, QueuedOutput):
-            each.on_recovered = partial(_emit_loss, emit, each.name)
-            if metrics is not None:
-                each.on_lost = partial(metrics.count_lost_lines, each.name)
+            on_lost = None if metrics is None else partial(metrics.count_lost_lines, each.name)
+            each.report_losses(partial(_emit_loss, emit, each.name), on_lost)
     return emit
 
 

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import ClassVar
 from uuid import UUID
 
 from timeball.domain.values.ids import ExecutionId, Incarnation
 
 
 @dataclass(frozen=True, slots=True)
-class NodeStarted:
-    """A node began a life."""
+class TelemetryEvent:
+    """Something that happened in a process: the name and the level of its log line, and the fields of that line."""
+
+    log_name: ClassVar[str]
+    log_level: ClassVar[int] = logging.INFO
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStarted(TelemetryEvent):
+    """A node has registered and started its services."""
+
+    log_name = "node.started"
 
     incarnation: Incarnation
     kind: str
@@ -20,8 +32,10 @@ class NodeStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeStopped:
-    """A node ended its life in good order."""
+class NodeStopped(TelemetryEvent):
+    """A node has left in good order."""
+
+    log_name = "node.stopped"
 
     incarnation: Incarnation
     kind: str
@@ -29,8 +43,11 @@ class NodeStopped:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeLost:
-    """This node's life ended without its wish: lease run out, or the database is another one now."""
+class NodeLost(TelemetryEvent):
+    """This node has lost its lease, or runs on another database now. Another node starts in its place."""
+
+    log_name = "node.lost"
+    log_level = logging.ERROR
 
     incarnation: Incarnation
     kind: str
@@ -38,8 +55,11 @@ class NodeLost:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeExpired:
-    """Another node's lease has passed; what it held will be reaped."""
+class NodeExpired(TelemetryEvent):
+    """The lease of another node has passed; what it held is rescued."""
+
+    log_name = "node.expired"
+    log_level = logging.WARNING
 
     incarnation: Incarnation
     kind: str
@@ -47,8 +67,10 @@ class NodeExpired:
 
 
 @dataclass(frozen=True, slots=True)
-class ShardsChanged:
-    """This scheduler's share of the schedule is another one now."""
+class ShardsChanged(TelemetryEvent):
+    """This scheduler owns other shards of the schedule now."""
+
+    log_name = "shards.changed"
 
     gained: int
     released: int
@@ -56,8 +78,11 @@ class ShardsChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class ExecutionsPromoted:
+class ExecutionsPromoted(TelemetryEvent):
     """Executions were moved to `ready`, and occurrences skipped."""
+
+    log_name = "executions.promoted"
+    log_level = logging.DEBUG
 
     runs: int
     skipped: int
@@ -65,16 +90,21 @@ class ExecutionsPromoted:
 
 
 @dataclass(frozen=True, slots=True)
-class OccurrencesRecorded:
+class OccurrencesRecorded(TelemetryEvent):
     """Occurrences were recorded, as executions or as skipped; *late* has the seconds of those whose exact instant had passed."""
+
+    log_name = "occurrences.recorded"
+    log_level = logging.DEBUG
 
     count: int
     late: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class OccurrencesSkipped:
+class OccurrencesSkipped(TelemetryEvent):
     """Occurrences of one job were recorded as skipped."""
+
+    log_name = "occurrences.skipped"
 
     job_id: UUID
     count: int | None
@@ -82,16 +112,21 @@ class OccurrencesSkipped:
 
 
 @dataclass(frozen=True, slots=True)
-class ExecutionsSucceeded:
+class ExecutionsSucceeded(TelemetryEvent):
     """Executions succeeded, since the last such event."""
+
+    log_name = "executions.succeeded"
 
     count: int
     worst_lateness: timedelta
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptFailed:
+class AttemptFailed(TelemetryEvent):
     """An attempt did not succeed; *becomes* says what follows."""
+
+    log_name = "attempt.failed"
+    log_level = logging.WARNING
 
     execution_id: ExecutionId
     handler: str
@@ -102,16 +137,22 @@ class AttemptFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class RetriesHeldBack:
-    """Retries that a target's budget had no room for; they wait a little longer, uncounted."""
+class RetriesHeldBack(TelemetryEvent):
+    """The budget of a target had no room for these retries; they wait a little longer, uncounted."""
+
+    log_name = "retries.held_back"
+    log_level = logging.WARNING
 
     target: str
     count: int
 
 
 @dataclass(frozen=True, slots=True)
-class HandlerYielded:
-    """A payload did not fit this worker's version of a handler; it leaves the handler to the living workers with a newer one."""
+class HandlerYielded(TelemetryEvent):
+    """A payload did not fit this worker's version of a handler; the worker leaves the handler to living workers with a newer one."""
+
+    log_name = "handler.yielded"
+    log_level = logging.WARNING
 
     handler: str
     version: str
@@ -119,16 +160,21 @@ class HandlerYielded:
 
 
 @dataclass(frozen=True, slots=True)
-class HandlerResumed:
-    """No living worker has a newer version of a handler any more: this worker claims it again."""
+class HandlerResumed(TelemetryEvent):
+    """No living worker has a newer version of a handler: this worker claims it again."""
+
+    log_name = "handler.resumed"
 
     handler: str
     version: str
 
 
 @dataclass(frozen=True, slots=True)
-class OutcomeRefused:
-    """A stale outcome: the row no longer named its claim. Nothing was changed."""
+class OutcomeRefused(TelemetryEvent):
+    """A stale outcome was refused, because the row no longer named its claim. Nothing was changed."""
+
+    log_name = "stale_outcome"
+    log_level = logging.WARNING
 
     execution_id: ExecutionId
     handler: str
@@ -136,8 +182,11 @@ class OutcomeRefused:
 
 
 @dataclass(frozen=True, slots=True)
-class OutcomeUnwritable:
-    """The database could not hold an outcome: another one was written in its place, which says why (*is_replaced*), or none yet."""
+class OutcomeUnwritable(TelemetryEvent):
+    """The database could not store an outcome. One that says why was written in its place (*is_replaced*), or none yet."""
+
+    log_name = "outcome.unwritable"
+    log_level = logging.ERROR
 
     execution_id: ExecutionId
     handler: str
@@ -146,23 +195,32 @@ class OutcomeUnwritable:
 
 
 @dataclass(frozen=True, slots=True)
-class ExecutionsRescued:
-    """Attempts that nobody alive held, or that ran past their deadline, got an outcome."""
+class ExecutionsRescued(TelemetryEvent):
+    """Attempts whose worker is gone, or that ran past their deadline, got an outcome."""
+
+    log_name = "executions.rescued"
+    log_level = logging.WARNING
 
     lost: int
     timed_out: int
 
 
 @dataclass(frozen=True, slots=True)
-class OrphanedClaimsAdopted:
-    """Executions stood in this worker's name without its knowledge: a claim arrived long after it was given up."""
+class OrphanedClaimsAdopted(TelemetryEvent):
+    """This worker held executions that it did not know of: a claim arrived long after it was given up."""
+
+    log_name = "claims.adopted"
+    log_level = logging.WARNING
 
     count: int
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceFailed:
-    """A loop met an error, so many times in a row by now; it goes on after a pause."""
+class ServiceFailed(TelemetryEvent):
+    """A service met an error, so many times in a row by now; it goes on after a pause."""
+
+    log_name = "service.failed"
+    log_level = logging.ERROR
 
     service: str
     error: str
@@ -172,55 +230,72 @@ class ServiceFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceRecovered:
-    """A loop works again after failures."""
+class ServiceRecovered(TelemetryEvent):
+    """A service works again after failures."""
+
+    log_name = "service.recovered"
 
     service: str
     failures: int
 
 
 @dataclass(frozen=True, slots=True)
-class ListenerChanged:
-    """Hints reach this node again, or no longer; polling goes on either way."""
+class ListenerChanged(TelemetryEvent):
+    """Wake-ups reach this node again, or no longer; polling goes on either way."""
+
+    log_name = "listener.changed"
 
     is_listening: bool
     error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class ClockStepped:
-    """The database's clock was set, or another one answers; forward if *by* is more than nothing."""
+class ClockStepped(TelemetryEvent):
+    """The database's clock was set, or another database answers; forward if *by* is positive."""
+
+    log_name = "clock.stepped"
+    log_level = logging.WARNING
 
     by: timedelta
 
 
 @dataclass(frozen=True, slots=True)
-class LoopBlocked:
-    """Something kept the event loop from turning for a while: a handler that blocks, most likely."""
+class LoopBlocked(TelemetryEvent):
+    """The event loop did not turn for a while; most likely a handler blocked it."""
+
+    log_name = "loop.blocked"
+    log_level = logging.WARNING
 
     blocked_for: timedelta
     stack: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryTrimmed:
-    """A day of history was dropped."""
+class HistoryTrimmed(TelemetryEvent):
+    """A day of history was removed."""
+
+    log_name = "history.trimmed"
 
     day: str
     executions: int
 
 
 @dataclass(frozen=True, slots=True)
-class RecordsTrimmed:
-    """What stands beside the history was trimmed."""
+class RecordsTrimmed(TelemetryEvent):
+    """Old records beside the history were removed."""
+
+    log_name = "records.trimmed"
 
     what: str
     count: int
 
 
 @dataclass(frozen=True, slots=True)
-class ScheduleUndeclared:
-    """A program once declared this job, and does so no more; it goes on running until somebody pauses or deletes it."""
+class ScheduleUndeclared(TelemetryEvent):
+    """A program declared this job once and does so no more; the job goes on until it is paused or deleted."""
+
+    log_name = "schedule.undeclared"
+    log_level = logging.WARNING
 
     job_id: UUID
     name: str
@@ -228,16 +303,22 @@ class ScheduleUndeclared:
 
 
 @dataclass(frozen=True, slots=True)
-class UnknownSetting:
-    """A variable of the environment looks like a setting, and nothing reads it."""
+class UnknownSetting(TelemetryEvent):
+    """An environment variable looks like a setting, but there is no such setting."""
+
+    log_name = "setting.unknown"
+    log_level = logging.WARNING
 
     name: str
     advice: str
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessRestarted:
-    """This process stands for one that died, so many times lately."""
+class ProcessRestarted(TelemetryEvent):
+    """This process replaces one that died, so many times lately."""
+
+    log_name = "process.restarted"
+    log_level = logging.ERROR
 
     process: str
     reason: str
@@ -245,8 +326,11 @@ class ProcessRestarted:
 
 
 @dataclass(frozen=True, slots=True)
-class OutputLost:
+class OutputLost(TelemetryEvent):
     """Lines of this process could not be written to its standard output or standard error; now they can again."""
+
+    log_name = "output.lost"
+    log_level = logging.ERROR
 
     stream: str
     lines: int
@@ -254,8 +338,11 @@ class OutputLost:
 
 
 @dataclass(frozen=True, slots=True)
-class TelemetryFailed:
-    """A log or a counter could not take an event, so many times by now; the engine went on."""
+class TelemetryFailed(TelemetryEvent):
+    """A log or a counter failed on an event, so many times by now; the engine went on."""
+
+    log_name = "telemetry.failed"
+    log_level = logging.ERROR
 
     event_name: str
     error: str
@@ -263,112 +350,93 @@ class TelemetryFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerDraining:
-    """A worker takes no more work, and finishes what it has."""
+class WorkerDraining(TelemetryEvent):
+    """A worker claims no more, and finishes what it runs."""
+
+    log_name = "worker.draining"
 
     running: int
     grace: timedelta
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerLost:
-    """The broker carries no tickets for this node; work goes on through PostgreSQL."""
+class BrokerLost(TelemetryEvent):
+    """The broker cannot be reached from this node; work goes on through PostgreSQL."""
+
+    log_name = "broker.lost"
+    log_level = logging.WARNING
 
     broker: str
     error: str
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerSilent:
-    """The broker answers, but tickets for what is ready do not come: does a scheduler use the same broker?"""
+class BrokerSilent(TelemetryEvent):
+    """The broker answers, but no tickets arrive for ready executions: does a scheduler use the same broker?"""
+
+    log_name = "broker.silent"
+    log_level = logging.WARNING
 
     broker: str
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerRecovered:
+class BrokerRecovered(TelemetryEvent):
     """The broker carries tickets for this node, for the first time or again."""
 
+    log_name = "broker.recovered"
+
     broker: str
 
 
 @dataclass(frozen=True, slots=True)
-class TicketsPublished:
-    """Tickets for ready executions went to the broker, some of them *again*."""
+class TicketsPublished(TelemetryEvent):
+    """Tickets for ready executions were published, some of them *again*."""
+
+    log_name = "tickets.published"
+    log_level = logging.DEBUG
 
     count: int
     again: int
 
 
 @dataclass(frozen=True, slots=True)
-class TicketsUsed:
-    """A worker received tickets, and claimed some of their executions; others were gone already, or had no room."""
+class TicketsUsed(TelemetryEvent):
+    """A worker received tickets and claimed some of their executions; the others were gone already, or had no slot."""
+
+    log_name = "tickets.used"
+    log_level = logging.DEBUG
 
     received: int
     claimed: int
 
 
 @dataclass(frozen=True, slots=True)
-class LoggedIn:
-    """A browser began a session of the dashboard with a key."""
+class LoggedIn(TelemetryEvent):
+    """A browser started a session of the dashboard with a key."""
+
+    log_name = "session.started"
 
     actor: str
     place: str
 
 
 @dataclass(frozen=True, slots=True)
-class KeyRefused:
-    """A request or a login bore no valid key.
+class KeyRefused(TelemetryEvent):
+    """A request or a login had no valid key.
 
-    *count* is how many did from this place since the last line that told of them; 0 if no line is to tell of this one.
+    *count* is the number of such requests from this place since the last log line about them; 0 if this one gets no line.
     """
+
+    log_name = "key.refused"
+    log_level = logging.WARNING
 
     place: str
     count: int
 
 
-Event = (
-    NodeStarted
-    | NodeStopped
-    | NodeLost
-    | NodeExpired
-    | ShardsChanged
-    | ExecutionsPromoted
-    | OccurrencesRecorded
-    | OccurrencesSkipped
-    | ExecutionsSucceeded
-    | AttemptFailed
-    | RetriesHeldBack
-    | HandlerYielded
-    | HandlerResumed
-    | OutcomeRefused
-    | OutcomeUnwritable
-    | ExecutionsRescued
-    | OrphanedClaimsAdopted
-    | ServiceFailed
-    | ServiceRecovered
-    | ListenerChanged
-    | ClockStepped
-    | LoopBlocked
-    | HistoryTrimmed
-    | RecordsTrimmed
-    | ScheduleUndeclared
-    | UnknownSetting
-    | ProcessRestarted
-    | OutputLost
-    | TelemetryFailed
-    | WorkerDraining
-    | BrokerLost
-    | BrokerSilent
-    | BrokerRecovered
-    | TicketsPublished
-    | TicketsUsed
-    | LoggedIn
-    | KeyRefused
-)
-
-Emit = Callable[[Event], None]
+Emit = Callable[[TelemetryEvent], None]
 
 
-def ignore(_event: Event) -> None:
-    """An `emit` for those who do not want to know."""
+def ignore(_event: TelemetryEvent) -> None:
+    """An `emit` that does nothing."""

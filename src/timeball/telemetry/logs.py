@@ -11,47 +11,7 @@ from typing import Any, TextIO
 from uuid import UUID
 
 from timeball.domain.values.ids import format_id
-from timeball.telemetry.events import (
-    AttemptFailed,
-    BrokerLost,
-    BrokerRecovered,
-    BrokerSilent,
-    ClockStepped,
-    Emit,
-    Event,
-    ExecutionsPromoted,
-    ExecutionsRescued,
-    ExecutionsSucceeded,
-    HandlerResumed,
-    HandlerYielded,
-    HistoryTrimmed,
-    KeyRefused,
-    ListenerChanged,
-    LoggedIn,
-    LoopBlocked,
-    NodeExpired,
-    NodeLost,
-    NodeStarted,
-    NodeStopped,
-    OccurrencesRecorded,
-    OccurrencesSkipped,
-    OrphanedClaimsAdopted,
-    OutcomeRefused,
-    OutcomeUnwritable,
-    OutputLost,
-    ProcessRestarted,
-    RecordsTrimmed,
-    RetriesHeldBack,
-    ScheduleUndeclared,
-    ServiceFailed,
-    ServiceRecovered,
-    ShardsChanged,
-    TelemetryFailed,
-    TicketsPublished,
-    TicketsUsed,
-    UnknownSetting,
-    WorkerDraining,
-)
+from timeball.telemetry.events import Emit, KeyRefused, ServiceFailed, TelemetryEvent, TelemetryFailed
 
 __all__ = ["structlog"]
 
@@ -73,50 +33,6 @@ finally:
     for _name in _HIDDEN_MODULES:
         del _SYS_MODULES[_name]
 
-
-# Events become log lines: a name and fields, readable in a terminal, JSON elsewhere.
-
-_EVENTS: dict[type[Event], tuple[int, str]] = {
-    NodeStarted: (logging.INFO, "node.started"),
-    NodeStopped: (logging.INFO, "node.stopped"),
-    NodeLost: (logging.ERROR, "node.lost"),
-    NodeExpired: (logging.WARNING, "node.buried"),
-    ShardsChanged: (logging.INFO, "shards.changed"),
-    ExecutionsPromoted: (logging.DEBUG, "executions.promoted"),
-    OccurrencesRecorded: (logging.DEBUG, "occurrences.recorded"),
-    OccurrencesSkipped: (logging.INFO, "occurrences.skipped"),
-    ExecutionsSucceeded: (logging.INFO, "executions.succeeded"),
-    AttemptFailed: (logging.WARNING, "attempt.failed"),
-    HandlerYielded: (logging.WARNING, "handler.left_to_newer"),
-    HandlerResumed: (logging.INFO, "handler.taken_up"),
-    RetriesHeldBack: (logging.WARNING, "retries.held_back"),
-    OutcomeRefused: (logging.WARNING, "stale_outcome"),
-    OutcomeUnwritable: (logging.ERROR, "outcome.unwritable"),
-    ExecutionsRescued: (logging.WARNING, "executions.reaped"),
-    OrphanedClaimsAdopted: (logging.WARNING, "strays.taken_in"),
-    ServiceFailed: (logging.ERROR, "service.failed"),
-    ServiceRecovered: (logging.INFO, "service.recovered"),
-    ListenerChanged: (logging.INFO, "listener.changed"),
-    ClockStepped: (logging.WARNING, "clock.stepped"),
-    LoopBlocked: (logging.WARNING, "loop.blocked"),
-    HistoryTrimmed: (logging.INFO, "history.trimmed"),
-    RecordsTrimmed: (logging.INFO, "records.forgotten"),
-    ScheduleUndeclared: (logging.WARNING, "schedule.undeclared"),
-    UnknownSetting: (logging.WARNING, "setting.unknown"),
-    ProcessRestarted: (logging.ERROR, "process.restarted"),
-    OutputLost: (logging.ERROR, "output.lost"),
-    TelemetryFailed: (logging.ERROR, "telemetry.failed"),
-    WorkerDraining: (logging.INFO, "worker.draining"),
-    BrokerLost: (logging.WARNING, "broker.lost"),
-    BrokerSilent: (logging.WARNING, "broker.silent"),
-    BrokerRecovered: (logging.INFO, "broker.works"),
-    TicketsPublished: (logging.DEBUG, "tickets.published"),
-    TicketsUsed: (logging.DEBUG, "tickets.used"),
-    LoggedIn: (logging.INFO, "session.begun"),
-    KeyRefused: (logging.WARNING, "key.refused"),
-}
-
-
 # Fields of many lines.
 _TRACES = ("stack", "traceback")
 _PREFIXES = {"execution_id": "exe", "job_id": "job", "incarnation": "nod"}
@@ -133,15 +49,14 @@ def logging_emit(log_format: str = "auto", level: str = "info", stream: TextIO |
         wrapper_class=structlog.make_filtering_bound_logger(least),
     )
 
-    def emit(event: Event) -> None:
-        number, name = _EVENTS[type(event)]
-        if number >= least and not _is_repetition(event):
-            logger.log(number, name, **_fields(event))
+    def emit(event: TelemetryEvent) -> None:
+        if event.log_level >= least and not _is_repetition(event):
+            logger.log(event.log_level, event.log_name, **_fields(event))
 
     return emit
 
 
-def _is_repetition(event: Event) -> bool:
+def _is_repetition(event: TelemetryEvent) -> bool:
     """Of failures in a row the first is told, the second, the fourth, the eighth...: a night without a database is a page, not a book."""
     if isinstance(event, KeyRefused):
         return not event.count
@@ -181,7 +96,7 @@ class _Quoted:
         return repr(self._text)
 
 
-def _fields(event: Event) -> dict[str, Any]:
+def _fields(event: TelemetryEvent) -> dict[str, Any]:
     found = ((f.name, getattr(event, f.name)) for f in fields(event))
     return {name: _shown(name, value) for name, value in found if value is not None}
 

@@ -13,7 +13,6 @@ from timeball.telemetry.events import (
     BrokerRecovered,
     BrokerSilent,
     ClockStepped,
-    Event,
     ExecutionsPromoted,
     ExecutionsRescued,
     KeyRefused,
@@ -28,6 +27,7 @@ from timeball.telemetry.events import (
     RetriesHeldBack,
     ServiceFailed,
     ShardsChanged,
+    TelemetryEvent,
     TelemetryFailed,
     TicketsPublished,
     TicketsUsed,
@@ -48,50 +48,67 @@ class ProcessMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._stale = self._counter("stale_outcomes", "Outcomes that were refused because their claim was gone.")
-        self._reaped = self._counter("attempts_reaped", "Attempts that the reaper ended.", "outcome")
-        self._recorded = self._counter("occurrences_recorded", "Occurrences that were recorded, run or skipped.")
+        self._stale = self._counter("stale_outcomes", "Outcomes refused because another claim had taken their place.")
+        self._rescued = self._counter(
+            "attempts_rescued",
+            "Attempts ended by the reaper, because their worker was lost or their deadline had passed.",
+            "outcome",
+        )
+        self._recorded = self._counter(
+            "occurrences_recorded", "Occurrences of schedules recorded, to run or as skipped."
+        )
         self._recorded_late = Histogram(
             "timeball_record_lateness_seconds",
-            "How long after its instant an occurrence was recorded, of those that were late.",
+            "How late occurrences were recorded, without those that were in time.",
             buckets=_LATENESS,
             registry=self.registry,
         )
-        self._skipped = self._counter("occurrences_skipped", "Occurrences that were recorded as skipped.", "reason")
-        self._promoted = self._counter("executions_promoted", "Executions that were moved to ready.")
-        self._refused = self._counter("promotions_refused", "Promotions that somebody else, or an edit, was ahead of.")
-        self._failures = self._counter("service_failures", "Errors that a loop met and went on after.", "service")
-        self._telemetry_failures = self._counter(
-            "telemetry_failures", "Events that the log or the counters could not take."
+        self._skipped = self._counter("occurrences_skipped", "Occurrences recorded as skipped.", "reason")
+        self._promoted = self._counter("executions_promoted", "Executions promoted from due to ready.")
+        self._refused = self._counter(
+            "promotions_refused", "Promotions refused because another scheduler or an edit came first."
         )
+        self._failures = self._counter(
+            "service_failures", "Errors of the loops of this process; each loop goes on after a pause.", "service"
+        )
+        self._telemetry_failures = self._counter("telemetry_failures", "Events that the log or the counters failed on.")
         self._lines_lost = self._counter(
             "output_lines_lost", "Lines that could not be written to standard output or standard error.", "stream"
         )
-        self._held_back = self._counter("retries_held_back", "Retries that the budget of their target had no room for.")
-        self._clock_steps = self._counter("clock_steps", "Times that the database's clock was set.")
-        self._blocked = self._counter("loop_blocked_seconds", "How long something kept the event loop from turning.")
-        self._restarts = self._counter("process_restarts", "Processes that died and were started again.", "process")
-        self._lives_lost = self._counter("lives_lost", "Lives of nodes that ended without their wish.", "kind")
-        self._listening = Gauge("timeball_listening", "Whether hints reach this process.", registry=self.registry)
-        self._published = self._counter("tickets_published", "Tickets that went to the broker.", "kind")
-        self._received = self._counter("tickets_received", "Tickets that came from the broker.")
-        self._claimed = self._counter("tickets_claimed", "Tickets whose execution was there to be claimed.")
-        self._broker = Gauge(
-            "timeball_broker_works", "Whether the broker carries due work.", ["broker"], registry=self.registry
+        self._held_back = self._counter(
+            "retries_held_back", "Retries held back because the retry budget of their target was used up."
         )
-        self._shards = Gauge("timeball_shards_owned", "Shards that this scheduler owns.", registry=self.registry)
+        self._clock_steps = self._counter("clock_steps", "Steps of the database's clock.")
+        self._blocked = self._counter("loop_blocked_seconds", "Seconds for which the event loop was blocked.")
+        self._restarts = self._counter("process_restarts", "Processes that died and were started again.", "process")
+        self._nodes_lost = self._counter("nodes_lost", "Nodes that lost their lease.", "kind")
+        self._listening = Gauge(
+            "timeball_listening",
+            "Whether wake-ups from the database reach this process (1) or it polls (0).",
+            registry=self.registry,
+        )
+        self._published = self._counter("tickets_published", "Tickets published to the broker.", "kind")
+        self._received = self._counter("tickets_received", "Tickets received from the broker.")
+        self._claimed = self._counter("tickets_claimed", "Tickets whose execution was claimed.")
+        self._broker = Gauge(
+            "timeball_broker_works",
+            "Whether the broker carries tickets (1) or not (0).",
+            ["broker"],
+            registry=self.registry,
+        )
+        self._shards = Gauge("timeball_shards_owned", "Shards owned by this scheduler.", registry=self.registry)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"timeball_{name}", text, labels, registry=self.registry)
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: TelemetryEvent) -> None:
         """Count an event."""
         match event:
             case OutcomeRefused():
                 self._stale.inc()
             case ExecutionsRescued(lost=lost, timed_out=timed_out):
-                self._reaped.labels("lost").inc(lost)
-                self._reaped.labels("timed_out").inc(timed_out)
+                self._rescued.labels("lost").inc(lost)
+                self._rescued.labels("timed_out").inc(timed_out)
             case OccurrencesRecorded(count=count, late=late):
                 self._recorded.inc(count)
                 for seconds in late:
@@ -114,7 +131,7 @@ class ProcessMetrics:
             case ProcessRestarted(process=process):
                 self._restarts.labels(process).inc()
             case NodeLost(kind=kind):
-                self._lives_lost.labels(kind).inc()
+                self._nodes_lost.labels(kind).inc()
             case ListenerChanged(is_listening=is_listening):
                 self._listening.set(is_listening)
             case ShardsChanged(owned=owned):
@@ -150,12 +167,12 @@ class ServerMetrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        self._logins = Counter("timeball_logins", "Sessions of the dashboard that were begun.", registry=self._registry)
+        self._logins = Counter("timeball_logins", "Sessions of the dashboard started.", registry=self._registry)
         self._keys_refused = Counter(
             "timeball_keys_refused", "Requests and logins without a valid key.", registry=self._registry
         )
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: TelemetryEvent) -> None:
         """Count an event."""
         match event:
             case LoggedIn():

@@ -2,7 +2,7 @@
 
 A log that is read too slowly, a full disk, a closed pipe: none of them may hold up the event loop or the heartbeat of a node, or raise
 in the middle of it. What a process writes goes into a queue of bounded size, in its order, and a thread writes it out. What finds no
-room, or cannot be written, is lost and counted; when writing works again, `on_recovered` is told how many lines are missing.
+room, or cannot be written, is lost and counted; when writing works again, the number of missing lines is reported.
 
 A forked copy of the process has no such thread and writes by itself, as any other program does.
 """
@@ -48,9 +48,16 @@ class QueuedOutput(io.RawIOBase):
         self._untold = 0
         self._reason = ""
         self.name = name
-        # Called with the number of lines, from whichever thread it was: at each loss, and when writing works again.
-        self.on_lost: Callable[[int], object] = lambda _lines: None
-        self.on_recovered: Callable[[int, str], object] = lambda _lines, _reason: None
+        self._on_lost: Callable[[int], object] = lambda _lines: None
+        self._on_recovered: Callable[[int, str], object] = lambda _lines, _reason: None
+
+    def report_losses(
+        self, on_recovered: Callable[[int, str], object], on_lost: Callable[[int], object] | None = None
+    ) -> None:
+        """Call these from now on, with the number of lines: at each loss, and when writing works again; from any thread."""
+        self._on_recovered = on_recovered
+        if on_lost is not None:
+            self._on_lost = on_lost
 
     # as a file
 
@@ -117,7 +124,7 @@ class QueuedOutput(io.RawIOBase):
     def _count(self, lost: int) -> None:
         if lost:
             with suppress(Exception):
-                self.on_lost(lost)
+                self._on_lost(lost)
 
     # the thread
 
@@ -156,7 +163,7 @@ class QueuedOutput(io.RawIOBase):
             lines, self._untold = self._untold, 0
         if lines:
             with suppress(Exception):
-                self.on_recovered(lines, self._reason)
+                self._on_recovered(lines, self._reason)
 
     def drain(self, seconds: float = _DRAIN_SECONDS) -> bool:
         """Wait until all is written, for a bounded time. What comes after that is written without the thread, or not at all."""

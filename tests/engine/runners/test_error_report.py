@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timeball.domain.execution import MAX_MESSAGE, MAX_TRACEBACK, ErrorInfo
-from timeball.engine.runners.base import invoke
 from timeball.engine.runners.outcome import describe_error, describe_interruption
+from timeball.handlers.invoke import invoke
 
 
 class Mailer:

@@ -124,7 +124,7 @@ def test_errors_that_must_not_be_retried_are_known_by_their_kind() -> None:
     assert raised(ValueError("x"), OSError).is_retryable  # type: ignore[union-attr]
 
 
-def test_a_coroutine_nobody_awaited_is_no_success() -> None:
+def test_a_coroutine_that_was_not_awaited_is_no_success() -> None:
     async def forgotten() -> None: ...
 
     outcome = outcome_of_return(forgotten())
@@ -164,7 +164,7 @@ def test_a_success_that_knew_of_no_halt_stays_one(why: StopReason) -> None:
     assert settle(halted(why, noticed=False), Succeeded("1")) == Succeeded("1")
 
 
-def test_an_unknowing_failure_stays_one_unless_somebody_cancelled() -> None:
+def test_an_unknowing_failure_stays_one_unless_it_was_cancelled() -> None:
     assert settle(halted(StopReason.TIMEOUT, noticed=False), BOOM) is BOOM
     assert settle(halted(StopReason.SHUTDOWN, noticed=False), BOOM) is BOOM
     assert settle(halted(StopReason.CANCEL, noticed=False), BOOM) == Cancelled("enough")

@@ -64,7 +64,7 @@ def result_of(outcome: Outcome) -> Any:
 
 class Pids(NamedTuple):
     child: int
-    warden: int
+    supervisor: int
     session: int
     runs: int
 
@@ -79,7 +79,7 @@ async def pids(runner: ProcessRunner) -> Pids:
 async def test_a_handler_runs_in_a_process_and_session_of_its_own(runner: ProcessRunner) -> None:
     found = await pids(runner)
 
-    assert os.getpid() not in (found.child, found.warden)
+    assert os.getpid() not in (found.child, found.supervisor)
     assert found.session == found.child != os.getsid(0)
 
 
@@ -178,7 +178,7 @@ async def test_a_child_that_dies_is_lost_with_its_attempt(
     assert result_of(await run(runner, "add", a=1, b=2)) == 3
 
 
-async def test_exiting_in_pythons_way_is_a_failure_and_the_child_lives(runner: ProcessRunner) -> None:
+async def test_sys_exit_is_a_failure_and_the_child_goes_on(runner: ProcessRunner) -> None:
     before = await pids(runner)
 
     outcome = await run(runner, "call_exit")
@@ -204,7 +204,7 @@ async def test_a_child_found_dead_costs_the_attempt_nothing(runner: ProcessRunne
     os.kill(before.child, signal.SIGKILL)
 
     assert (await pids(runner)).child != before.child
-    await until(lambda: not is_alive(before.warden), "the old warden ends")
+    await until(lambda: not is_alive(before.supervisor), "the old supervisor ends")
 
 
 async def test_an_app_that_cannot_be_imported_fails_the_attempt() -> None:
@@ -217,7 +217,7 @@ async def test_an_app_that_cannot_be_imported_fails_the_attempt() -> None:
     await runner.stop()
 
 
-async def test_a_machine_without_room_for_a_process_fails_the_attempt(
+async def test_a_machine_that_cannot_start_a_process_fails_the_attempt(
     runner: ProcessRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = open_files()
@@ -391,7 +391,7 @@ async def test_stopping_leaves_neither_processes_nor_open_files() -> None:
 
     await runner.stop()
 
-    assert not any(is_alive(pid) for processes in found for pid in (processes.child, processes.warden))
+    assert not any(is_alive(pid) for processes in found for pid in (processes.child, processes.supervisor))
     assert open_files() == before
 
 

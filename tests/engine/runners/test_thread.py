@@ -94,7 +94,7 @@ async def test_whatever_is_raised_fails_the_attempt_and_not_the_thread(
 
 async def test_a_thread_that_overruns_is_given_up_but_keeps_its_slot(runner: ThreadRunner) -> None:
     entered, release, freed = threading.Event(), threading.Event(), []
-    runner.on_freed = lambda: freed.append(1)
+    runner.freed.subscribe(lambda: freed.append(1))
 
     def stuck() -> None:
         entered.set()

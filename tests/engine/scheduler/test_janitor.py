@@ -84,7 +84,7 @@ async def test_a_day_later_one_more_is_made(
     assert max(await days(store)) == TODAY + 4 * DAY
 
 
-async def test_days_that_are_over_are_summarized_whoever_keeps_the_house(
+async def test_past_days_are_summarized_by_any_housekeeper(
     store: Store, clock: VirtualClock, make_janitor: Callable[..., Janitor]
 ) -> None:
     for _ in range(2):
@@ -305,7 +305,7 @@ async def test_a_one_off_that_is_triggered_before_it_ran_keeps_its_job(
 KEPT = timedelta(days=30)
 
 
-async def test_who_was_dealt_with_is_forgotten_with_the_history(
+async def test_settled_executions_are_trimmed_with_the_history(
     store: Store, clock: VirtualClock, make_janitor: Callable[..., Janitor], heard: Heard
 ) -> None:
     for number, age in enumerate((KEPT + 2 * DAY, KEPT - DAY)):

@@ -68,7 +68,7 @@ async def nodes(store: Store) -> set[UUID]:
 # the dead
 
 
-async def test_a_dead_node_is_buried_and_what_it_held_is_ready_again(
+async def test_an_expired_node_is_removed_and_its_executions_are_ready_again(
     store: Store, clock: VirtualClock, doomed: Hands, make_reaper: Callable[[], Reaper], heard: Heard
 ) -> None:
     execution_id = await enqueue(store)
@@ -93,7 +93,7 @@ async def test_a_dead_node_is_buried_and_what_it_held_is_ready_again(
 
 
 @pytest.mark.parametrize(("after", "waited"), [(0, 3), (0.4, 0)], ids=["due", "held"])
-async def test_a_lost_attempt_began_when_it_was_claimed_or_dropped(
+async def test_a_lost_attempt_started_at_its_claim_or_its_instant(
     store: Store, clock: VirtualClock, make_reaper: Callable[[], Reaper], after: float, waited: float
 ) -> None:
     """Its worker is gone at once: what it held has not come to its instant, and cannot have ended before that."""
@@ -168,7 +168,7 @@ async def test_what_people_say_while_the_reaper_makes_up_its_mind_is_heeded(
     store: Store, clock: VirtualClock, doomed: Hands, make_reaper: Callable[[], Reaper], heard: Heard,
     commands: Commands, word: str, room: str,
 ) -> None:  # fmt: skip
-    """It has read how things stand, and not written yet what follows: a run that nobody wants any more must not begin."""
+    """It has read how things stand, and not written yet what follows: a run that is not wanted any more must not start."""
     execution_id = await enqueue(store)
     await doomed.claim()
     clock.advance("11s")
@@ -221,10 +221,10 @@ async def test_a_worker_that_renews_keeps_what_it_holds(
     assert heard == []
 
 
-async def test_what_is_held_by_nobody_known_is_reaped(
+async def test_an_execution_of_an_unknown_holder_is_rescued(
     store: Store, clock: VirtualClock, doomed: Hands, make_reaper: Callable[[], Reaper], heard: Heard
 ) -> None:
-    """Fault 7. Somebody deleted the owner's row by hand: a missing row means dead."""
+    """Fault 7. The owner's row was deleted by hand: a missing row means dead."""
     await enqueue(store)
     await doomed.claim()
     async with store.database.transaction() as connection:
@@ -336,7 +336,7 @@ async def test_many_orphans_are_reaped_in_batches_without_a_rest(
     assert len(await table(store, "ready")) == 1_200
 
 
-async def test_schedulers_are_buried_too(
+async def test_expired_schedulers_are_removed_too(
     store: Store, clock: VirtualClock, make_reaper: Callable[[], Reaper], heard: Heard
 ) -> None:
     dead = await start_scheduler(store, MORTAL)
@@ -350,7 +350,7 @@ async def test_schedulers_are_buried_too(
 # deadlines
 
 
-async def test_an_attempt_past_its_deadline_times_out_although_its_worker_lives(
+async def test_an_attempt_past_its_deadline_times_out_although_its_worker_is_alive(
     store: Store, clock: VirtualClock, make_reaper: Callable[[], Reaper], heard: Heard
 ) -> None:
     worker = await start_worker(store, IMMORTAL)
@@ -398,10 +398,10 @@ async def test_without_a_timeout_there_is_no_deadline(
 # what was freed and not handed on
 
 
-async def test_a_place_that_was_freed_by_one_who_died_is_handed_on(
+async def test_a_place_freed_by_a_node_that_died_is_passed_on(
     store: Store, env: Env, clock: VirtualClock, make_reaper: Callable[[], Reaper], commands: Commands
 ) -> None:
-    """The finish was committed; whoever wrote it died before it could unblock."""
+    """The finish was committed; its worker died before it could unblock."""
     worker = await start_worker(store, IMMORTAL)
     job = await create(store, max_running=1)
     ids = [await commands.executions.trigger(job.id) for _ in range(2)]
@@ -425,7 +425,7 @@ async def test_a_place_that_was_freed_by_one_who_died_is_handed_on(
 async def test_what_was_to_stop_for_the_next_occurrence_is_asked_though_its_scheduler_died(
     store: Store, env: Env, clock: VirtualClock, make_reaper: Callable[[], Reaper]
 ) -> None:
-    """The promotion was committed; whoever wrote it died before it could ask."""
+    """The promotion was committed; its scheduler died before it could ask."""
     scheduler, worker = await start_scheduler(store), await start_worker(store)
     await create(store, interval_seconds=60, overlap="cancel_running")
     await scheduler.run_for(60)
@@ -494,7 +494,7 @@ async def test_limits_beyond_those_that_a_sweep_looks_at_have_their_turn_in_the_
     for key in keys:
         taken, _ = [await enqueue(store, max_running=1, limit_key=key) for _ in range(2)]
         if key > "b":
-            await store.database.fetch("cancel_waiting", ids=[taken], reason="frees its place, and nobody hands it on")
+            await store.database.fetch("cancel_waiting", ids=[taken], reason="frees its place without passing it on")
     reaper = make_reaper()
 
     for _ in range(3):
@@ -505,7 +505,7 @@ async def test_limits_beyond_those_that_a_sweep_looks_at_have_their_turn_in_the_
     assert {row["limit_key"] for row in await table(store, "blocked")} == {"a", "b"}, "these have no place yet"
 
 
-async def test_a_lost_attempt_keeps_its_place_and_nobody_passes_it(
+async def test_a_lost_attempt_keeps_its_place_in_the_queue(
     store: Store, clock: VirtualClock, doomed: Hands, make_reaper: Callable[[], Reaper], commands: Commands
 ) -> None:
     job = await create(store, max_running=1)
@@ -570,13 +570,13 @@ async def test_waking_does_not_sweep_more_often(store: Store, env: Env, clock: V
 async def test_a_housekeeper_that_dies_in_the_middle_is_made_up_for(
     store: Store, env: Env, clock: VirtualClock, doomed: Hands, make_reaper: Callable[[], Reaper]
 ) -> None:
-    """Fault 38. The node is buried, what it held is not reaped: the row that names it is gone for whoever comes next, too."""
+    """Fault 38. The node is removed, what it held is not rescued: the next housekeeper does not find the node's row either."""
     await enqueue(store)
     await doomed.claim()
     clock.advance("11s")
 
     def dies(point: str) -> None:
-        if point == "reaper.buried":
+        if point == "reaper.expired":
             raise StoreUnavailable("dead")
 
     env.fault = dies
@@ -596,7 +596,7 @@ async def test_a_housekeeper_that_dies_in_the_middle_is_made_up_for(
 async def live_a_little(
     store: Store, node: ManualScheduler, worker: Hands, commands: Commands, chance: random.Random
 ) -> None:
-    """Jobs of all kinds, some way through their lives; in the end everybody is dead."""
+    """Jobs of all kinds in all states; in the end all nodes are dead."""
     clock = node.clock
     overlaps, misfires = [*Overlap], [*Misfire]
     for number in range(16):
@@ -658,7 +658,7 @@ async def take_somewhere(store: Store, claimed: ClaimedExecution, chance: random
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_from_every_state_there_is_a_way_out_after_everybody_died(
+async def test_every_state_is_left_after_all_nodes_died(
     store: Store, clock: VirtualClock, commands: Commands, make_reaper: Callable[[], Reaper], seed: int
 ) -> None:
     """Fault 39."""
@@ -702,13 +702,13 @@ async def test_from_every_state_there_is_a_way_out_after_everybody_died(
 
 async def work_off_limited(store: Store, worker: Hands, queue: str) -> None:
     lanes = {lane: at for lane, (at, _) in (await store.executions.lanes()).items() if lane[0] == queue}
-    wish = ClaimRequest(worker.incarnation, ["tests:noop"], 100, 0)
-    claims = await store.executions.claim_limited(wish, queue, lanes, ClaimId(store.env.new_id()))
+    request = ClaimRequest(worker.incarnation, ["tests:noop"], 100, 0)
+    claims = await store.executions.claim_limited(request, queue, lanes, ClaimId(store.env.new_id()))
     await worker.succeed(claims.executions)
 
 
 async def test_a_dead_node_does_not_keep_its_name(store: Store, clock: VirtualClock, doomed: Hands) -> None:
-    """Names are for people: another life under the same name is another node."""
+    """Names are for people: a restarted process of the same name is another node."""
     await enqueue(store)
     await doomed.claim()
 

@@ -89,11 +89,11 @@ async def test_an_occurrence_is_promoted_a_window_ahead_and_not_earlier(
     assert await states(store, job.id) == {START + seconds(60): "ready", START + seconds(120): "due"}
 
 
-async def test_lost_hints_are_made_up_for_at_once(store: Store, node: ManualScheduler) -> None:
+async def test_lost_wakeups_are_made_up_for_at_once(store: Store, node: ManualScheduler) -> None:
     await node.tick()
     await create(store, interval_seconds=1)
     await node.tick()
-    assert node.scheduler._due_heap.first is None, "between two polls nothing is read that nobody announced"
+    assert node.scheduler._due_heap.first is None, "between two polls only announced rows are read"
     node.scheduler._woken.clear()
 
     node.scheduler.on_wakeup(Wakeup(look_everywhere=True))
@@ -103,13 +103,13 @@ async def test_lost_hints_are_made_up_for_at_once(store: Store, node: ManualSche
     assert node.scheduler._due_heap.first is not None
 
 
-async def test_a_hint_wakes_and_of_two_the_earlier_instant_counts(clock: VirtualClock, node: ManualScheduler) -> None:
+async def test_a_wakeup_wakes_and_of_two_the_earlier_instant_counts(clock: VirtualClock, node: ManualScheduler) -> None:
     await node.tick()
     for after in (1, 2):
         node.scheduler._woken.clear()
-        hints = Wakeup()
-        hints.add_shard(3, clock.now() + seconds(after))
-        node.scheduler.on_wakeup(hints)
+        wakeup = Wakeup()
+        wakeup.add_shard(3, clock.now() + seconds(after))
+        node.scheduler.on_wakeup(wakeup)
         assert node.scheduler._woken.is_set()
 
     assert node.scheduler._bounds == {3: clock.now() + seconds(1)}
@@ -232,7 +232,7 @@ async def test_a_batch_is_no_larger_than_it_may_be(store: Store, clock: VirtualC
 async def test_a_scheduler_promotes_only_what_is_its_own(store: Store, clock: VirtualClock) -> None:
     one, other = await start_scheduler(store), await start_scheduler(store)
     for node in (one, other, one, other):
-        await node.keeper.tick()
+        await node.shards.tick()
     for _ in range(40):
         await create(store, interval_seconds=60)
     clock.advance("60s")
@@ -240,15 +240,15 @@ async def test_a_scheduler_promotes_only_what_is_its_own(store: Store, clock: Vi
     await one.tick()
 
     shards = {(await due_row(store, row["job_id"])).shard for row in await table(store, "ready")}
-    assert shards <= one.keeper.epochs.keys()
+    assert shards <= one.shards.epochs.keys()
     await other.tick()
     assert len(await table(store, "ready")) == 40
 
 
-# hints
+# wake-ups
 
 
-async def test_a_hint_makes_the_scheduler_read_at_once(
+async def test_a_wakeup_makes_the_scheduler_read_at_once(
     store: Store, clock: VirtualClock, node: ManualScheduler
 ) -> None:
     await node.tick()
@@ -263,7 +263,7 @@ async def test_a_hint_makes_the_scheduler_read_at_once(
     assert (await states(store, job.id))[START + seconds(1)] == "ready"
 
 
-async def test_without_a_hint_it_is_found_within_a_second(
+async def test_without_a_wakeup_it_is_found_within_a_second(
     store: Store, clock: VirtualClock, node: ManualScheduler
 ) -> None:
     await node.tick()
@@ -274,11 +274,11 @@ async def test_without_a_hint_it_is_found_within_a_second(
     assert (await states(store, job.id))[START + seconds(1)] == "ready"
 
 
-async def test_hints_about_foreign_shards_and_the_distant_future_cost_nothing(
+async def test_wakeups_about_foreign_shards_and_the_distant_future_cost_nothing(
     store: Store, env: Env, node: ManualScheduler
 ) -> None:
     await node.tick()
-    del node.keeper.epochs[5]
+    del node.shards.epochs[5]
     asked: list[str] = []
     env.fault = asked.append
 
@@ -829,7 +829,7 @@ async def test_an_occurrence_that_older_time_zone_data_yielded_is_moved(
 
 
 async def backdate_data(store: Store) -> None:
-    """As if whoever wrote the pending occurrences had older time-zone data, that say the same."""
+    """As if the pending occurrences were written with older time-zone data that say the same."""
     async with store.database.transaction() as connection:
         await connection.execute("UPDATE timeball.due SET tzdata = '2001a'")
 
@@ -837,7 +837,7 @@ async def backdate_data(store: Store) -> None:
 async def test_what_others_compute_by_older_data_is_looked_for_once_a_minute(
     store: Store, clock: VirtualClock, node: ManualScheduler
 ) -> None:
-    """Somebody with older data may change a job at any time."""
+    """A process with older data may change a job at any time."""
     job = await create(store, schedule="0 15 * * *")
     await node.tick()
     await backdate_data(store)
@@ -872,7 +872,7 @@ async def test_what_comes_with_a_shard_is_looked_at_before_it_is_promoted(
     await node.tick()
     await backdate_data(store)
 
-    node.keeper.epochs = {shard: epoch + 2 for shard, epoch in node.keeper.epochs.items()}
+    node.shards.epochs = {shard: epoch + 2 for shard, epoch in node.shards.epochs.items()}
     clock.advance("1s")
     await node.tick()
 
@@ -893,7 +893,7 @@ async def test_an_occurrence_on_which_newer_data_agree_stays(
     assert await due_row(store, job.id) == before
 
 
-async def test_occurrences_of_newer_data_than_ours_are_left_to_those_who_have_them(
+async def test_occurrences_of_newer_zone_data_are_left_to_nodes_that_have_them(
     store: Store, node: ManualScheduler
 ) -> None:
     job = await create(store, schedule="0 15 * * *", timezone="Europe/Berlin")
@@ -911,7 +911,7 @@ async def test_occurrences_of_newer_data_than_ours_are_left_to_those_who_have_th
 def twin_of(node: ManualScheduler) -> ManualScheduler:
     """Another scheduler that believes to be the same one: a process that was copied, or that slept."""
     scheduler = Scheduler(
-        node.store.env, node.heard, node.store.executions, node.store.jobs, node.keeper, SchedulerSettings()
+        node.store.env, node.heard, node.store.executions, node.store.jobs, node.shards, SchedulerSettings()
     )
     return replace(node, scheduler=scheduler)
 
@@ -919,7 +919,7 @@ def twin_of(node: ManualScheduler) -> ManualScheduler:
 async def test_what_is_recorded_late_is_told_by_its_exact_instant(
     store: Store, clock: VirtualClock, node: ManualScheduler
 ) -> None:
-    """Ahead of its instant is not late; a retry, and what somebody asked for, have none that could be missed."""
+    """Ahead of its instant is not late; a retry and a manual run have no instant that could be missed."""
     await create(store, interval_seconds=60)
     await enqueue(store, after=59)
     await node.run_until(START + seconds(60))
@@ -977,10 +977,10 @@ async def test_a_frozen_scheduler_changes_nothing_after_it_was_taken_over_from(
     clock.advance("31s")
     await frozen.tick()
     heir = await start_scheduler(store)
-    assert len(heir.keeper.epochs) == store.shards
+    assert len(heir.shards.epochs) == store.shards
     clock.advance("1s")
 
-    # It still has the row in its heap, and nobody else has touched that: only the shard's owner and epoch can refuse.
+    # It still has the row in its heap, and no other scheduler has touched it: only the shard's owner and epoch can refuse.
     await frozen.scheduler.tick()
     assert frozen.heard.of(ExecutionsPromoted) == [ExecutionsPromoted(0, 0, 1)]
     assert await states(store, job.id) == {START + seconds(32): "due"}
@@ -1007,10 +1007,10 @@ async def test_the_epoch_alone_refuses_an_owner_of_an_earlier_time(
     assert await states(store, job.id) == {START + seconds(60): "due"}
 
 
-async def test_the_owner_alone_refuses_one_who_gave_the_shard_up(
+async def test_the_owner_alone_refuses_a_scheduler_that_released_the_shard(
     store: Store, clock: VirtualClock, node: ManualScheduler
 ) -> None:
-    """Nobody has taken it since, so its epoch is still the same."""
+    """No other scheduler has taken it since, so its epoch is still the same."""
     job = await create(store, interval_seconds=60)
     clock.advance("58s")
     await node.tick()
@@ -1100,7 +1100,7 @@ async def test_a_scheduler_that_lost_its_shards_forgets_their_rows(
     clock.advance("58s")
     await node.tick()
 
-    node.keeper.epochs.clear()
+    node.shards.epochs.clear()
     clock.advance("2s")
     await node.tick()
 

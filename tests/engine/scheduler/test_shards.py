@@ -32,7 +32,7 @@ async def share_out(*nodes: ManualScheduler) -> None:
     """Two rounds: one to give up, one to take."""
     for _ in range(2):
         for node in nodes:
-            await node.keeper.tick()
+            await node.shards.tick()
 
 
 async def renew(*nodes: ManualScheduler) -> None:
@@ -44,8 +44,8 @@ async def test_a_single_scheduler_owns_everything_and_keeps_house(store: Store) 
     node = await start_scheduler(store)
 
     assert set((await owners(store)).values()) == {node.incarnation}
-    assert node.keeper.epochs == await epochs(store) == dict.fromkeys(range(store.shards), 1)
-    assert node.keeper.is_housekeeper
+    assert node.shards.epochs == await epochs(store) == dict.fromkeys(range(store.shards), 1)
+    assert node.shards.is_housekeeper
     assert node.heard.of(ShardsChanged) == [ShardsChanged(64, 0, 64)]
 
 
@@ -55,12 +55,12 @@ async def test_several_share_fairly_and_nothing_is_left_over(store: Store, numbe
 
     await share_out(*nodes)
 
-    sizes = [len(node.keeper.epochs) for node in nodes]
+    sizes = [len(node.shards.epochs) for node in nodes]
     assert sum(sizes) == store.shards
     assert max(sizes) - min(sizes) <= 1
-    assert sum(node.keeper.is_housekeeper for node in nodes) == 1
+    assert sum(node.shards.is_housekeeper for node in nodes) == 1
     by_row = Counter((await owners(store)).values())
-    assert by_row == {node.incarnation: len(node.keeper.epochs) for node in nodes}
+    assert by_row == {node.incarnation: len(node.shards.epochs) for node in nodes}
 
 
 async def test_what_they_believe_is_what_the_database_says(store: Store) -> None:
@@ -70,7 +70,7 @@ async def test_what_they_believe_is_what_the_database_says(store: Store) -> None
 
     rows = await table(store, "shard")
     for node in nodes:
-        assert node.keeper.epochs == {row["id"]: row["epoch"] for row in rows if row["owner"] == node.incarnation}
+        assert node.shards.epochs == {row["id"]: row["epoch"] for row in rows if row["owner"] == node.incarnation}
 
 
 async def test_a_settled_share_is_left_alone(store: Store) -> None:
@@ -86,7 +86,9 @@ async def test_a_settled_share_is_left_alone(store: Store) -> None:
     assert [node.heard for node in nodes] == [[], []]
 
 
-async def test_the_share_is_computed_when_somebody_comes_or_goes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_share_is_computed_when_a_scheduler_comes_or_goes(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node = await start_scheduler(store)
     computed: list[int] = []
 
@@ -114,11 +116,11 @@ async def test_what_could_not_be_taken_is_asked_for_again_though_nothing_has_cha
 
     with monkeypatch.context() as patch:
         patch.setattr(store.nodes, "take_shards", nothing)
-        await node.keeper.tick()
-    assert node.keeper.epochs == {}
+        await node.shards.tick()
+    assert node.shards.epochs == {}
 
-    await node.keeper.tick()
-    assert len(node.keeper.epochs) == store.shards
+    await node.shards.tick()
+    assert len(node.shards.epochs) == store.shards
 
 
 async def test_a_newcomer_is_given_its_share_and_little_else_moves(store: Store) -> None:
@@ -131,7 +133,7 @@ async def test_a_newcomer_is_given_its_share_and_little_else_moves(store: Store)
 
     after = await owners(store)
     moved = [shard for shard in after if after[shard] not in (before[shard], newcomer.incarnation)]
-    assert len(newcomer.keeper.epochs) == 16
+    assert len(newcomer.shards.epochs) == 16
     assert len(moved) < 12
 
 
@@ -140,7 +142,7 @@ async def test_nothing_is_taken_from_the_living(store: Store) -> None:
 
     second = await start_scheduler(store)
 
-    assert second.keeper.epochs == {}, "what is its share is still owned: it has to be given up first"
+    assert second.shards.epochs == {}, "what is its share is still owned: it has to be given up first"
     assert await store.nodes.take_shards(second.incarnation, range(store.shards)) == {}, "even if it did not know that"
     assert set((await owners(store)).values()) == {first.incarnation}
 
@@ -157,15 +159,15 @@ async def test_the_shards_of_the_dead_are_taken_over_when_their_lease_has_passed
 ) -> None:
     doomed, survivor = await start_scheduler(store, MORTAL), await start_scheduler(store, IMMORTAL)
     await share_out(doomed, survivor)
-    half = len(survivor.keeper.epochs)
+    half = len(survivor.shards.epochs)
 
     clock.advance(MORTAL.span - timedelta(milliseconds=1))
-    await survivor.keeper.tick()
-    assert len(survivor.keeper.epochs) == half
+    await survivor.shards.tick()
+    assert len(survivor.shards.epochs) == half
 
     clock.advance(timedelta(milliseconds=1))
-    await survivor.keeper.tick()
-    assert len(survivor.keeper.epochs) == store.shards
+    await survivor.shards.tick()
+    assert len(survivor.shards.epochs) == store.shards
     assert set((await owners(store)).values()) == {survivor.incarnation}
 
 
@@ -176,20 +178,20 @@ async def test_a_renewed_lease_keeps_its_shards(store: Store, clock: VirtualCloc
     for _ in range(5):
         clock.advance("9s")
         await renew(alive)
-        await other.keeper.tick()
+        await other.shards.tick()
 
-    assert len(other.keeper.epochs) == store.shards / 2
+    assert len(other.shards.epochs) == store.shards / 2
 
 
-async def test_the_shards_of_the_buried_are_free_as_well(store: Store, clock: VirtualClock) -> None:
+async def test_shards_of_removed_nodes_are_free(store: Store, clock: VirtualClock) -> None:
     doomed, survivor = await start_scheduler(store, MORTAL), await start_scheduler(store)
     await share_out(doomed, survivor)
     clock.advance("11s")
 
     await store.nodes.remove_expired()
-    await survivor.keeper.tick()
+    await survivor.shards.tick()
 
-    assert len(survivor.keeper.epochs) == store.shards
+    assert len(survivor.shards.epochs) == store.shards
 
 
 async def test_a_clean_leave_hands_over_at_once(store: Store) -> None:
@@ -198,9 +200,9 @@ async def test_a_clean_leave_hands_over_at_once(store: Store) -> None:
 
     await store.nodes.remove(leaver.incarnation)
     assert set((await owners(store)).values()) == {other.incarnation, None}
-    await other.keeper.tick()
+    await other.shards.tick()
 
-    assert len(other.keeper.epochs) == store.shards
+    assert len(other.shards.epochs) == store.shards
 
 
 async def test_a_draining_scheduler_gives_its_shards_up(store: Store) -> None:
@@ -210,17 +212,17 @@ async def test_a_draining_scheduler_gives_its_shards_up(store: Store) -> None:
     await store.nodes.drain(draining.incarnation)
     await share_out(draining, other)
 
-    assert draining.keeper.epochs == {}
-    assert len(other.keeper.epochs) == store.shards
+    assert draining.shards.epochs == {}
+    assert len(other.shards.epochs) == store.shards
 
 
 async def test_one_that_slept_through_its_own_death_lets_go(store: Store, clock: VirtualClock) -> None:
     sleeper = await start_scheduler(store, MORTAL)
     clock.advance("11s")
 
-    await sleeper.keeper.tick()
+    await sleeper.shards.tick()
 
-    assert sleeper.keeper.epochs == {}
+    assert sleeper.shards.epochs == {}
     assert set((await owners(store)).values()) == {None}
 
 
@@ -228,7 +230,7 @@ async def test_every_acquisition_is_a_new_epoch(store: Store) -> None:
     seen = []
     for _ in range(3):
         node = await start_scheduler(store)
-        seen.append(node.keeper.epochs[7])
+        seen.append(node.shards.epochs[7])
         await store.nodes.remove(node.incarnation)
 
     assert seen == [1, 2, 3]
@@ -238,9 +240,9 @@ async def test_workers_have_no_share(store: Store) -> None:
     node = await start_scheduler(store)
     await start_worker(store)
 
-    await node.keeper.tick()
+    await node.shards.tick()
 
-    assert len(node.keeper.epochs) == store.shards
+    assert len(node.shards.epochs) == store.shards
 
 
 async def test_what_is_to_be_given_up_is_forgotten_even_if_the_release_fails(store: Store, env: Env) -> None:
@@ -254,26 +256,26 @@ async def test_what_is_to_be_given_up_is_forgotten_even_if_the_release_fails(sto
 
     env.fault = cut
     with pytest.raises(StoreUnavailable):
-        await first.keeper.tick()
+        await first.shards.tick()
 
-    assert len(first.keeper.epochs) == store.shards / 2
+    assert len(first.shards.epochs) == store.shards / 2
     env.fault = lambda _: None
-    await first.keeper.tick()
+    await first.shards.tick()
     assert len([owner for owner in (await owners(store)).values() if owner is None]) == store.shards / 2
 
 
 async def test_the_scheduler_is_told_when_it_has_gained_something_and_only_then(store: Store) -> None:
     node = await start_scheduler(store)
     gains = []
-    keeper = ShardBalancer(store.env, node.heard, store.nodes, node.incarnation, lambda: gains.append(1))
+    shards = ShardBalancer(store.env, node.heard, store.nodes, node.incarnation, lambda: gains.append(1))
 
-    await keeper.tick()
-    await keeper.tick()
+    await shards.tick()
+    await shards.tick()
     assert len(gains) == 1
 
     guest = await start_scheduler(store, takes=False)
     await share_out(guest)
-    await keeper.tick()
+    await shards.tick()
     await store.nodes.remove(guest.incarnation)
-    await keeper.tick()
+    await shards.tick()
     assert len(gains) == 2

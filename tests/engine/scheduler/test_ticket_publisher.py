@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from tests.engine.support import IMMORTAL, Heard, start_scheduler
 from tests.support.factories import HANDLER, SOMEBODY, claim_all, enqueue, found, make_node, record
-from timeball.brokers.base import Inbox
+from timeball.brokers.base import BrokerHealth, Inbox
 from timeball.brokers.redis import RedisBroker
 from timeball.domain.execution import Released
 from timeball.domain.values.ids import ExecutionId
@@ -53,7 +53,11 @@ async def open_post(store: Store, redis_port: int) -> AsyncIterator[Callable[...
         broker = RedisBroker(f"redis://127.0.0.1:{port}/0", await store.tickets.namespace())
         brokers.append(broker)
         scheduler, heard = await start_scheduler(store), Heard()
-        return Post(TicketPublisher(store.env, heard, store, broker, scheduler.keeper), broker, heard)
+        return Post(
+            TicketPublisher(store.env, heard, store, broker, BrokerHealth(heard, broker.kind), scheduler.shards),
+            broker,
+            heard,
+        )
 
     yield open_one
     for broker in brokers:
@@ -79,46 +83,46 @@ async def test_what_is_ready_gets_one_ticket_the_most_urgent_first(post: Post, s
     assert post.heard.of(TicketsPublished) == [TicketsPublished(2, 0)]
 
 
-async def test_a_hint_is_enough(post: Post, store: Store, clock: VirtualClock) -> None:
+async def test_a_wakeup_is_enough(post: Post, store: Store, clock: VirtualClock) -> None:
     await post.sweep()
     soon = await enqueue(store, after=0.2)
-    hints = Wakeup()
-    hints.add_lane("default", 50, clock.now())
+    wakeup = Wakeup()
+    wakeup.add_lane("default", 50, clock.now())
 
-    post.ticket_publisher.on_wakeup(hints)
+    post.ticket_publisher.on_wakeup(wakeup)
     await post.ticket_publisher.tick()
 
     assert await post.received() == [soon], "what is promoted gets its ticket before its time"
 
 
-async def test_of_two_hints_about_a_lane_the_earlier_instant_counts(
+async def test_of_two_wakeups_for_a_lane_the_earlier_instant_counts(
     post: Post, store: Store, clock: VirtualClock
 ) -> None:
     await post.sweep()
     ready = await enqueue(store)
 
     for after in (0, 60):
-        hints = Wakeup()
-        hints.add_lane("default", 50, clock.now() + timedelta(seconds=after))
-        post.ticket_publisher.on_wakeup(hints)
+        wakeup = Wakeup()
+        wakeup.add_lane("default", 50, clock.now() + timedelta(seconds=after))
+        post.ticket_publisher.on_wakeup(wakeup)
     await post.ticket_publisher.tick()
 
     assert await post.received() == [ready]
 
 
-async def test_a_hint_about_a_queue_of_another_scheduler_is_left_to_that(post: Post, clock: VirtualClock) -> None:
+async def test_a_wakeup_for_a_queue_of_another_scheduler_is_left_to_it(post: Post, clock: VirtualClock) -> None:
     await post.sweep()
-    post.ticket_publisher._keeper.epochs.clear()
+    post.ticket_publisher._shards.epochs.clear()
     post.ticket_publisher._woken.clear()
-    hints = Wakeup()
-    hints.add_lane("default", 50, clock.now())
+    wakeup = Wakeup()
+    wakeup.add_lane("default", 50, clock.now())
 
-    post.ticket_publisher.on_wakeup(hints)
+    post.ticket_publisher.on_wakeup(wakeup)
 
     assert not post.ticket_publisher._woken.is_set()
 
 
-async def test_a_worker_that_comes_gets_its_tickets_with_the_hint_about_it(
+async def test_a_new_worker_gets_tickets_with_the_wakeup_about_it(
     open_post: Callable[..., Awaitable[Post]], store: Store
 ) -> None:
     post = await open_post()
@@ -163,16 +167,16 @@ async def test_no_more_than_the_first_of_a_queue_have_a_ticket(
     other = await enqueue(store, queue="other", priority=0)
 
     assert await post.sweep() == [*ids[:3], other]
-    hints = Wakeup()
-    hints.add_lane("default", 86, clock.now())
-    post.ticket_publisher.on_wakeup(hints)
+    wakeup = Wakeup()
+    wakeup.add_lane("default", 86, clock.now())
+    post.ticket_publisher.on_wakeup(wakeup)
     await post.ticket_publisher.tick()
-    assert await post.received() == [], "a hint does not open the window"
+    assert await post.received() == [], "a wake-up does not open the window"
     await claim_all(store, slots=2)
     assert await post.sweep() == ids[3:]
 
 
-async def test_what_was_claimed_takes_nobodys_place(
+async def test_claimed_executions_do_not_count_against_the_window(
     post: Post, store: Store, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_TICKETS", 1)
@@ -181,10 +185,10 @@ async def test_what_was_claimed_takes_nobodys_place(
     await claim_all(store)
     await post.sweep()
     next_one = await enqueue(store)
-    hints = Wakeup()
-    hints.add_lane("default", 50, clock.now())
+    wakeup = Wakeup()
+    wakeup.add_lane("default", 50, clock.now())
 
-    post.ticket_publisher.on_wakeup(hints)
+    post.ticket_publisher.on_wakeup(wakeup)
     await post.ticket_publisher.tick()
 
     assert await post.received() == [next_one]
@@ -194,9 +198,9 @@ async def test_queues_of_other_schedulers_are_left_to_them(
     post: Post, open_post: Callable[..., Awaitable[Post]], store: Store
 ) -> None:
     second = await open_post()
-    first_keeper, second_keeper = post.ticket_publisher._keeper, second.ticket_publisher._keeper
-    for keeper in (first_keeper, second_keeper, first_keeper):
-        await keeper.tick()
+    first_shards, second_shards = post.ticket_publisher._shards, second.ticket_publisher._shards
+    for shards in (first_shards, second_shards, first_shards):
+        await shards.tick()
     ids = {await enqueue(store, queue=f"queue-{number}"): f"queue-{number}" for number in range(12)}
 
     mine, theirs = await post.sweep(), await second.sweep()
@@ -204,10 +208,12 @@ async def test_queues_of_other_schedulers_are_left_to_them(
     assert sorted(mine + theirs) == sorted(ids)
     assert mine
     assert theirs
-    assert all(shard_of_queue(ids[id_], store.shards) in first_keeper.epochs for id_ in mine)
+    assert all(shard_of_queue(ids[id_], store.shards) in first_shards.epochs for id_ in mine)
 
 
-async def test_only_those_who_can_run_it_get_a_ticket(open_post: Callable[..., Awaitable[Post]], store: Store) -> None:
+async def test_only_workers_that_can_run_it_get_a_ticket(
+    open_post: Callable[..., Awaitable[Post]], store: Store
+) -> None:
     post = await open_post()
     await make_worker(store, HANDLER, "tests:mail")
     await make_worker(store, HANDLER, queues=("default",))
@@ -267,5 +273,5 @@ async def test_an_unreachable_broker_is_told_once_and_nothing_is_thought_to_be_o
 
     told = [type(event) for event in post.heard if not isinstance(event, TicketsPublished)]
     assert told == [BrokerRecovered, BrokerLost, BrokerRecovered]
-    assert post.heard.of(TicketsPublished) == [TicketsPublished(1, 0)] * 2, "whether the first arrived, nobody knows"
+    assert post.heard.of(TicketsPublished) == [TicketsPublished(1, 0)] * 2, "whether the first arrived is unknown"
     assert await post.received() == [waiting]

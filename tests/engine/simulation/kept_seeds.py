@@ -17,7 +17,7 @@ MOST_RUNS, MOST_SECONDS = 400, float(os.environ.get("SWARM_SHRINKING_SECONDS", "
 
 
 def is_first(met: Path, broke: str) -> bool:
-    """Whether nobody has met it in this test run: what hundreds of seeds break is shrunk once."""
+    """Whether it is new in this test run: what hundreds of seeds break is shrunk once."""
     try:
         (met / blake2b(broke.encode(), digest_size=8).hexdigest()).touch(exist_ok=False)
     except FileExistsError:

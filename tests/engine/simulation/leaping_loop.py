@@ -1,4 +1,4 @@
-"""A loop whose time leaps: where nothing is under way, nobody waits for the next timer.
+"""A loop whose time leaps: while nothing is under way, the next timer fires at once.
 
 So an idle minute passes in a moment, with every timer in its order and the clock of the test beside it; each time that the loop has slept
 and was woken is counted, and each statement. For a connection that is taken, and for what is asked of it, the loop waits in real time, and
@@ -70,9 +70,9 @@ class Leaper:
 
         return ask
 
-    def watch(self, life: BaseNode) -> None:
-        """Count what is asked by this life, which has started."""
-        database = life.store.database
+    def watch(self, engine_node: BaseNode) -> None:
+        """Count what this started node asks."""
+        database = engine_node.store.database
         connections = database._connections
         assert connections is not None
         run, take, give_back = database._run, connections.take, connections.give_back
@@ -97,7 +97,7 @@ class Leaper:
 
         database._run = counted_run  # type: ignore[method-assign]
         connections.take, connections.give_back = counted_take, counted_give_back  # type: ignore[method-assign]
-        life.listener._probe = self.counted("probe", life.listener._probe)  # type: ignore[method-assign]
+        engine_node.listener._probe = self.counted("probe", engine_node.listener._probe)  # type: ignore[method-assign]
 
 
 @contextmanager

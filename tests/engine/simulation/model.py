@@ -54,7 +54,7 @@ def _way_to(state: State, came_from: dict[State, tuple[State, str] | None]) -> l
 
 CLAIM_GUARDS = frozenset({"claim id", "fence", "fence grows", "from ready", "only the dead are reaped"})
 _MOST_CLAIMS = 3
-_MOST_LIVES = 2
+_MOST_STARTS = 2
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ class Held:
 
 @dataclass(frozen=True)
 class Worker:
-    """A process, in one of its lives; frozen ones hold on to what they held when their lease ran out."""
+    """A process, counted by its starts; frozen ones hold on to what they held when their lease ran out."""
 
-    life: int = 1
+    start: int = 1
     is_alive: bool = True
     held: Held | None = None
 
@@ -81,7 +81,7 @@ class Row:
     room: str = "ready"
     fence: int = 0
     claim: int = 0
-    # The worker and its life.
+    # The worker and its start.
     holder: tuple[int, int] = (-1, -1)
     fences: tuple[int, ...] = ()
     # Each as (the claim it was for, the claim that the row named).
@@ -97,20 +97,20 @@ class Claims:
     claims: int = 0
     replica: Row | None = None
     has_failed_over: bool = False
-    # Whether an execution was taken away from somebody who lives.
+    # Whether an execution was taken away from a living worker.
     was_robbed: bool = False
 
     @property
     def holder_lives(self) -> bool:
-        number, life = self.row.holder
-        return number >= 0 and self.workers[number].is_alive and self.workers[number].life == life
+        number, start = self.row.holder
+        return number >= 0 and self.workers[number].is_alive and self.workers[number].start == start
 
     def with_worker(self, number: int, worker: Worker) -> Claims:
         return replace(self, workers=(*self.workers[:number], worker, *self.workers[number + 1 :]))
 
 
 def claims(guards: frozenset[str]) -> Model[Claims]:
-    """The life of one execution under these guards."""
+    """All ways of one execution under these guards."""
 
     def steps(state: Claims) -> Iterator[tuple[str, Claims]]:
         for number, worker in enumerate(state.workers):
@@ -135,7 +135,7 @@ def _worker_steps(state: Claims, number: int, worker: Worker, guards: frozenset[
         fence = row.fence + 1 if "fence grows" in guards else 1
         claim = state.claims + 1
         taken = replace(
-            row, room="running", fence=fence, claim=claim, holder=(number, worker.life), fences=(*row.fences, fence)
+            row, room="running", fence=fence, claim=claim, holder=(number, worker.start), fences=(*row.fences, fence)
         )
         robbed = state.was_robbed or (row.room == "running" and state.holder_lives)
         holding = state.with_worker(number, replace(worker, held=Held(fence, claim)))
@@ -145,8 +145,8 @@ def _worker_steps(state: Claims, number: int, worker: Worker, guards: frozenset[
         yield f"{number} ends claim {held.claim}", replace(idle, on_the_way=state.on_the_way | {held})
     if worker.is_alive:
         yield f"the lease of {number} runs out", state.with_worker(number, replace(worker, is_alive=False))
-    elif worker.life < _MOST_LIVES:
-        yield f"{number} begins anew", state.with_worker(number, Worker(worker.life + 1))
+    elif worker.start < _MOST_STARTS:
+        yield f"{number} begins anew", state.with_worker(number, Worker(worker.start + 1))
 
 
 def _arrive(state: Claims, outcome: Held, guards: frozenset[str]) -> Claims:
@@ -169,10 +169,10 @@ def _broken_claims(state: Claims) -> str | None:
         return "S5: an outcome was accepted while the row named another claim"
     if any(later <= earlier for earlier, later in pairwise(row.fences)):
         return "S4: fences do not increase"
-    return "S4: taken away from somebody who lives" if state.was_robbed else None
+    return "S4: taken away from a living worker" if state.was_robbed else None
 
 
-# firing: one job, two schedulers, somebody who edits it
+# promoting: one job, two schedulers, and edits
 
 
 FIRING_GUARDS = frozenset({"row", "version", "epoch", "one next", "edit takes the row"})

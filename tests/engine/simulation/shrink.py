@@ -141,7 +141,7 @@ def _without_faults(deed: Deed, kind: str) -> Deed:
 
 
 def _without_node(plan: Plan, node: str) -> Plan:
-    """Nobody is left out without whom nothing could come to its end."""
+    """No node is left out that is needed to finish."""
     rest = tuple(other for other in plan.nodes if other != node)
     if not all(any(other.startswith(kind) for other in rest) for kind in (SCHEDULER, WORKER)):
         return plan

@@ -1,7 +1,7 @@
 """Schedulers and workers in one process, their loops ticked one at a time in the order of a plan, on real SQL.
 
 Nodes die, between two rounds or between two statements, freeze and come back, and lose the connection before a statement or the reply
-behind its commit; one execution kills whoever runs it; and the database may fall back to what it was some time ago, as a failover does that
+behind its commit; one execution kills its worker; and the database may fall back to what it was some time ago, as a failover does that
 loses the last commits. One clock, one statement at a time, nothing by chance but what the plan says: the same plan gives the same run,
 statement by statement and value by value, and `trace` tells two runs apart.
 
@@ -49,14 +49,16 @@ from timeball.domain.execution import ClaimedExecution, Failed, FinishedAttempt,
 from timeball.domain.handler import Handler
 from timeball.domain.job import JobSpec
 from timeball.domain.lifecycle import Decision, Postpone
-from timeball.domain.node import Node, NodeKind
+from timeball.domain.node import NodeKind
 from timeball.domain.policies import SkipReason
 from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation
+from timeball.engine.lease import Peers
 from timeball.engine.runners.outcome import outcome_of_halt
 from timeball.engine.scheduler.housekeeping import Reaper
 from timeball.engine.scheduler.scheduler import Scheduler
 from timeball.engine.scheduler.shards import ShardBalancer
-from timeball.engine.service import Service
+from timeball.engine.service import Service, Signal
+from timeball.engine.worker.admission import ClaimableHandlers
 from timeball.engine.worker.claimer import Claimer, Sweeper
 from timeball.engine.worker.node import CancellationPoller
 from timeball.engine.worker.reconciler import ClaimReconciler
@@ -65,12 +67,12 @@ from timeball.env import Env
 from timeball.errors import StoreUnavailable
 from timeball.store.db.statements import all_statements
 from timeball.store.store import Store
-from timeball.telemetry.events import Event, ExecutionsPromoted, OutcomeRefused
+from timeball.telemetry.events import ExecutionsPromoted, OutcomeRefused, TelemetryEvent
 from timeball.testing import VirtualClock
 
 OpenStore = Callable[[Env], Awaitable[Store]]
 
-# What kills whoever runs it.
+# The payload that kills its worker.
 _POISONED = '{"poison": true}'
 # How late an occurrence of a schedule may be before it is missed: freezes and dead schedulers are longer than that.
 _GRACE_SECONDS = 3
@@ -86,7 +88,7 @@ TO_BE_MET = frozenset(
         "killed between two statements",
         "frozen",
         "cut",
-        "life lost",
+        "lease lost",
         "outcome refused",
         "promotion refused",
         "claim found committed",
@@ -115,7 +117,7 @@ class KilledError(StoreUnavailable):
     """As by kill -9, between two statements."""
 
 
-class NotingRooms:
+class NotingExecutions:
     """The rooms, as a node uses them; notes on the way until when each execution is to wait that failed."""
 
     def __init__(self, executions: Any, swarm: Swarm) -> None:
@@ -127,7 +129,7 @@ class NotingRooms:
 
     async def record_transitions(self, moves: Sequence[Decision]) -> list[FinishedAttempt]:
         for finding, _, transition in moves:
-            # Noted before it is known to be committed: if it is not, somebody will decide about the same attempt again.
+            # Noted before it is known to be committed: if it is not, the same attempt will be decided about again.
             waits_until = transition.run_at if isinstance(transition, Postpone) else None
             self._swarm.retries[finding.claimed.id, finding.claimed.fence] = waits_until
         return await self._executions.record_transitions(moves)
@@ -146,7 +148,7 @@ class NotingRunner(ManualRunner):
 
 
 class SwarmNode:
-    """One node: a life after the other, each until it is killed or finds its lease gone."""
+    """One node, started again each time it was killed or lost its lease."""
 
     def __init__(self, swarm: Swarm, store: Store, name: str) -> None:
         self.swarm = swarm
@@ -195,7 +197,7 @@ class SwarmNode:
                 self.numb_for -= 1
                 await self.services[turn.loop].tick()
             elif self.swarm.clock.monotonic() >= self._lease_ends:
-                self.swarm.seen["life lost"] += 1
+                self.swarm.seen["lease lost"] += 1
                 self.die()
             elif self.swarm.clock.monotonic() >= self._renew_at:
                 await self._renew(self.incarnation)
@@ -241,7 +243,7 @@ class SwarmNode:
             self.swarm.seen["outcome found committed"] += 1
             self._lost_reply = None
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: TelemetryEvent) -> None:
         """Take note of what must be met."""
         if isinstance(event, OutcomeRefused):
             self.swarm.seen["outcome refused"] += 1
@@ -264,18 +266,18 @@ class SwarmScheduler(SwarmNode):
 
     def make_services(self, incarnation: Incarnation) -> dict[str, Service]:
         env, store, emit = self.store.env, self.store, self.emit
-        keeper = ShardBalancer(env, emit, store.nodes, incarnation, lambda: None)
-        scheduler = Scheduler(env, emit, store.executions, store.jobs, keeper, SchedulerSettings())
+        shards = ShardBalancer(env, emit, store.nodes, incarnation, lambda: None)
+        scheduler = Scheduler(env, emit, store.executions, store.jobs, shards, SchedulerSettings())
         housekeeping = HousekeepingSettings()
         reaper = Reaper(
             env,
             emit,
             store.nodes,
-            NotingRooms(store.executions, self.swarm),
+            NotingExecutions(store.executions, self.swarm),
             housekeeping,
-            lambda: keeper.is_housekeeper,
+            lambda: shards.is_housekeeper,
         )
-        return {"keeper": keeper, "scheduler": scheduler, "reaper": reaper}
+        return {"shards": shards, "scheduler": scheduler, "reaper": reaper}
 
 
 class SwarmWorker(SwarmNode):
@@ -286,19 +288,21 @@ class SwarmWorker(SwarmNode):
     def make_services(self, incarnation: Incarnation) -> dict[str, Service]:
         env, store, emit = self.store.env, self.store, self.emit
         settings = WorkerSettings(slots=500, hold_limit=0)
-        recorder = Recorder(env, emit, NotingRooms(store.executions, self.swarm))
+        recorder = Recorder(env, emit, NotingExecutions(store.executions, self.swarm))
         self._runner = NotingRunner(self.swarm)
         executor = make_executor(env, self._runner, settings.slots, registry(), recorder.hand_over)
-        claimer = Claimer(env, emit, store.executions, executor, incarnation, (HANDLER,), settings)
+        handlers, peers = ClaimableHandlers((HANDLER,)), Peers(env.clock, incarnation)
+        claimer = Claimer(env, emit, store.executions, executor, incarnation, handlers, settings, peers, Signal())
         sweeper = Sweeper(env, emit, store.executions, claimer)
-        reconciler = ClaimReconciler(env, emit, store.executions, incarnation, claimer, executor, recorder.unrecorded)
-        node = Node(incarnation=incarnation, kind=self.kind, name=self.name, lease=MORTAL)
+        reconciler = ClaimReconciler(env, emit, store.executions, incarnation, claimer, executor, recorder)
         return {
             "recorder": recorder,
             "claimer": claimer,
             "sweeper": sweeper,
-            "stocktaker": reconciler,
-            "stop watch": CancellationPoller(env, emit, store.executions, node, executor, lambda: False),
+            "reconciler": reconciler,
+            "cancellation poller": CancellationPoller(
+                env, emit, store.executions, incarnation, executor, lambda: False
+            ),
         }
 
     async def act(self, turn: Deed, rng: Random) -> None:

@@ -21,8 +21,8 @@ from timeball.domain.policies import Misfire, Overlap
 SCHEDULER, WORKER = "scheduler", "worker"
 # The loops of a node; who is named twice has more turns.
 LOOPS = {
-    SCHEDULER: ("keeper", "scheduler", "scheduler", "reaper"),
-    WORKER: ("recorder", "recorder", "claimer", "claimer", "sweeper", "stocktaker", "stop watch"),
+    SCHEDULER: ("shards", "scheduler", "scheduler", "reaper"),
+    WORKER: ("recorder", "recorder", "claimer", "claimer", "sweeper", "reconciler", "cancellation poller"),
 }
 # Work: schedules by their overlap, which end after so many occurrences, and one-offs.
 SCHEDULES = tuple(overlap.value for overlap in Overlap)

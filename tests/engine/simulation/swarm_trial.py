@@ -108,7 +108,7 @@ async def _heal(swarm: Swarm, store: Store) -> int:
             left, wakes_at = await _unfinished(store)
             if not left:
                 return 0
-            # Nobody has anything to do until then: why wait for it turn by turn?
+            # No node has anything to do until then: leap there.
             swarm.clock.advance_to(wakes_at - _A_SECOND)
         await swarm.do(deed, store)
     return (await _unfinished(store))[0]

@@ -30,8 +30,8 @@ def test_with_all_guards_no_order_of_steps_breaks_a_promise(make: Make, guards: 
 NEEDED = [
     (claims, CLAIM_GUARDS, "claim id", "S5: an outcome was accepted while the row named another claim"),
     (claims, CLAIM_GUARDS, "fence grows", "S4: fences do not increase"),
-    (claims, CLAIM_GUARDS, "from ready", "S4: taken away from somebody who lives"),
-    (claims, CLAIM_GUARDS, "only the dead are reaped", "S4: taken away from somebody who lives"),
+    (claims, CLAIM_GUARDS, "from ready", "S4: taken away from a living worker"),
+    (claims, CLAIM_GUARDS, "only the dead are reaped", "S4: taken away from a living worker"),
     (firing, FIRING_GUARDS, "row", "S1: an occurrence is recorded twice"),
     (firing, FIRING_GUARDS, "version", "S2: an instant that its version does not name"),
 ]

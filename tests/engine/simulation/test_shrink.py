@@ -18,7 +18,7 @@ from tests.engine.simulation.swarm_trial import MakeDatabase, live_through
 from timeball.store.db import database
 from timeball.store.db.statements import all_statements, numbered, parse
 
-# One in which everything goes wrong, and a short one with an execution that kills whoever runs it.
+# One in which everything goes wrong, and a short one with an execution that kills its worker.
 WHOLE = next(
     plan
     for plan in map(draw, range(1_000))

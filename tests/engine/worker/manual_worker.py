@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,9 @@ from timeball.config.settings import WorkerSettings
 from timeball.domain.execution import ClaimedExecution, FinishedAttempt, Released
 from timeball.domain.values.ids import ClaimId, ExecutionId, Incarnation
 from timeball.domain.wakeup import Lane, LanePosition
+from timeball.engine.lease import Peers
+from timeball.engine.service import Signal
+from timeball.engine.worker.admission import ClaimableHandlers, RetryGate
 from timeball.engine.worker.claimer import Claimer, Sweeper
 from timeball.engine.worker.executor import Executor
 from timeball.errors import StoreUnavailable
@@ -25,12 +28,12 @@ def cut() -> None:
     raise StoreUnavailable("the connection was cut")
 
 
-class WatchedRooms:
+class WatchedExecutions:
     """The real rooms; every claim is noted on its way, and what the test put there happens to it."""
 
     def __init__(self, executions: ExecutionStore) -> None:
         self._executions = executions
-        self.wishes: list[ClaimRequest] = []
+        self.requests: list[ClaimRequest] = []
         self.asked: list[Mapping[Lane, LanePosition]] = []
         self.named: list[ExecutionId] = []
         self.before: list[Any] = []
@@ -39,27 +42,27 @@ class WatchedRooms:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._executions, name)
 
-    async def claim(self, wish: ClaimRequest, lanes: Mapping[Lane, LanePosition], claim_id: ClaimId) -> ClaimResult:
-        return await self._pass(wish, lanes, self._executions.claim(wish, lanes, claim_id))
+    async def claim(self, request: ClaimRequest, lanes: Mapping[Lane, LanePosition], claim_id: ClaimId) -> ClaimResult:
+        return await self._pass(request, lanes, self._executions.claim(request, lanes, claim_id))
 
     async def claim_limited(
-        self, wish: ClaimRequest, queue: str, lanes: Mapping[Lane, LanePosition], claim_id: ClaimId
+        self, request: ClaimRequest, queue: str, lanes: Mapping[Lane, LanePosition], claim_id: ClaimId
     ) -> ClaimResult:
-        return await self._pass(wish, lanes, self._executions.claim_limited(wish, queue, lanes, claim_id))
+        return await self._pass(request, lanes, self._executions.claim_limited(request, queue, lanes, claim_id))
 
     async def claim_by_id(
-        self, wish: ClaimRequest, execution_id: ExecutionId, queues: Sequence[str] | None, claim_id: ClaimId
+        self, request: ClaimRequest, execution_id: ExecutionId, queues: Sequence[str] | None, claim_id: ClaimId
     ) -> list[ClaimedExecution]:
         self.named.append(execution_id)
         for happens in self.before:
             happens()
-        executions = await self._executions.claim_by_id(wish, execution_id, queues, claim_id)
+        executions = await self._executions.claim_by_id(request, execution_id, queues, claim_id)
         for happens in self.after:
             happens()
         return executions
 
-    async def _pass(self, wish: ClaimRequest, lanes: Mapping[Lane, LanePosition], claim: Any) -> ClaimResult:
-        self.wishes.append(wish)
+    async def _pass(self, request: ClaimRequest, lanes: Mapping[Lane, LanePosition], claim: Any) -> ClaimResult:
+        self.requests.append(request)
         self.asked.append(dict(lanes))
         try:
             for happens in self.before:
@@ -79,11 +82,13 @@ class ManualWorker:
 
     store: Store
     incarnation: Incarnation
-    executions: WatchedRooms
+    executions: WatchedExecutions
     runner: ManualRunner
     executor: Executor
     claimer: Claimer
     sweeper: Sweeper
+    peers: Peers
+    outcomes_recorded: Signal
     findings: list[FinishedAttempt] = field(default_factory=list)
 
     @property
@@ -107,19 +112,33 @@ class ManualWorker:
         await asyncio.sleep(0)
 
 
-async def start(store: Store, slots: int = 20, handlers: Sequence[str] = (HANDLER,), **settings: Any) -> ManualWorker:
+async def start(
+    store: Store,
+    slots: int = 20,
+    handlers: Sequence[str] = (HANDLER,),
+    hand_over: Callable[[FinishedAttempt], None] | None = None,
+    retry_gate: RetryGate | None = None,
+    **settings: Any,
+) -> ManualWorker:
     incarnation = await make_node(store, lease=IMMORTAL)
-    executions, runner = WatchedRooms(store.executions), ManualRunner()
+    executions, runner = WatchedExecutions(store.executions), ManualRunner()
     findings: list[FinishedAttempt] = []
-    executor = make_executor(store.env, runner, slots, registry(*handlers), findings.append)
+    executor = make_executor(
+        store.env, runner, slots, registry(*handlers), hand_over or findings.append, retry_gate=retry_gate
+    )
+    peers, outcomes_recorded = Peers(store.env.clock, incarnation), Signal()
     claimer = Claimer(
         store.env,
         lambda _: None,
         executions,  # type: ignore[arg-type]
         executor,
         incarnation,
-        handlers,
+        ClaimableHandlers(handlers),
         WorkerSettings(slots=slots, **settings),
+        peers,
+        outcomes_recorded,
     )
     sweeper = Sweeper(store.env, lambda _: None, executions, claimer)  # type: ignore[arg-type]
-    return ManualWorker(store, incarnation, executions, runner, executor, claimer, sweeper, findings)
+    return ManualWorker(
+        store, incarnation, executions, runner, executor, claimer, sweeper, peers, outcomes_recorded, findings
+    )

@@ -56,7 +56,7 @@ async def test_attempts_that_never_wait_share_a_task(make: Make, findings: Findi
     assert [finding.claimed.id.int for finding in findings] == list(range(50))
 
 
-async def test_an_attempt_that_waits_keeps_its_task_and_holds_nobody_up(make: Make, findings: Findings) -> None:
+async def test_an_attempt_that_awaits_keeps_its_task_and_delays_no_other(make: Make, findings: Findings) -> None:
     gate, tasks = asyncio.Event(), []
 
     async def slow() -> None:
@@ -97,7 +97,7 @@ async def test_those_that_wait_run_together_in_all_slots_and_no_more(make: Make,
     assert most == 3
 
 
-async def test_a_handler_that_waits_no_more_is_run_in_the_relay_again(make: Make, findings: Findings) -> None:
+async def test_a_handler_that_no_longer_awaits_runs_inline_again(make: Make, findings: Findings) -> None:
     tasks, must_wait = [], True
 
     async def moody() -> None:
@@ -152,7 +152,9 @@ async def test_a_handler_that_cancels_its_task_fails_alone(make: Make, findings:
     assert executor.busy == 0
 
 
-async def test_what_waits_in_the_relay_has_its_timeout(make: Make, findings: Findings, clock: VirtualClock) -> None:
+async def test_an_attempt_that_awaits_inline_has_its_timeout(
+    make: Make, findings: Findings, clock: VirtualClock
+) -> None:
     async def endless() -> None:
         await asyncio.Event().wait()
 
@@ -168,7 +170,7 @@ async def test_what_waits_in_the_relay_has_its_timeout(make: Make, findings: Fin
 async def test_what_comes_after_one_that_waited_has_its_timeout_too(
     make: Make, findings: Findings, clock: VirtualClock
 ) -> None:
-    """It is not begun in the task that the other one kept: nobody would notice there that it waits."""
+    """It is not begun in the task that the other attempt kept: there the pool would not notice that it awaits."""
     gate, begun = asyncio.Event(), asyncio.Event()
 
     async def slow() -> None:
@@ -204,7 +206,7 @@ async def test_the_loop_turns_now_and_then(make: Make, findings: Findings, clock
     assert len(done_when_turned) >= 5
 
 
-async def test_while_attempts_follow_each_other_room_is_told_whenever_the_loop_turns(
+async def test_free_slots_are_announced_whenever_the_inline_task_yields(
     make: Make, findings: Findings, clock: VirtualClock
 ) -> None:
     told: list[int] = []
@@ -213,14 +215,14 @@ async def test_while_attempts_follow_each_other_room_is_told_whenever_the_loop_t
         clock.advance("2ms")
 
     executor = make(laborious=laborious)
-    executor.on_room = lambda: told.append(len(findings))
+    executor.slots.freed.subscribe(lambda: told.append(len(findings)))
     executor.accept([claim(number=number, handler="laborious") for number in range(3)])
     await until(lambda: len(findings) == 3)
 
     assert told[:2] == [1, 2]
 
 
-async def test_an_attempt_that_kept_its_task_leaves_the_relay_to_the_others(
+async def test_an_attempt_that_kept_its_task_does_not_run_others_inline(
     make: Make, findings: Findings, clock: VirtualClock
 ) -> None:
     """It ends while the relay rests between two attempts: neither does it go on as a second one, nor is everything idle."""
@@ -250,7 +252,7 @@ async def _turn_until_something_is_done(findings: Findings) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_relay_that_rests_is_cut_off_too(make: Make, findings: Findings, clock: VirtualClock) -> None:
+async def test_an_inline_task_that_yields_is_cancelled_too(make: Make, findings: Findings, clock: VirtualClock) -> None:
     async def laborious() -> None:
         clock.advance("2ms")
 
@@ -264,7 +266,7 @@ async def test_a_relay_that_rests_is_cut_off_too(make: Make, findings: Findings,
     assert len(findings) == done < 10
 
 
-async def test_what_the_relay_has_not_begun_can_be_given_back(
+async def test_executions_the_inline_task_has_not_begun_can_be_given_back(
     make: Make, findings: Findings, clock: VirtualClock
 ) -> None:
     async def laborious() -> None:

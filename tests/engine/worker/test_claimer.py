@@ -154,16 +154,16 @@ async def test_with_all_slots_taken_what_is_coming_is_still_held(store: Store) -
     assert (worker.executor.busy, worker.executor.held) == (1, 1)
 
 
-async def test_with_all_slots_taken_and_the_window_full_nobody_is_asked(store: Store) -> None:
+async def test_with_all_slots_taken_and_the_window_full_there_is_no_claim(store: Store) -> None:
     worker = await start(store, slots=1)
     for _ in range(9):
         await enqueue(store)
     await worker.sweep_and_claim()
-    asked = len(worker.executions.wishes)
+    asked = len(worker.executions.requests)
 
     rests = [await worker.claimer.tick() for _ in range(5)]
 
-    assert len(worker.executions.wishes) == asked
+    assert len(worker.executions.requests) == asked
     assert rests == [LONGEST_REST] * 5
 
 
@@ -181,7 +181,7 @@ def announce(worker: ManualWorker, after: float = 0) -> None:
 async def test_a_worker_that_can_only_hold_does_so_and_looks_no_further_ahead_for_what_is_due(store: Store) -> None:
     worker = await start(store, slots=1)
     await fill(worker)
-    bound = worker.claimer._lanes[LANE]
+    bound = worker.claimer._lanes.position(LANE)
     await enqueue(store, after=0.4)
 
     for _ in range(2):
@@ -189,31 +189,33 @@ async def test_a_worker_that_can_only_hold_does_so_and_looks_no_further_ahead_fo
         await worker.claimer.tick()
 
     assert worker.executor.held == 1
-    assert [wish.slots for wish in worker.executions.wishes[-2:]] == [0, 0], "nor does it ask for more than before"
-    assert worker.claimer._lanes[LANE] == bound, "what is due was not asked for: it is still there"
+    assert [request.slots for request in worker.executions.requests[-2:]] == [0, 0], (
+        "nor does it ask for more than before"
+    )
+    assert worker.claimer._lanes.position(LANE) == bound, "what is due was not asked for: it is still there"
 
 
-async def test_a_worker_that_can_neither_run_nor_hold_anything_asks_nobody(store: Store) -> None:
+async def test_a_worker_that_can_neither_run_nor_hold_anything_does_not_claim(store: Store) -> None:
     worker = await start(store, slots=1, hold_limit=1)
     await enqueue(store, after=0.4)
     await fill(worker)
-    asked = len(worker.executions.wishes)
+    asked = len(worker.executions.requests)
 
     announce(worker)
 
     assert await worker.claimer.tick() == LONGEST_REST
-    assert len(worker.executions.wishes) == asked
+    assert len(worker.executions.requests) == asked
 
 
 @pytest.mark.parametrize("held", [0, 1])
-async def test_what_was_announced_while_there_was_no_room_is_claimed_with_the_next(store: Store, held: int) -> None:
+async def test_what_was_announced_without_a_free_slot_is_claimed_with_the_next_slot(store: Store, held: int) -> None:
     worker = await start(store, slots=1, hold_limit=1)
     for _ in range(held):
         await enqueue(store, after=0.4)
     await enqueue(store)
     await worker.sweep_and_claim()
-    worker.claimer._prefetch = 0
-    assert not worker.claimer._expects_more
+    worker.claimer._window._size = 0
+    assert not worker.claimer._reasons.has_reason
     announce(worker)
     assert await worker.claimer.tick() == LONGEST_REST
     worker.claimer._woken.clear()
@@ -235,11 +237,11 @@ async def test_a_worker_with_long_handlers_takes_little_beyond_its_slots(store: 
     assert worker.executor.waiting <= 10
 
 
-async def test_nobody_is_asked_about_lanes_that_are_not_known(store: Store) -> None:
+async def test_without_known_lanes_there_is_no_claim(store: Store) -> None:
     worker = await start(store)
 
     assert await worker.claimer.tick() == LONGEST_REST
-    assert worker.executions.wishes == []
+    assert worker.executions.requests == []
 
 
 # bounds and the sweep
@@ -300,7 +302,7 @@ async def join_the_crowd(store: Store, execution_id: ExecutionId) -> None:
 
 
 async def test_what_comes_late_into_a_crowd_is_found(store: Store) -> None:
-    """It has the instant of the others and a smaller id: its hint leads to it, or the sweep if that was lost."""
+    """It has the instant of the others and a smaller id: its wake-up leads to it, or the sweep if that was lost."""
     worker = await start(store, slots=2)
     early, late = (ExecutionId(UUID(int=number)) for number in (1, 2))
     for _ in range(2):
@@ -325,7 +327,9 @@ async def test_a_row_behind_the_bound_is_found_by_the_sweep(store: Store, clock:
     await enqueue(store)
     clock.advance("10s")
     await worker.sweep_and_claim()
-    late = await enqueue(store, after=-8)  # committed late, by a transaction that took its time; and its hint was lost
+    late = await enqueue(
+        store, after=-8
+    )  # committed late, by a transaction that took its time; and its wake-up was lost
 
     await settle(worker.claimer)
     assert await tables_of(store, late) == ["ready"]
@@ -334,7 +338,7 @@ async def test_a_row_behind_the_bound_is_found_by_the_sweep(store: Store, clock:
     assert await tables_of(store, late) == ["running"]
 
 
-async def test_a_hint_lowers_the_bound(store: Store, clock: VirtualClock) -> None:
+async def test_a_wakeup_moves_the_position_back(store: Store, clock: VirtualClock) -> None:
     worker = await start(store)
     await enqueue(store)
     clock.advance("10s")
@@ -347,7 +351,7 @@ async def test_a_hint_lowers_the_bound(store: Store, clock: VirtualClock) -> Non
     assert await tables_of(store, late) == ["running"]
 
 
-async def test_a_later_hint_does_not_raise_the_bound(store: Store) -> None:
+async def test_a_later_wakeup_does_not_move_the_position_forward(store: Store) -> None:
     worker = await start(store)
 
     announce(worker)
@@ -370,7 +374,7 @@ async def test_what_is_held_does_not_raise_the_bound(store: Store) -> None:
     assert await tables_of(store, due) == ["running"]
 
 
-async def test_a_hint_that_comes_during_a_claim_is_not_forgotten(store: Store, clock: VirtualClock) -> None:
+async def test_a_wakeup_during_a_claim_is_not_forgotten(store: Store, clock: VirtualClock) -> None:
     worker = await start(store)
     await enqueue(store)
     clock.advance("10s")
@@ -384,7 +388,7 @@ async def test_a_hint_that_comes_during_a_claim_is_not_forgotten(store: Store, c
     assert worker.executions.asked[-1] == {LANE: LanePosition(START - seconds(5))}
 
 
-async def test_a_lane_that_was_hinted_at_during_a_sweep_is_kept(store: Store) -> None:
+async def test_a_lane_announced_during_a_sweep_is_kept(store: Store) -> None:
     worker = await start(store)
 
     worker.claimer.on_wakeup(Wakeup(lanes={("mail", 7): START}))
@@ -419,11 +423,11 @@ async def test_without_a_lease_nothing_is_claimed(store: Store) -> None:
     worker = await start(store)
     await enqueue(store)
     await worker.sweeper.tick()
-    worker.executor.may_begin = lambda: False
+    worker.executor.lease.lose()
 
     await worker.claimer.tick()
 
-    assert worker.executions.wishes == []
+    assert worker.executions.requests == []
     assert len(await table(store, "ready")) == 1
 
 
@@ -439,7 +443,7 @@ async def grow(worker: ManualWorker, rounds: int) -> int:
             await worker.started()
             await worker.end_all()
     await worker.claimer.tick()
-    return worker.executions.wishes[-1].slots
+    return worker.executions.requests[-1].slots
 
 
 async def test_the_window_doubles_while_everything_claimed_is_started_at_once(store: Store) -> None:
@@ -449,11 +453,11 @@ async def test_the_window_doubles_while_everything_claimed_is_started_at_once(st
 
     await grow(worker, rounds=4)
 
-    assert [wish.slots for wish in worker.executions.wishes] == [2, 4, 6, 10, 18]
+    assert [request.slots for request in worker.executions.requests] == [2, 4, 6, 10, 18]
 
 
 async def test_the_window_has_an_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("timeball.engine.worker.claimer._LARGEST_WINDOW", 5)
+    monkeypatch.setattr("timeball.engine.worker.claim_state._LARGEST_WINDOW", 5)
     worker = await start(store, slots=2)
     for _ in range(40):
         await enqueue(store)
@@ -475,7 +479,7 @@ async def test_the_window_shrinks_when_something_had_to_wait_long_for_its_slot(
         await worker.end_all()
     await worker.claimer.tick()
 
-    assert worker.executions.wishes[-1].slots == 2 + 32 // 2
+    assert worker.executions.requests[-1].slots == 2 + 32 // 2
 
 
 async def test_the_window_shrinks_when_something_had_to_be_given_back(store: Store, clock: VirtualClock) -> None:
@@ -490,7 +494,7 @@ async def test_the_window_shrinks_when_something_had_to_be_given_back(store: Sto
     await until(lambda: len(worker.given_back) == 16)
     await worker.claimer.tick()
 
-    assert worker.executions.wishes[-1].slots == 32 // 2
+    assert worker.executions.requests[-1].slots == 32 // 2
 
 
 # limits
@@ -552,21 +556,21 @@ async def test_places_that_are_freed_here_are_asked_for_again_without_a_sweep(
     await worker.end_all()
     await store.executions.finish_succeeded(worker.findings)
     worker.claimer._woken.clear()
-    worker.claimer.on_recorded(3)
+    worker.outcomes_recorded.send()
 
     assert worker.claimer._woken.is_set()
     await settle(worker.claimer)
     assert worker.executor.busy == 3
 
 
-async def test_without_a_limit_that_was_reached_nobody_is_woken_by_outcomes(store: Store, env: Env) -> None:
+async def test_without_a_limit_outcomes_do_not_wake_the_claimer(store: Store, env: Env) -> None:
     worker = await start(store)
     await Commands(store, env).queues.limit("default", 3)
     await enqueue(store)
     await worker.sweep_and_claim()
     worker.claimer._woken.clear()
 
-    worker.claimer.on_recorded(1)
+    worker.outcomes_recorded.send()
 
     assert not worker.claimer._woken.is_set()
 
@@ -588,8 +592,8 @@ async def test_of_a_limited_queue_no_more_is_taken_than_can_run_at_once(store: S
     await worker.sweep_and_claim()
 
     asked = [
-        wish.slots
-        for wish, lanes in zip(worker.executions.wishes, worker.executions.asked, strict=True)
+        request.slots
+        for request, lanes in zip(worker.executions.requests, worker.executions.asked, strict=True)
         if LANE in lanes
     ]
     assert asked
@@ -665,9 +669,9 @@ async def test_while_others_take_what_there_is_it_looks_at_more_and_from_the_sam
             await worker.claimer.tick()
     await worker.claimer.tick()
 
-    assert [wish.has_competitors for wish in worker.executions.wishes] == [False, True, True]
+    assert [request.has_competitors for request in worker.executions.requests] == [False, True, True]
     assert worker.executions.asked == [{LANE: LanePosition(START - seconds(10))}] * 3
-    assert not worker.claimer._wish().has_competitors
+    assert not worker.claimer._request().has_competitors
 
 
 async def test_what_was_passed_over_twice_is_looked_for_from_the_first_on(store: Store) -> None:
@@ -684,7 +688,7 @@ async def test_what_was_passed_over_twice_is_looked_for_from_the_first_on(store:
     assert set(await holders(store)) == {first, free, last}
 
 
-async def test_going_back_to_what_was_passed_over_does_not_forget_a_hint(store: Store) -> None:
+async def test_returning_to_passed_rows_does_not_forget_a_wakeup(store: Store) -> None:
     worker = await start(store)
     taken = await enqueue(store)
     announce(worker)
@@ -714,7 +718,7 @@ async def test_what_is_coming_and_was_passed_over_is_asked_for_again_without_a_s
     assert worker.executor.held == 1
 
 
-async def test_who_got_all_there_was_does_not_ask_again(store: Store) -> None:
+async def test_after_a_partial_claim_the_claimer_rests(store: Store) -> None:
     """One claim for each execution that comes by itself, and not two."""
     worker = await start(store)
     for number in range(1, 4):
@@ -732,18 +736,18 @@ async def test_who_got_all_there_was_does_not_ask_again(store: Store) -> None:
 async def test_what_could_not_be_held_any_more_is_looked_for_when_slots_come_free(
     store: Store, clock: VirtualClock
 ) -> None:
-    """Its hint came when it was promoted, and no other comes at its instant."""
+    """Its wake-up came when it was promoted, and no other comes at its instant."""
     worker = await start(store, hold_limit=2)
     for _ in range(5):
         await enqueue(store, after=0.1)
     announce(worker)
     await settle(worker.claimer)
     assert worker.executor.held == 2
-    worker.claimer._on_room()
+    worker.claimer._on_slot_free()
     assert worker.claimer._gathering is None, "nothing more can be held before something is dropped"
 
     clock.advance("1s")
-    worker.executor._drop()
+    worker.executor._start_due()
     await worker.started()
     await worker.end_all()
 
@@ -752,8 +756,8 @@ async def test_what_could_not_be_held_any_more_is_looked_for_when_slots_come_fre
     assert worker.executor.busy + worker.executor.waiting == 3
 
 
-async def test_where_something_came_without_a_hint_more_is_looked_for(store: Store) -> None:
-    """Programs that enqueue in their own transactions send no hints: while such work comes, nobody waits for the next sweep."""
+async def test_after_an_unannounced_execution_the_claimer_looks_for_more(store: Store) -> None:
+    """Programs that enqueue in their own transactions send no wake-ups: while such work comes, no sweep is waited for."""
     worker = await start(store)
     await enqueue(store)
     await worker.sweeper.tick()
@@ -773,12 +777,12 @@ async def test_what_was_passed_over_in_a_lane_is_forgotten_with_the_lane(store: 
     async with store.database.transaction() as connection:
         await connection.execute("SELECT 1 FROM timeball.ready WHERE id = $1 FOR UPDATE", locked)
         await worker.claimer.tick()
-        assert worker.claimer._passed
+        assert worker.claimer._lanes.has_passed_rows
 
         for _ in range(2):
             worker.claimer.learn_all({})
 
-    assert worker.claimer._passed == {}
+    assert not worker.claimer._lanes.has_passed_rows
 
 
 async def test_two_workers_are_never_given_the_same(store: Store) -> None:
@@ -823,7 +827,7 @@ async def test_a_claim_whose_reply_was_lost_is_read_back(store: Store, env: Env,
     assert worker.executor.held == 1
     claimed = worker.runner.started[0].claimed
     assert (claimed.fence, claimed.attempt, claimed.payload) == (1, 1, "{}")
-    assert worker.claimer.has_lost_a_reply, "so that stock is taken"
+    assert worker.claimer.in_flight.has_lost_a_reply, "so that stock is taken"
 
 
 async def test_a_claim_that_never_arrived_is_made_again(store: Store) -> None:
@@ -887,7 +891,7 @@ async def test_a_stop_that_came_while_the_claim_was_in_doubt_is_heeded(store: St
 
 
 async def test_a_free_slot_wakes_the_claimer(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Nobody could wait for the next poll.
+    # No poll comes to the rescue.
     monkeypatch.setattr("timeball.engine.worker.claimer.LONGEST_REST", timedelta(days=1))
     monkeypatch.setattr("timeball.engine.service.LONGEST_REST", timedelta(days=1))
     worker = await start(store, slots=1)
@@ -903,17 +907,17 @@ async def test_a_free_slot_wakes_the_claimer(store: Store, monkeypatch: pytest.M
     await running
 
 
-async def test_a_free_slot_wakes_nobody_if_a_claim_has_found_nothing_meanwhile(store: Store) -> None:
+async def test_a_free_slot_does_not_wake_a_claimer_that_found_nothing_meanwhile(store: Store) -> None:
     worker = await start(store, slots=2)
     for _ in range(2):
         await enqueue(store)
     await worker.sweeper.tick()
     assert await worker.claimer.tick() == AT_ONCE
-    worker.claimer._prefetch = 0
+    worker.claimer._window._size = 0
     await worker.started()
     await worker.end_all()
 
-    worker.executor.on_room()
+    worker.executor.slots.freed.send()
     assert worker.claimer._gathering is not None
     assert await worker.claimer.tick() == LONGEST_REST
     worker.claimer._woken.clear()
@@ -926,9 +930,9 @@ async def test_a_free_slot_wakes_nobody_if_a_claim_has_found_nothing_meanwhile(s
 
 
 def announced(execution_id: ExecutionId, lane: Lane = LANE) -> Wakeup:
-    hints = Wakeup()
-    hints.add_lane(*lane, START, 1, execution_id)
-    return hints
+    wakeup = Wakeup()
+    wakeup.add_lane(*lane, START, 1, execution_id)
+    return wakeup
 
 
 async def test_what_is_announced_alone_is_taken_without_reading_its_lane(store: Store) -> None:
@@ -966,7 +970,7 @@ async def test_what_cannot_be_had_by_its_name_is_looked_for_in_its_lane(store: S
     assert await tables_of(store, limited) == ["running"]
 
 
-async def test_who_knows_of_more_takes_what_is_most_urgent_first(store: Store) -> None:
+async def test_a_claimer_that_knows_of_more_claims_the_most_urgent_first(store: Store) -> None:
     worker = await start(store, slots=1)
     urgent, named = await enqueue(store, priority=90), await enqueue(store)
 
@@ -979,7 +983,7 @@ async def test_who_knows_of_more_takes_what_is_most_urgent_first(store: Store) -
     assert worker.runner.ids == [urgent]
 
 
-async def test_who_learns_of_more_while_it_takes_one_by_its_name_looks_at_that_as_well(store: Store) -> None:
+async def test_work_announced_during_a_claim_by_id_is_claimed_as_well(store: Store) -> None:
     worker = await start(store)
     named, urgent = await enqueue(store), await enqueue(store, priority=90)
     worker.executions.before = [lambda: worker.claimer.on_wakeup(Wakeup(lanes={("default", 90): START}))]
@@ -1034,8 +1038,8 @@ async def test_a_claim_by_name_that_was_cut_off_is_read_back_or_made_again(store
     assert await tables_of(store, named) == ["running"]
 
 
-async def test_work_that_comes_without_hints_is_looked_for_on_though_something_was_named_before(store: Store) -> None:
-    """A hint that was served by its name says nothing of what a sweep finds afterwards."""
+async def test_unannounced_work_is_still_found_after_a_claim_by_id(store: Store) -> None:
+    """A wakeup that was served by its name says nothing of what a sweep finds afterwards."""
     worker = await start(store)
     worker.claimer.on_wakeup(announced(await enqueue(store)))
     await settle(worker.claimer)

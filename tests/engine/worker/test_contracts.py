@@ -12,7 +12,7 @@ from tests.support.factories import FAILURE, HANDLER, enqueue, make_node, record
 from timeball.domain.execution import Failed, FinishedAttempt, Outcome, Released, Snoozed
 from timeball.domain.handler_contract import HandlerContract
 from timeball.domain.values.ids import Incarnation
-from timeball.engine.worker.admission import ContractGate
+from timeball.engine.worker.admission import ClaimableHandlers, ContractGate, WorkerContracts
 from timeball.env import Env
 from timeball.handlers.catalogue import contract_of
 from timeball.handlers.payloads import accepts_payload
@@ -34,7 +34,7 @@ def contract(function: Callable[..., Any]) -> HandlerContract:
 
 
 async def start(store: Store, function: Callable[..., Any]) -> Incarnation:
-    """A worker process starts with this code, and lives."""
+    """A worker process starts with this code, and stays alive."""
     published = contract(function)
     await store.handlers.publish([published], is_start=True)
     return await make_node(store, handlers=(HANDLER,), fingerprints=(published.fingerprint,))
@@ -45,8 +45,13 @@ class Watched:
 
     def __init__(self, store: Store, env: Env, heard: Heard, function: Callable[..., Any]) -> None:
         self.held_back: list[frozenset[str]] = []
-        fingerprints = {HANDLER: contract(function).fingerprint}
-        self.watch = ContractGate(env, heard, store.handlers, fingerprints, accepts_payload, self.held_back.append)
+        contracts = WorkerContracts(store.handlers, [contract(function)], accepts_payload)
+        self.handlers = ClaimableHandlers([HANDLER])
+        self.handlers.changed.subscribe(self._note)
+        self.watch = ContractGate(env, heard, contracts, self.handlers)
+
+    def _note(self) -> None:
+        self.held_back.append(frozenset({HANDLER}).difference(self.handlers.names))
 
     async def judge(self, finding: FinishedAttempt) -> Outcome:
         (judged,) = await self.watch.judge([finding])
@@ -85,7 +90,7 @@ async def test_an_older_worker_gives_back_what_newer_code_takes_and_leaves_the_h
     assert {claimed.attempt for claimed in await hands.claim()} == {1}, "an attempt was counted"
 
 
-async def test_it_takes_the_handler_up_again_when_no_newer_worker_lives(
+async def test_the_handler_is_claimed_again_when_no_newer_worker_is_alive(
     store: Store, env: Env, clock: VirtualClock, heard: Heard, hands: Hands
 ) -> None:
     await start(store, old_code)
@@ -95,7 +100,7 @@ async def test_it_takes_the_handler_up_again_when_no_newer_worker_lives(
 
     clock.advance(seconds(2))
     await older.watch.tick()
-    assert older.held_back == [frozenset({HANDLER})], "a newer worker lives"
+    assert older.held_back == [frozenset({HANDLER})], "a newer worker is alive"
 
     await store.nodes.remove(newer)
     clock.advance(seconds(1))

@@ -12,7 +12,15 @@ from uuid import UUID
 
 import pytest
 
-from tests.engine.support import PATIENCE_SECONDS, HaltingRunner, ManualRunner, make_executor, registry, until
+from tests.engine.support import (
+    PATIENCE_SECONDS,
+    HaltingRunner,
+    ManualRunner,
+    held_lease,
+    make_executor,
+    registry,
+    until,
+)
 from tests.support.factories import FAILURE, HANDLER
 from timeball.clock import SystemClock
 from timeball.current import AttemptContext, StopReason
@@ -30,7 +38,9 @@ from timeball.domain.execution import (
 )
 from timeball.domain.handler import Handler, RunStyle
 from timeball.domain.values.ids import ClaimId, ExecutionId, JobId
+from timeball.engine.service import Signal
 from timeball.engine.worker.executor import Executor
+from timeball.engine.worker.slots import Slots, StartQueue
 from timeball.env import Env
 from timeball.testing import VirtualClock
 from timeball.testing.environment import START
@@ -121,27 +131,27 @@ async def test_what_is_held_takes_no_slot(executor: Executor, runner: ManualRunn
     assert (executor.busy, executor.held, executor.waiting, executor.free_slots) == (0, 10, 0, 2)
 
 
-async def test_a_crowd_is_being_dropped_until_the_last_of_it_has_begun(
+async def test_held_executions_are_starting_until_the_last_one_has_a_slot(
     executor: Executor, runner: ManualRunner, clock: VirtualClock
 ) -> None:
     executor.accept([claim(START + timedelta(seconds=1), number) for number in (1, 2, 3)])
-    assert not executor.is_starting
+    assert not executor._queue.is_starting
 
     clock.advance("1s")
-    executor._drop()
+    executor._start_due()
     await turn()
-    assert (executor.busy, executor.waiting, executor.is_starting) == (2, 1, True)
+    assert (executor.busy, executor.waiting, executor._queue.is_starting) == (2, 1, True)
 
     runner.end(runner.started[0].claimed)
     await turn()
-    assert (executor.busy, executor.waiting, executor.is_starting) == (2, 0, False)
+    assert (executor.busy, executor.waiting, executor._queue.is_starting) == (2, 0, False)
 
 
-async def test_what_was_due_when_it_was_claimed_is_no_crowd_that_is_dropped(executor: Executor) -> None:
+async def test_executions_due_at_their_claim_do_not_count_as_starting(executor: Executor) -> None:
     executor.accept([claim(number=number) for number in (1, 2, 3)])
     await turn()
 
-    assert (executor.waiting, executor.is_starting) == (1, False)
+    assert (executor.waiting, executor._queue.is_starting) == (1, False)
 
 
 class UnsureClock(SystemClock):
@@ -164,7 +174,7 @@ class TimedRunner(ManualRunner):
         return await super().run(handler, context)
 
 
-async def test_nothing_is_dropped_before_its_instant_has_surely_come(
+async def test_nothing_starts_before_its_instant_has_surely_come(
     real: Callable[..., Executor], findings: Findings
 ) -> None:
     clock, runner = UnsureClock(), TimedRunner()
@@ -179,7 +189,7 @@ async def test_nothing_is_dropped_before_its_instant_has_surely_come(
     assert [finding.claimed.id.int for finding in findings] == [0, 1, 2, 3]
 
 
-async def test_a_timer_that_fires_early_drops_nothing(
+async def test_a_timer_that_fires_early_starts_nothing(
     executor: Executor, runner: ManualRunner, clock: VirtualClock
 ) -> None:
     """The loop's timers run on real time; by the clock that counts, the instant has not come."""
@@ -194,7 +204,7 @@ async def test_a_timer_that_fires_early_drops_nothing(
     await until(lambda: runner.started)
 
 
-async def test_a_drop_that_was_put_earlier_is_not_missed(
+async def test_an_earlier_start_that_is_accepted_later_is_not_missed(
     executor: Executor, runner: ManualRunner, clock: VirtualClock
 ) -> None:
     executor.accept([claim(START + timedelta(seconds=60), 1)])
@@ -244,7 +254,7 @@ async def test_a_slot_that_something_waits_for_is_not_free(executor: Executor) -
 
 async def test_a_free_slot_is_told(executor: Executor, runner: ManualRunner) -> None:
     told = []
-    executor.on_room = lambda: told.append(executor.free_slots)
+    executor.slots.freed.subscribe(lambda: told.append(executor.free_slots))
     executor.accept([claim()])
     await turn()
 
@@ -359,7 +369,7 @@ class StubbornRunner(ManualRunner):
     def __init__(self) -> None:
         super().__init__()
         self.overrunning: list[object] = []
-        self.on_freed: Callable[[], None] = lambda: None
+        self.freed = Signal()
 
 
 async def test_what_cannot_be_ended_keeps_its_slot(env: Env, findings: Findings) -> None:
@@ -367,14 +377,14 @@ async def test_what_cannot_be_ended_keeps_its_slot(env: Env, findings: Findings)
     executor = make_executor(env, runner, slots=2, hand_over=findings.append)
     runner.overrunning = [object(), object()]
     executions = []
-    executor.on_room = lambda: executions.append(1)
+    executor.slots.freed.subscribe(lambda: executions.append(1))
 
     executor.accept([claim()])
     await turn()
     assert (runner.started, executor.busy, executor.free_slots) == ([], 2, 0)
 
     runner.overrunning = [object()]
-    runner.on_freed()
+    runner.freed.send()
     await turn()
     assert (len(runner.started), executor.busy, executions) == (1, 2, [1])
     executor.abandon()
@@ -411,7 +421,15 @@ class Words:
 async def test_the_words_of_one_that_has_spoken_are_closed_with_it(env: Env, findings: Findings) -> None:
     runner, closed = ManualRunner(), list[ClaimedExecution]()
     executor = Executor(
-        env, registry(), {RunStyle.COROUTINE: runner}, 2, findings.append, lambda _context: Words(), closed.append
+        env,
+        registry(),
+        {RunStyle.COROUTINE: runner},
+        Slots(2),
+        StartQueue(env.clock),
+        held_lease(env),
+        findings.append,
+        lambda _context: Words(),
+        closed.append,
     )
     claims = [claim(number=1), claim(number=2)]
     executor.accept(claims)
@@ -454,7 +472,7 @@ async def test_a_handler_this_worker_does_not_have_is_not_tried_again(executor: 
     ("reason", "outcome"),
     [("enough", Cancelled("enough")), ("skip:paused", NotStarted("paused")), ("skip:deleted", NotStarted("deleted"))],
 )
-async def test_what_is_held_is_called_off_before_the_drop(
+async def test_a_held_execution_is_cancelled_before_its_start(
     executor: Executor, runner: ManualRunner, findings: Findings, clock: VirtualClock, reason: str, outcome: Outcome
 ) -> None:
     executor.accept([claim(START + timedelta(milliseconds=1), 1), claim(START + timedelta(milliseconds=1), 2)])
@@ -468,14 +486,14 @@ async def test_what_is_held_is_called_off_before_the_drop(
     assert [id_.int for id_ in runner.ids] == [2]
 
 
-async def test_what_is_held_behind_something_called_off_is_dropped_in_time(
+async def test_an_execution_held_behind_a_cancelled_one_starts_in_time(
     executor: Executor, runner: ManualRunner, clock: VirtualClock
 ) -> None:
     executor.accept([claim(START + timedelta(seconds=number), number) for number in (1, 5, 2)])
 
     executor.stop_executions({claim(number=1).id: "enough"})
     clock.advance("2s")
-    executor._drop()
+    executor._start_due()
     await turn()
 
     assert [id_.int for id_ in runner.ids] == [2]
@@ -535,7 +553,7 @@ async def test_what_runs_is_told_to_stop(executor: Executor, runner: ManualRunne
     assert findings == []
 
 
-async def test_what_has_been_dropped_is_not_stopped_by_a_pause(executor: Executor, runner: ManualRunner) -> None:
+async def test_a_running_execution_is_not_stopped_by_a_pause(executor: Executor, runner: ManualRunner) -> None:
     executor.accept([claim()])
     await turn()
 
@@ -677,14 +695,14 @@ async def test_what_was_abandoned_is_cut_off_and_hands_nothing_over(
 async def test_what_was_abandoned_begins_nothing_when_a_place_comes_free(env: Env) -> None:
     runner, told = StubbornRunner(), []
     executor = make_executor(env, runner, slots=1)
-    executor.on_room = lambda: told.append("room")
+    executor.slots.freed.subscribe(lambda: told.append("room"))
     executor.accept([claim(number=1), claim(number=2)])
     await turn()
 
     executor.abandon()
     await turn()
     assert told == []
-    runner.on_freed()
+    runner.freed.send()
     await turn()
 
     assert [id_.int for id_ in runner.ids] == [1]
@@ -705,7 +723,7 @@ async def test_an_outcome_that_comes_after_the_end_is_not_handed_over(
 
 
 class DeafRunner(ManualRunner):
-    """Lets nobody cut it off: says that all went well."""
+    """Ignores its cancellation and reports success."""
 
     async def run(self, handler: Handler, context: AttemptContext) -> Outcome:
         try:
@@ -717,7 +735,7 @@ class DeafRunner(ManualRunner):
 async def test_what_is_said_after_the_end_is_not_heard(env: Env, findings: Findings) -> None:
     runner, told = DeafRunner(), []
     executor = make_executor(env, runner, hand_over=findings.append)
-    executor.on_room = lambda: told.append("room")
+    executor.slots.freed.subscribe(lambda: told.append("room"))
     executor.accept([claim()])
     await turn()
 
@@ -727,9 +745,9 @@ async def test_what_is_said_after_the_end_is_not_heard(env: Env, findings: Findi
     assert (findings, told) == ([], [])
 
 
-async def test_a_life_without_a_lease_begins_nothing(executor: Executor, runner: ManualRunner) -> None:
+async def test_without_a_lease_nothing_is_started(executor: Executor, runner: ManualRunner) -> None:
     """A machine that slept wakes to the timers of work that others have by now."""
-    executor.may_begin = lambda: False
+    executor.lease.lose()
 
     executor.accept([claim()])
     await turn()

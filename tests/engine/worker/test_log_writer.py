@@ -1,4 +1,4 @@
-"""What handlers say is written once, whoever writes it."""
+"""Log lines of handlers are written once, by the service or by the last flush."""
 
 from __future__ import annotations
 

@@ -43,8 +43,8 @@ class Stock:
         """A claim that the worker has given up, and read back in vain, arrives after all."""
         store, claim_id = self.worker.store, ClaimId(self.worker.store.env.new_id())
         ids = [await enqueue(store) for _ in range(number)]
-        wish = ClaimRequest(self.worker.incarnation, [HANDLER], number, 0)
-        await store.executions.claim(wish, dict.fromkeys(await store.executions.lanes(), FROM_THE_FIRST), claim_id)
+        request = ClaimRequest(self.worker.incarnation, [HANDLER], number, 0)
+        await store.executions.claim(request, dict.fromkeys(await store.executions.lanes(), FROM_THE_FIRST), claim_id)
         return ids
 
 
@@ -58,9 +58,9 @@ def take_stock(store: Store, env: Env, clock: VirtualClock, heard: Heard) -> Cal
     def make(worker: ManualWorker, has_lost_a_reply: bool = True) -> Stock:
         recorder = Recorder(env, heard, store.executions)
         worker.executor._hand_over = recorder.hand_over
-        worker.claimer.has_lost_a_reply = has_lost_a_reply
+        worker.claimer.in_flight.has_lost_a_reply = has_lost_a_reply
         taker = ClaimReconciler(
-            env, heard, store.executions, worker.incarnation, worker.claimer, worker.executor, recorder.unrecorded
+            env, heard, store.executions, worker.incarnation, worker.claimer, worker.executor, recorder
         )
         return Stock(worker, recorder, taker, clock, heard)
 
@@ -83,7 +83,7 @@ async def test_what_a_claim_brought_in_after_it_was_given_up_is_run(stock: Stock
     assert stock.heard.of(OrphanedClaimsAdopted) == [OrphanedClaimsAdopted(3)]
 
 
-async def test_what_was_taken_in_is_taken_in_once(stock: Stock, store: Store) -> None:
+async def test_an_orphaned_claim_is_adopted_once(stock: Stock, store: Store) -> None:
     (stray,) = await stock.strand()
 
     await stock.look(6)
@@ -111,9 +111,9 @@ async def test_what_runs_waits_or_is_held_is_known(
     stock = take_stock(await start(store, slots=1))
     for after in (0, 0, 30):
         await enqueue(store, after=after)
-    wish = ClaimRequest(stock.worker.incarnation, [HANDLER], 9, 9)
+    request = ClaimRequest(stock.worker.incarnation, [HANDLER], 9, 9)
     claims = await store.executions.claim(
-        wish, dict.fromkeys(await store.executions.lanes(), FROM_THE_FIRST), ClaimId(store.env.new_id())
+        request, dict.fromkeys(await store.executions.lanes(), FROM_THE_FIRST), ClaimId(store.env.new_id())
     )
     stock.worker.executor.accept(claims.executions)
 
@@ -123,11 +123,11 @@ async def test_what_runs_waits_or_is_held_is_known(
     assert stock.heard.of(OrphanedClaimsAdopted) == []
 
 
-async def test_of_a_claim_that_was_half_forgotten_only_that_half_is_taken_in(stock: Stock, store: Store) -> None:
+async def test_only_the_unknown_part_of_a_claim_is_adopted(stock: Stock, store: Store) -> None:
     ids = [await enqueue(store) for _ in range(2)]
-    wish = ClaimRequest(stock.worker.incarnation, [HANDLER], 9, 0)
+    request = ClaimRequest(stock.worker.incarnation, [HANDLER], 9, 0)
     claims = await store.executions.claim(
-        wish, dict.fromkeys(await store.executions.lanes(), FROM_THE_FIRST), ClaimId(store.env.new_id())
+        request, dict.fromkeys(await store.executions.lanes(), FROM_THE_FIRST), ClaimId(store.env.new_id())
     )
     stock.worker.executor.accept(claims.executions[:1])
 
@@ -182,7 +182,7 @@ async def test_a_claim_that_is_in_doubt_is_left_to_the_claimer(stock: Stock, sto
     assert stock.heard.of(OrphanedClaimsAdopted) == []
 
 
-async def test_what_was_under_way_at_one_look_and_gone_by_the_next_is_no_stray(stock: Stock, store: Store) -> None:
+async def test_a_claim_gone_at_the_second_look_is_not_orphaned(stock: Stock, store: Store) -> None:
     """Its outcome was written while the look was under way: seen, and no longer known."""
     await enqueue(store)
     await stock.worker.sweep_and_claim()
@@ -214,7 +214,7 @@ async def test_a_neighbours_executions_are_not_touched(
     assert stock.worker.runner.ids == []
 
 
-async def test_a_stray_that_was_called_off_is_not_run(stock: Stock, store: Store) -> None:
+async def test_an_orphaned_execution_that_was_cancelled_does_not_run(stock: Stock, store: Store) -> None:
     (stray,) = await stock.strand()
     await store.executions.stop([stray], "enough")
 
@@ -225,16 +225,18 @@ async def test_a_stray_that_was_called_off_is_not_run(stock: Stock, store: Store
     assert [row["state"] for row in await table(store, "finished")] == ["cancelled"]
 
 
-async def test_without_a_lease_nothing_is_taken_in(stock: Stock) -> None:
+async def test_without_a_lease_nothing_is_adopted(stock: Stock) -> None:
     await stock.strand()
-    stock.worker.executor.may_begin = lambda: False
+    stock.worker.executor.lease.lose()
 
     await stock.look(3)
 
     assert stock.heard.of(OrphanedClaimsAdopted) == []
 
 
-async def test_who_never_lost_a_reply_looks_seldom(store: Store, env: Env, take_stock: Callable[..., Stock]) -> None:
+async def test_a_worker_that_lost_no_reply_compares_seldom(
+    store: Store, env: Env, take_stock: Callable[..., Stock]
+) -> None:
     stock = take_stock(await start(store), has_lost_a_reply=False)
     await stock.strand()
     asked: list[str] = []

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from tests.engine.runners.support import Attempt
 from tests.engine.support import Hands, Heard, check_promises, create, settle, start_worker
 from tests.support.factories import FAILURE, enqueue, only_row, seconds, table, tables_of
 from timeball.application.commands import Commands
@@ -24,6 +25,7 @@ from timeball.domain.execution import (
 )
 from timeball.engine.service import AT_ONCE, LONGEST_REST
 from timeball.engine.worker.recorder import Recorder, record_now
+from timeball.engine.worker.slots import StartQueue
 from timeball.env import Env
 from timeball.errors import StoreUnavailable
 from timeball.store.store import Store
@@ -37,8 +39,20 @@ async def worker(store: Store) -> Hands:
 
 
 @pytest.fixture
-def recorder(store: Store, env: Env, heard: Heard) -> Recorder:
-    return Recorder(env, heard, store.executions)
+def queue(env: Env) -> StartQueue:
+    return StartQueue(env.clock)
+
+
+@pytest.fixture
+def recorder(store: Store, env: Env, heard: Heard, queue: StartQueue) -> Recorder:
+    return Recorder(env, heard, store.executions, queue)
+
+
+def release_a_crowd(queue: StartQueue, clock: VirtualClock) -> None:
+    """An execution that was held for its instant waits for its start."""
+    queue.add([Attempt().claimed._replace(run_at=clock.now() + timedelta(microseconds=1))])
+    clock.advance(timedelta(microseconds=1))
+    queue.release_due()
 
 
 def finding(claimed: ClaimedExecution, outcome: Outcome | None = None, after: float = 0) -> FinishedAttempt:
@@ -74,12 +88,12 @@ class Cuts:
 # batches
 
 
-async def test_a_crowd_that_is_being_dropped_goes_first_but_not_for_long(
-    store: Store, clock: VirtualClock, worker: Hands, recorder: Recorder
+async def test_starting_executions_go_before_recording_but_not_for_long(
+    store: Store, clock: VirtualClock, worker: Hands, recorder: Recorder, queue: StartQueue
 ) -> None:
     claimed = await claimed_one(store, worker)
     recorder.hand_over(finding(claimed))
-    recorder.is_starting = lambda: True
+    release_a_crowd(queue, clock)
 
     assert AT_ONCE < await recorder.tick() < LONGEST_REST
     assert await tables_of(store, claimed.id) == ["running"]
@@ -90,14 +104,14 @@ async def test_a_crowd_that_is_being_dropped_goes_first_but_not_for_long(
 
 
 async def test_outcomes_are_written_as_soon_as_the_crowd_has_begun(
-    store: Store, worker: Hands, recorder: Recorder
+    store: Store, clock: VirtualClock, worker: Hands, recorder: Recorder, queue: StartQueue
 ) -> None:
     claimed = await claimed_one(store, worker)
     recorder.hand_over(finding(claimed))
-    recorder.is_starting = lambda: True
+    release_a_crowd(queue, clock)
     await recorder.tick()
 
-    recorder.is_starting = lambda: False
+    queue.pop()
     assert await recorder.tick() == AT_ONCE
     assert await tables_of(store, claimed.id) == ["finished"]
 
@@ -518,7 +532,7 @@ async def test_what_came_in_meanwhile_waits_behind_what_is_in_doubt(
     assert len(await table(store, "finished")) == 2
 
 
-async def test_a_life_that_is_over_writes_nothing_any_more(store: Store, worker: Hands, recorder: Recorder) -> None:
+async def test_after_the_lease_is_lost_nothing_is_written(store: Store, worker: Hands, recorder: Recorder) -> None:
     claimed = await claimed_one(store, worker)
     recorder.hand_over(finding(claimed))
 
@@ -529,7 +543,7 @@ async def test_a_life_that_is_over_writes_nothing_any_more(store: Store, worker:
     await recorder.flush()
 
 
-async def test_a_life_that_is_over_forgets_what_is_in_doubt_too(
+async def test_after_the_lease_is_lost_outcomes_in_doubt_are_forgotten_too(
     store: Store, env: Env, worker: Hands, recorder: Recorder
 ) -> None:
     claimed = await claimed_one(store, worker)

@@ -140,7 +140,7 @@ def held_back(gate: RetryGate, handler: Handler, retries: int, payload: str = "{
     return sum(gate.admit(handler, claim(attempt=2, payload=payload)) is not None for _ in range(retries))
 
 
-def test_first_attempts_make_room_for_retries(env: Env, heard: Heard) -> None:
+def test_first_attempts_add_to_the_retry_budget(env: Env, heard: Heard) -> None:
     gate = RetryGate(env, heard, WorkerSettings(retry_budget_per_second=0, retry_budget_share=0.5))
     for _ in range(10):
         gate.admit(the_handler(), claim(attempt=1))
@@ -148,7 +148,7 @@ def test_first_attempts_make_room_for_retries(env: Env, heard: Heard) -> None:
     assert held_back(gate, the_handler(), retries=8) == 8 - 10 // 2
 
 
-def test_a_retry_that_succeeds_makes_room_at_its_target_and_a_first_attempt_none(env: Env, heard: Heard) -> None:
+def test_only_a_retry_that_succeeds_gives_its_place_back(env: Env, heard: Heard) -> None:
     gate, webhook = RetryGate(env, heard, WorkerSettings(retry_budget_per_second=1)), the_handler(host_of)
     shaky = '{"url": "https://shaky.example"}'
     assert held_back(gate, webhook, retries=10, payload=shaky) == 0
@@ -210,9 +210,9 @@ def test_hosts_have_budgets_of_their_own(env: Env, heard: Heard) -> None:
 async def test_a_retry_that_is_held_back_waits_as_retrying_and_is_not_counted(
     store: Store, env: Env, clock: VirtualClock, heard: Heard
 ) -> None:
-    worker, recorder = await start(store), Recorder(env, heard, store.executions)
+    recorder = Recorder(env, heard, store.executions)
     gate = RetryGate(env, heard, WorkerSettings(retry_budget_per_second=0, retry_budget_share=0))
-    worker.executor.admit, worker.executor._hand_over = gate.admit, recorder.hand_over
+    worker = await start(store, hand_over=recorder.hand_over, retry_gate=gate)
     execution_id = await enqueue(store, initial_backoff_ms=0)
     await worker.sweep_and_claim()
     worker.runner.end(worker.runner.started.pop().claimed, Failed(FAILURE))

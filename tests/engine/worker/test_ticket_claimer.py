@@ -11,14 +11,14 @@ import pytest
 
 from tests.engine.support import IMMORTAL, Heard, ManualRunner, make_executor, registry, settle, until
 from tests.support.factories import HANDLER, SOMEBODY, claim_all, enqueue, make_node, tables_of
-from timeball.brokers.base import Inbox, Ticket
+from timeball.brokers.base import BrokerHealth, Inbox, Ticket
 from timeball.brokers.redis import RedisBroker
 from timeball.config.settings import WorkerSettings
-from timeball.domain.node import Node, NodeKind
 from timeball.domain.values.ids import ExecutionId, Incarnation
 from timeball.domain.wakeup import Wakeup
-from timeball.engine.service import AT_ONCE, LONGEST_REST
+from timeball.engine.service import AT_ONCE, LONGEST_REST, Signal
 from timeball.engine.worker import ticket_claimer as module
+from timeball.engine.worker.admission import ClaimableHandlers
 from timeball.engine.worker.claimer import Sweeper
 from timeball.engine.worker.executor import Executor
 from timeball.engine.worker.ticket_claimer import TicketClaimer, TicketReceiver
@@ -57,10 +57,10 @@ class TicketWorker:
         await settle(self.claimer)
         await until(lambda: len(self.runner.started) >= self.executor.busy)
 
-    def hint(self, queue: str = "default") -> None:
-        hints = Wakeup()
-        hints.add_lane(queue, 50, self.store.env.clock.now())
-        self.claimer.on_wakeup(hints)
+    def wakeup(self, queue: str = "default") -> None:
+        wakeup = Wakeup()
+        wakeup.add_lane(queue, 50, self.store.env.clock.now())
+        self.claimer.on_wakeup(wakeup)
 
 
 @pytest.fixture
@@ -73,13 +73,23 @@ async def start(store: Store, redis_port: int) -> AsyncIterator[Callable[..., Aw
         broker = RedisBroker(url, await store.tickets.namespace())
         brokers.append(broker)
         incarnation = await make_node(store, lease=IMMORTAL)
-        node = Node(incarnation=incarnation, kind=NodeKind.WORKER, name="", lease=IMMORTAL, handlers=(HANDLER,))
         heard, runner = Heard(), ManualRunner()
         executor = make_executor(store.env, runner, slots, registry(HANDLER))
         wanted = WorkerSettings(slots=slots, **settings)
-        claimer = TicketClaimer(store.env, heard, store.executions, store.tickets, executor, node, wanted)
+        claimer = TicketClaimer(
+            store.env,
+            heard,
+            store.executions,
+            store.tickets,
+            executor,
+            incarnation,
+            ClaimableHandlers([HANDLER]),
+            wanted,
+            Signal(),
+        )
         sweeper = Sweeper(store.env, heard, store.executions, claimer)
-        receiver = TicketReceiver(store.env, heard, broker, INBOX, claimer, sweeper)
+        health = BrokerHealth(heard, broker.kind)
+        receiver = TicketReceiver(store.env, heard, broker, health, INBOX, claimer, sweeper)
         return TicketWorker(store, broker, runner, executor, claimer, sweeper, receiver, heard)
 
     yield start_one
@@ -89,7 +99,7 @@ async def start(store: Store, redis_port: int) -> AsyncIterator[Callable[..., Aw
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits two real seconds for a ticket that does not come."""
+    """No test waits two real seconds for a ticket that does not come."""
     monkeypatch.setattr(module, "_WAIT", timedelta(milliseconds=20))
 
 
@@ -111,17 +121,17 @@ async def test_a_ticket_is_claimed_and_run(worker: TicketWorker, store: Store) -
     assert sorted(worker.runner.ids) == sorted([one, two])
 
 
-async def test_while_tickets_come_hints_and_sweeps_leave_the_young_alone(
+async def test_while_tickets_arrive_wakeups_and_sweeps_leave_young_rows_alone(
     worker: TicketWorker, store: Store, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     young = await enqueue(store)
 
     async def fail(*_: Any) -> Any:
-        raise AssertionError("this is what every worker would ask at every hint")
+        raise AssertionError("this is what every worker would ask at every wake-up")
 
     with monkeypatch.context() as patched:
         patched.setattr(store.executions, "claim", fail)
-        worker.hint()
+        worker.wakeup()
         await worker.sweep()
 
     assert worker.runner.ids == []
@@ -150,13 +160,13 @@ async def test_an_unreachable_broker_is_done_without(
     young = await enqueue(store)
 
     await worker.receiver.tick()
-    worker.hint()
+    worker.wakeup()
     await settle(worker.claimer)
     await until(lambda: worker.runner.ids)
 
     assert worker.runner.ids == [young]
     assert len(worker.heard.of(BrokerLost)) == 1
-    assert worker.receiver.watch.status.error
+    assert worker.receiver._health.status.error
 
 
 async def test_silence_is_noticed_by_what_it_leaves_and_ends_with_the_next_ticket(
@@ -170,7 +180,7 @@ async def test_silence_is_noticed_by_what_it_leaves_and_ends_with_the_next_ticke
 
     assert worker.heard.of(BrokerSilent) == [BrokerSilent("redis")]
     young = await enqueue(store)
-    worker.hint()
+    worker.wakeup()
     await settle(worker.claimer)
     await until(lambda: young in worker.runner.ids)
     await worker.receive()
@@ -180,7 +190,7 @@ async def test_silence_is_noticed_by_what_it_leaves_and_ends_with_the_next_ticke
     assert len(worker.heard.of(BrokerRecovered)) == 2
 
 
-async def test_a_leftover_that_somebody_else_was_just_taking_is_found_by_the_next_sweep(
+async def test_a_leftover_locked_by_another_worker_is_found_by_the_next_sweep(
     worker: TicketWorker, store: Store, clock: VirtualClock
 ) -> None:
     leftover = await enqueue(store)
@@ -208,7 +218,7 @@ async def test_leftovers_of_a_busy_moment_are_no_silence(
     assert worker.heard.of(BrokerSilent) == []
 
 
-async def test_one_who_has_hardly_waited_knows_nothing_of_silence(
+async def test_a_receiver_that_has_hardly_waited_does_not_call_the_broker_silent(
     worker: TicketWorker, store: Store, clock: VirtualClock
 ) -> None:
     await worker.publish(await enqueue(store))
@@ -228,25 +238,25 @@ async def test_a_broker_that_goes_away_is_done_without_from_then_on(worker: Tick
     await worker.receiver.tick()
     young = await enqueue(store)
 
-    worker.hint()
+    worker.wakeup()
     await settle(worker.claimer)
     await until(lambda: worker.runner.ids)
 
     assert worker.runner.ids == [young]
 
 
-async def test_a_worker_without_room_asks_for_nothing(
+async def test_a_worker_without_slots_receives_no_tickets(
     start: Callable[..., Awaitable[TicketWorker]], store: Store
 ) -> None:
     worker = await start(slots=1, hold_limit=0)
     await worker.publish(await enqueue(store))
     await worker.receive()
-    worker.claimer._prefetch = 0
+    worker.claimer._window._size = 0
     worker.receiver._broker = RedisBroker("redis://127.0.0.1:1/0", "x")
 
     await worker.receiver.tick()
 
-    assert worker.heard.of(BrokerLost) == [], "nobody was asked"
+    assert worker.heard.of(BrokerLost) == [], "the broker was not asked"
 
 
 async def test_no_more_tickets_are_asked_for_than_there_are_slots(
@@ -263,7 +273,7 @@ async def test_no_more_tickets_are_asked_for_than_there_are_slots(
     assert len({*first.runner.ids, *second.runner.ids}) == 4
 
 
-async def test_a_ticket_that_finds_no_room_is_kept_until_there_is_some(
+async def test_a_ticket_without_a_slot_is_kept_until_there_is_one(
     start: Callable[..., Awaitable[TicketWorker]], store: Store, clock: VirtualClock
 ) -> None:
     worker = await start(slots=5, hold_limit=1)
@@ -301,8 +311,8 @@ async def test_a_ticket_that_was_used_is_not_asked_for_again(worker: TicketWorke
     assert worker.heard.of(TicketsUsed) == [TicketsUsed(3, 3)]
 
 
-async def test_a_life_without_a_lease_claims_nothing_by_its_tickets(worker: TicketWorker, store: Store) -> None:
-    worker.executor.may_begin = lambda: False
+async def test_without_a_lease_no_ticket_is_claimed(worker: TicketWorker, store: Store) -> None:
+    worker.executor.lease.lose()
     execution = await enqueue(store)
     worker.claimer.deliver([execution])
 
@@ -318,8 +328,8 @@ async def test_tickets_survive_a_claim_whose_reply_was_lost(
     await worker.publish(one)
     claim, replies = store.tickets.claim, [StoreUnavailable("cut")]
 
-    async def claim_and_cut(*wish: Any) -> Any:
-        claims = await claim(*wish)
+    async def claim_and_cut(*request: Any) -> Any:
+        claims = await claim(*request)
         if replies:
             raise replies.pop()
         return claims
@@ -341,10 +351,10 @@ async def test_a_claim_that_never_reached_the_database_is_made_again(
     await worker.publish(one)
     claim, cuts = store.tickets.claim, [StoreUnavailable("cut")]
 
-    async def cut_and_claim(*wish: Any) -> Any:
+    async def cut_and_claim(*request: Any) -> Any:
         if cuts:
             raise cuts.pop()
-        return await claim(*wish)
+        return await claim(*request)
 
     monkeypatch.setattr(store.tickets, "claim", cut_and_claim)
     await worker.receiver.tick()

@@ -214,9 +214,9 @@ async def test_a_message_that_some_may_have_is_sent_and_the_others_are_named(sen
 
 
 async def test_a_mail_server_that_is_away_is_tried_again():
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        outcome = await fail(mail(f"smtp://127.0.0.1:{nobody.getsockname()[1]}"), MESSAGE)
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        outcome = await fail(mail(f"smtp://127.0.0.1:{unused.getsockname()[1]}"), MESSAGE)
 
     assert outcome.is_retryable
 
@@ -292,7 +292,7 @@ async def test_text_that_looks_like_a_header_or_an_end_stays_text(send, office):
 
 
 async def test_tls_is_required_beyond_this_machine(office, monkeypatch):
-    """A server (or somebody in between) that offers no STARTTLS gets neither the password nor the mail."""
+    """A server (or a host in between) that offers no STARTTLS gets neither the password nor the mail."""
     real = asyncio.BaseEventLoop.getaddrinfo
 
     async def resolve(self, host, *rest, **options):
@@ -307,7 +307,7 @@ async def test_tls_is_required_beyond_this_machine(office, monkeypatch):
         await succeed(mail(f"smtp://mail.example.com:{port}?tls=none"), MESSAGE)
 
 
-async def test_a_certificate_that_nobody_vouches_for_is_refused(office, certificate):
+async def test_a_certificate_of_an_unknown_authority_is_refused(office, certificate):
     with running(office, ssl_context=tls(certificate)) as port:
         await fail(mail(f"smtps://localhost:{port}"), MESSAGE)
 

@@ -111,7 +111,7 @@ async def test_a_reader_never_sees_half_a_file(write, root):
 
 
 async def test_half_a_record_is_taken_back_and_a_neighbours_stays(write, root, monkeypatch):
-    """The disk fills up in the middle of a record, while somebody else appends to the same file."""
+    """The disk fills up in the middle of a record, while another writer appends to the same file."""
     await succeed(write, {"path": "log", "content": "one\n", "mode": "append"})
     neighbour: list[asyncio.Task] = []
     real, loop = os.write, asyncio.get_running_loop()
@@ -284,7 +284,7 @@ async def test_an_executable_is_neither_appended_to_nor_stays_one(write, root):
 
 
 @pytest.mark.parametrize("mode", ["create", "overwrite", "append"])
-async def test_a_pipe_or_a_folder_in_place_of_the_file_is_refused_and_blocks_nobody(write, root, mode):
+async def test_a_pipe_or_a_folder_in_place_of_the_file_is_refused_without_blocking(write, root, mode):
     root.mkdir()
     os.mkfifo(root / "pipe")
     (root / "folder").mkdir()
@@ -296,6 +296,6 @@ async def test_a_pipe_or_a_folder_in_place_of_the_file_is_refused_and_blocks_nob
 @pytest.mark.parametrize(
     "more", [{"mode": "execute"}, {"permissions": 0o755}, {"owner": "root"}, {"encoding": "rot13"}]
 )
-def test_nobody_chooses_rights_by_a_payload(write, more):
+def test_a_payload_cannot_choose_rights(write, more):
     with pytest.raises(PayloadMismatch):
         check_payload(Registry([write]), "file.write", json.dumps({"path": "a", "content": "x"} | more))

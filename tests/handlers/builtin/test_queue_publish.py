@@ -177,7 +177,7 @@ async def test_a_rabbitmq_that_is_away_is_tried_again(make):
     assert outcome.is_retryable
 
 
-async def test_a_server_that_does_not_answer_keeps_nobody_from_another(make, redis_port):
+async def test_a_server_that_does_not_answer_does_not_delay_another(make, redis_port):
     asked = asyncio.Event()
 
     async def say_nothing(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

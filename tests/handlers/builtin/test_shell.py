@@ -252,12 +252,12 @@ def test_the_account_of_the_database_is_that_of_its_socket(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("field", ["uid", "gid", "user", "group", "shell", "executable", "limits"])
-def test_nobody_chooses_a_user_or_limits_by_a_payload(field):
+def test_a_payload_cannot_choose_a_user_or_limits(field):
     with pytest.raises(PayloadMismatch):
         check_payload(Registry([shell()]), "shell.command", json.dumps({"command": "env", field: 0}))
 
 
-@pytest.mark.skipif(not IS_ROOT, reason="only root can become somebody else")
+@pytest.mark.skipif(not IS_ROOT, reason="only root can become another user")
 async def test_a_worker_run_by_root_runs_commands_as_nobody_without_a_way_back(sh):
     result = await succeed(sh, script("id -u; id -G; grep -E 'NoNewPrivs|CapEff' /proc/self/status"))
 
@@ -268,7 +268,7 @@ async def test_a_worker_run_by_root_runs_commands_as_nobody_without_a_way_back(s
     ]
 
 
-@pytest.mark.skipif(IS_ROOT, reason="root can become anybody")
+@pytest.mark.skipif(IS_ROOT, reason="root can become any user")
 def test_a_user_that_cannot_be_become_is_refused():
     from timeball.errors import SettingsError
 
@@ -421,7 +421,7 @@ while :; do sleep 1; done
     ("halt", "kind"), [(StopReason.TIMEOUT, TimedOut), (StopReason.CANCEL, Cancelled), (StopReason.SHUTDOWN, Released)]
 )
 async def test_a_command_is_killed_whole_though_it_ignores_term_and_forks_away(sh, notes, halt, kind, monkeypatch):
-    # Nobody here goes when asked: there is no need to wait for long.
+    # No process here ends on TERM: a short wait is enough.
     """Fault 11."""
     monkeypatch.setattr(shell_module, "_GRACE_SECONDS", 0.3)
     attempt = attempt_at(sh, script(FAMILY.format(notes=notes)))
@@ -478,14 +478,14 @@ async def test_a_command_ends_when_its_worker_is_killed(notes, tmp_path):
     await gone(*family)
 
 
-async def test_a_command_ends_when_somebody_kills_its_warden(sh, notes):
+async def test_a_command_ends_when_its_supervisor_is_killed(sh, notes):
     running = asyncio.ensure_future(fail(sh, script(f"echo $$ > {notes}/pid; exec sleep 1000")))
     (command,) = await pids_in(notes, "pid")
     status = Path(f"/proc/{command}/status").read_text()
 
     os.kill(int(re.search(r"PPid:\s+(\d+)", status)[1]), signal.SIGKILL)
 
-    assert "ended nobody knows how" in (await running).error.message
+    assert "ended in an unknown way" in (await running).error.message
     await gone(command)
 
 
@@ -514,7 +514,7 @@ async def test_a_secret_across_a_cut_line_is_not_kept_in_part():
     assert "S" not in "".join(line for _, line in attempt.sink.lines) + result["stdout"]
 
 
-async def test_files_a_command_makes_are_not_open_to_everybody(notes):
+async def test_files_of_a_command_are_not_world_readable(notes):
     (notes / "work").mkdir()
     (notes / "work").chmod(0o777)
     await succeed(shell("/bin/sh", root=notes), script("umask; touch made", cwd="work"))

@@ -195,9 +195,9 @@ async def test_retry_after_is_heeded_as_seconds_and_as_an_instant_up_to_a_day(we
 
 
 async def test_a_refused_connection_is_tried_again(make):
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        port = nobody.getsockname()[1]
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
 
         outcome = await fail(make(f"127.0.0.1:{port}"), {"url": f"http://127.0.0.1:{port}/"})
 
@@ -206,10 +206,10 @@ async def test_a_refused_connection_is_tried_again(make):
 
 
 async def test_a_name_that_cannot_be_resolved_is_tried_again(make):
-    async def nobody_knows(_host: str, _port: int) -> list[tuple[socket.AddressFamily, str]]:
+    async def unknown_host(_host: str, _port: int) -> list[tuple[socket.AddressFamily, str]]:
         raise socket.gaierror(-3, "Temporary failure in name resolution")
 
-    outcome = await fail(make(resolve=nobody_knows), {"url": "https://example.com/"})
+    outcome = await fail(make(resolve=unknown_host), {"url": "https://example.com/"})
 
     assert outcome.is_retryable
 
@@ -367,7 +367,7 @@ async def test_dns_rebinding_between_check_and_connection_is_stopped(make, serve
         asked += 1
         return [(socket.AF_INET, "192.0.2.1" if asked == 1 else "127.0.0.1")]
 
-    # 192.0.2.1 answers nobody; it is allowed here, and 127.0.0.1 is not.
+    # 192.0.2.1 never answers; it is allowed here, and 127.0.0.1 is not.
     webhook = make(f"192.0.2.1:{server.port}", resolve=resolve)
     server.on("/", answer())
 

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,7 +21,7 @@ from django.utils.module_loading import autodiscover_modules
 
 from timeball.config.settings import load_settings
 from timeball.contrib.django.compat import AnyTask, Task, task_backends
-from timeball.contrib.django.handlers import task_handler, with_connection_cleanup
+from timeball.contrib.django.handlers import ConnectionCleanup, task_handler
 from timeball.errors import InvalidInput, TimeballError
 from timeball.handlers.registry import Registry
 from timeball.sdk.app import Timeball
@@ -125,7 +125,8 @@ class DjangoTimeball(Timeball):
         """All tasks of the project, and the handlers declared here; each leaves Django's connections tidy."""
         self._discover()
         tasks = [task_handler(task, self) for task in self._tasks.values()]
-        return Registry(with_connection_cleanup(handler) for handler in (*self._registry, *tasks))
+        cleanup = ConnectionCleanup()
+        return Registry(replace(handler, around=(cleanup, *handler.around)) for handler in (*self._registry, *tasks))
 
     def _discover(self) -> None:
         if self._is_discovered:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from traceback import format_exception
 from typing import Any
@@ -35,7 +34,7 @@ from timeball.contrib.django.results import (
 )
 from timeball.current import RUNNING, ControlSignal
 from timeball.domain.execution import ClaimedExecution
-from timeball.domain.handler import Binder, Handler, HandlerOptions
+from timeball.domain.handler import Handler, HandlerOptions
 from timeball.domain.values.text import encode_object
 from timeball.errors import TimeballError
 from timeball.handlers.binding import style_of
@@ -168,46 +167,26 @@ def _as_json(value: Any) -> Any:
 # connections
 
 
-def with_connection_cleanup(handler: Handler) -> Handler:
-    """A handler that finds no stale connection of Django's and leaves none open for longer than Django would."""
-    return replace(handler, binder=_CleanupBinder(handler))
+class ConnectionCleanup:
+    """Lets a run find no stale connection of Django's, and leave none open for longer than Django would: as Django calls a view."""
 
+    @contextmanager
+    def around(self) -> Iterator[None]:
+        """Look at the connections of this thread before and after."""
+        reset_queries()
+        close_old_connections()
+        try:
+            yield
+        finally:
+            close_old_connections()
 
-class _CleanupBinder:
-    """Calls what another binder calls, as Django calls a view: connections are looked at before and after."""
-
-    def __init__(self, handler: Handler) -> None:
-        self._inner: Binder = handler.binder
-        self._is_coroutine = inspect.iscoroutinefunction(handler.function)
-        self.encode = handler.binder.encode
-        self.prepare = handler.binder.prepare
-        self.schema = handler.binder.schema
-        self.check = handler.binder.check
-
-    @property
-    def invoke(self) -> Callable[[str], Any]:
-        """Call the function with a stored payload."""
-        return self._arun if self._is_coroutine else self._run
-
-    def _run(self, payload: str) -> Any:
-        with _clean_connections():
-            return self._inner.invoke(payload)
-
-    async def _arun(self, payload: str) -> Any:
-        # Coroutines share the worker's thread. Each gets one of its own for what Django does in threads, with connections
-        # of its own: a transaction of one is never that of another.
+    @asynccontextmanager
+    async def around_async(self) -> AsyncIterator[None]:
+        """Give the run connections of its own, and close them."""
+        # Coroutines share the worker's thread. Each run gets a thread of its own for what Django does in threads, with connections
+        # of its own: a transaction of one run is never that of another.
         async with ThreadSensitiveContext():
             try:
-                return await self._inner.invoke(payload)
+                yield
             finally:
                 await sync_to_async(connections.close_all)()
-
-
-@contextmanager
-def _clean_connections() -> Iterator[None]:
-    reset_queries()
-    close_old_connections()
-    try:
-        yield
-    finally:
-        close_old_connections()

@@ -1,16 +1,13 @@
-"""What a runner is, the one call of a handler, and the capture of its log records."""
+"""What a runner is, and the capture of the log records of running handlers."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from typing import Any, Protocol
+from typing import Protocol
 
 from timeball.current import RUNNING, AttemptContext
 from timeball.domain.execution import Outcome
 from timeball.domain.handler import Handler
-
-# What the executor knows of a way to run handlers.
 
 
 class Runner(Protocol):
@@ -27,13 +24,11 @@ class Runner(Protocol):
         """Free what the runner holds. Attempts still running are ended where that is possible."""
 
 
-# Log records that a handler emits become lines of its execution's log.
-
 _OWN_LOGGER = "timeball"
 
 
 class LogCapture(logging.Handler):
-    """Copies records of running handlers into their log; records from elsewhere go where they went before."""
+    """Turns log records of a running handler into lines of its execution's log; other records go where they went before."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,8 +46,8 @@ class LogCapture(logging.Handler):
     def install(self) -> None:
         """Start capturing, once the user's modules are imported: `logging.basicConfig` does nothing after this.
 
-        A root logger that nobody has touched would let only warnings through; it is opened to `info`.
-        One captures for all workers of a process: a second one would write every line twice.
+        An unconfigured root logger lets only warnings through; it is opened to `info`.
+        One capture serves all workers of a process: a second one would write every line twice.
         """
         root = logging.getLogger()
         if any(isinstance(handler, LogCapture) for handler in root.handlers):
@@ -71,7 +66,7 @@ def _is_ours(record: logging.LogRecord) -> bool:
 
 
 def _pass_on(capture: LogCapture, record: logging.LogRecord) -> None:
-    """Without us, a record for which there is no handler would have been written to stderr."""
+    """Without the capture, a record without any other handler would have been written to stderr."""
     is_alone = logging.getLogger().handlers == [capture]
     if is_alone and logging.lastResort is not None and record.levelno >= logging.lastResort.level:
         logging.lastResort.handle(record)
@@ -82,15 +77,3 @@ def _level_of(record: logging.LogRecord) -> str:
         if record.levelno >= least:
             return name
     return "debug"
-
-
-def invoke(handler: Handler, payload: str) -> Any:
-    """Call a handler with a stored payload: the coroutine of an `async def`, the result of anything else."""
-    return handler.binder.invoke(payload)
-
-
-def interrupt(context: AttemptContext, task: asyncio.Task[Any]) -> None:
-    """Make a halt felt in a coroutine: for `context.on_halt`, as long as the handler's coroutine is awaited in *task*."""
-    # The error is sure to reach the handler, which is suspended now; so it knows, even if it should swallow the error.
-    context.has_noticed = True
-    task.cancel()

@@ -21,7 +21,7 @@ from timeball.clock import SystemClock
 from timeball.current import RUNNING, AttemptContext, end_forked_copy
 from timeball.domain.execution import Failed, Outcome
 from timeball.domain.handler import Handler, HandlerSource
-from timeball.engine.runners.base import LogCapture, interrupt, invoke
+from timeball.engine.runners.base import LogCapture
 from timeball.engine.runners.child_protocol import (
     Channel,
     LogMessage,
@@ -36,6 +36,7 @@ from timeball.engine.runners.child_protocol import (
 )
 from timeball.engine.runners.outcome import describe_error, outcome_of_error, outcome_of_return
 from timeball.errors import InvalidInput, NotFound
+from timeball.handlers.invoke import invoke
 
 _TERMINATED = 128 + signal.SIGTERM
 
@@ -79,7 +80,7 @@ def load_handlers(app: str) -> HandlerSource:
 
 
 def _capture_logs() -> None:
-    """Record what is logged once: what the root logger would also write to stdout or stderr would come back as output."""
+    """Capture log records once: what the root logger also writes to stdout or stderr would come back as output."""
     root = logging.getLogger()
     for handler in list(root.handlers):
         if isinstance(handler, logging.StreamHandler) and handler.stream in (sys.stdout, sys.stderr):
@@ -117,14 +118,14 @@ class ChildSession:
         self._runs.put(None)
 
     def _stop(self, message: StopMessage) -> None:
-        # Remembered first, then looked for: the attempt may be just about to begin.
+        # Remembered first: the attempt may be just about to start.
         self._last_stop = message
         current = self._current
         if current is not None and current[0] == message.number:
             current[1].halt(message.why, message.reason)
 
     def _leave(self, number: int, _frame: FrameType | None) -> None:
-        """On SIGTERM: end the handler by an exception, so that it can clean up; the warden waits a moment before it kills."""
+        """On SIGTERM: end the handler by an exception, so that it can clean up; the supervisor process waits a moment before it kills."""
         if os.getpid() != self._pid:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
@@ -134,10 +135,10 @@ class ChildSession:
             self._interrupt(self._current[1])
 
     def _interrupt(self, context: AttemptContext) -> None:
-        context.has_noticed = True
-        if context.on_halt is not None and not context.is_halted:
-            context.on_halt()
-        elif self._is_interruptible:
+        context.note_stop()
+        if not context.is_halted and context.interrupt():
+            return
+        if self._is_interruptible:
             self._is_interruptible = False
             raise SystemExit(_TERMINATED)
 
@@ -187,17 +188,17 @@ async def _interruptibly(coroutine: Coroutine[Any, Any, Any], context: AttemptCo
     task = asyncio.current_task()
     assert task is not None
     loop = asyncio.get_running_loop()
-    context.on_halt = partial(loop.call_soon_threadsafe, interrupt, context, task)
+    context.interrupt_by(partial(loop.call_soon_threadsafe, context.cancel_task, task))
     if context.is_halted:
-        context.on_halt()
+        context.interrupt()
     try:
         return await coroutine
     finally:
-        context.on_halt = None
+        context.interrupt_by(None)
 
 
 class _ChannelSink:
-    """Sends an attempt's words to the worker, which stamps them with its own clock."""
+    """Sends log lines and progress of an attempt to the worker, which stamps them with its own clock."""
 
     def __init__(self, channel: Channel, number: int, _context: AttemptContext) -> None:
         self._channel = channel

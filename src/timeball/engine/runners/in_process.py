@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
 from contextvars import Context, copy_context
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -17,7 +16,6 @@ from typing import Any
 from timeball.current import RUNNING, AttemptContext, end_forked_copy
 from timeball.domain.execution import ClaimedExecution, Outcome
 from timeball.domain.handler import Handler
-from timeball.engine.runners.base import interrupt, invoke
 from timeball.engine.runners.outcome import (
     describe_interruption,
     outcome_of_error,
@@ -26,8 +24,8 @@ from timeball.engine.runners.outcome import (
     outcome_of_return,
     settle,
 )
-
-# Running `async def` handlers on the event loop.
+from timeball.engine.service import Signal
+from timeball.handlers.invoke import invoke
 
 
 class CoroutineRunner:
@@ -40,9 +38,9 @@ class CoroutineRunner:
         task = context.task or asyncio.current_task()
         assert task is not None
         token = RUNNING.set(context)
-        context.on_halt = partial(interrupt, context, task)
+        context.interrupt_by(partial(context.cancel_task, task))
         try:
-            outcome = outcome_of_return(await handler.binder.invoke(context.claimed.payload))
+            outcome = outcome_of_return(await invoke(handler, context.claimed.payload))
         except BaseException as error:
             end_forked_copy(context)
             if isinstance(error, asyncio.CancelledError) and task.cancelling() and not context.is_halted:
@@ -51,7 +49,7 @@ class CoroutineRunner:
         else:
             end_forked_copy(context)
         finally:
-            context.on_halt = None
+            context.interrupt_by(None)
             RUNNING.reset(token)
         if context.has_noticed:
             _take_back_interrupt(task)
@@ -63,16 +61,9 @@ class CoroutineRunner:
 
 def _take_back_interrupt(task: asyncio.Task[Any]) -> None:
     if task.uncancel():
-        # Somebody else wants the task itself to end.
+        # The task itself was cancelled, too.
         raise asyncio.CancelledError
 
-
-# Running plain functions in threads.
-#
-# A thread cannot be ended from outside. A handler that is halted can see it (`current.cancelled`) and has a short grace
-# to end by itself; then its attempt is given up with the outcome the halt asks for, while the thread goes on as *overrunning*.
-# It keeps its place in the pool, so its slot must not be filled again until `on_freed` is called.
-# The threads are daemons: one that never ends does not keep the process from leaving.
 
 THREAD_GRACE = timedelta(seconds=1)
 
@@ -87,7 +78,13 @@ class Overrun:
 
 
 class ThreadRunner:
-    """A pool of at most *threads* threads, each started when first needed."""
+    """Runs plain functions in a pool of at most *threads* threads, each started when first needed.
+
+    A thread cannot be ended from outside. A handler that is halted can see it (`current.cancelled`) and has a short grace to end by
+    itself. Then its attempt is given up with the outcome that the halt asks for, while the thread goes on as *overrunning*. It keeps its
+    place in the pool, so its slot must not be filled again until `freed` is sent. The threads are daemons: one that never ends does not
+    keep the process from exiting.
+    """
 
     def __init__(self, threads: int, *, grace: timedelta = THREAD_GRACE) -> None:
         self._limit = threads
@@ -97,12 +94,12 @@ class ThreadRunner:
         self._unfinished = 0
         self._overrunning: dict[_Call, datetime] = {}
         self._waits: set[asyncio.Task[None]] = set()
-        # Called on the loop when a thread that overran has ended after all.
-        self.on_freed: Callable[[], None] = lambda: None
+        # Sent on the loop when a thread that overran has ended after all.
+        self.freed = Signal()
 
     @property
     def overrunning(self) -> tuple[Overrun, ...]:
-        """The threads that run what was given up already; each still takes a slot."""
+        """The threads whose attempt was given up; each still takes a slot."""
         if not self._overrunning:
             return ()
         return tuple(
@@ -112,15 +109,15 @@ class ThreadRunner:
         )
 
     async def run(self, handler: Handler, context: AttemptContext) -> Outcome:
-        """Run the handler in a thread; given up, it goes on there as overrunning."""
+        """Run the handler in a thread."""
         if context.is_halted:
             return outcome_of_halt(context)
         call = _Call(handler, context)
-        context.on_halt = lambda: self._grant_grace(call)
+        context.interrupt_by(lambda: self._grant_grace(call))
         try:
             self._submit(call)
         except RuntimeError as error:
-            context.on_halt = None
+            context.interrupt_by(None)
             return settle(context, outcome_of_exhaustion(error))
         try:
             return await call.settled
@@ -128,10 +125,10 @@ class ThreadRunner:
             self._overrunning[call] = context.clock.now()
             raise
         finally:
-            context.on_halt = None
+            context.interrupt_by(None)
 
     async def stop(self) -> None:
-        """Let the idle threads end. One that is busy ends with its handler, or with the process."""
+        """Let idle threads end. A busy thread ends with its handler, or with the process."""
         for _ in self._threads:
             self._calls.put(None)
         self._threads.clear()
@@ -143,7 +140,7 @@ class ThreadRunner:
             try:
                 thread.start()
             except RuntimeError:
-                # The machine has no thread left; those there are will come to it, if there are any.
+                # The machine has no thread left; the threads of the pool will run the call, if there are any.
                 if not self._threads:
                     self._unfinished -= 1
                     raise
@@ -157,7 +154,7 @@ class ThreadRunner:
             try:
                 call.loop.call_soon_threadsafe(self._end, call, outcome)
             except RuntimeError:
-                # The loop was closed while the handler overran; nobody waits for the outcome any more.
+                # The loop was closed while the handler overran: the outcome is not wanted any more.
                 return
 
     def _end(self, call: _Call, outcome: Outcome) -> None:
@@ -165,7 +162,7 @@ class ThreadRunner:
         if not call.settled.done():
             call.settled.set_result(settle(call.context, outcome))
         if self._overrunning.pop(call, None) is not None:
-            self.on_freed()
+            self.freed.send()
 
     def _grant_grace(self, call: _Call) -> None:
         wait = asyncio.get_running_loop().create_task(self._give_up(call))
@@ -182,7 +179,7 @@ class ThreadRunner:
 
 
 class _Call:
-    """One attempt on its way through the pool."""
+    """One attempt that waits for a thread, or runs in one."""
 
     __slots__ = ("context", "handler", "loop", "scope", "settled", "thread")
 
@@ -196,7 +193,7 @@ class _Call:
         self.thread: Thread | None = None
 
     def perform(self) -> Outcome:
-        """Run the handler in this thread, whatever it does."""
+        """Run the handler in this thread; never raises."""
         self.thread = current_thread()
         if self.context.is_halted:
             return outcome_of_halt(self.context)
@@ -209,6 +206,6 @@ class _Call:
         return outcome
 
     def frame(self) -> FrameType | None:
-        """Where the handler is just now."""
+        """Where the handler is now."""
         ident = None if self.thread is None else self.thread.ident
         return None if ident is None else sys._current_frames().get(ident)

@@ -1,4 +1,15 @@
-"""The outcome of an attempt from what its handler returned or raised, and the description of an error."""
+"""The outcome of an attempt from what its handler returned or raised, and the description of an error.
+
+An attempt that was halted has two stories: what the handler did, and what it was asked to do. The handler's own counts as long as
+the handler cannot have known, as with a thread that ends a moment after its timeout without having read `current.cancelled`. Once
+it knew, whatever it returns or raises is taken for stopping, and the halt decides. So a handler that leaves its loop early because
+the worker is leaving is run again, and not taken for done.
+
+A traceback leaves out the frames between the worker and the handler; they are the same every time. The frame to look at is the
+innermost one of the user's own code: neither of Python's library nor of an installed package, unless there is nothing else. The
+fingerprint names the kind of error and the place, not the line nor the data in the message, so that the same failure has the same
+fingerprint on every machine and after an edit elsewhere in the file.
+"""
 
 from __future__ import annotations
 
@@ -31,18 +42,9 @@ from timeball.domain.handler import PayloadMismatch
 from timeball.domain.values.text import clean_text, encode_result
 from timeball.domain.values.wording import format_duration, parse_duration
 
-# From what a handler did to an outcome: pure functions, the same for all runners.
-#
-# An attempt that was halted has two stories: what the handler did, and what it was asked for. The handler's own counts
-# as long as it cannot have known (a thread that ends a moment after its timeout, without having looked at `current.cancelled`);
-# once it knew, whatever it returns or raises is taken for stopping, and the halt decides. So a handler that leaves its
-# loop early because the worker is going away is run again, and not taken for done.
-
 SUCCEEDED = Succeeded()
 TIMED_OUT = "TimedOut"
-
-
-# What runs out comes back when others end; asking all the time would not help them.
+# Files, threads and processes are free again when other attempts end; retrying at once would not help them.
 _RESOURCE_PAUSE = timedelta(seconds=5)
 
 
@@ -50,10 +52,10 @@ def outcome_of_return(value: Any) -> Outcome:
     """The outcome of a handler that returned."""
     if value is None:
         return SUCCEEDED
-    # By its class, here and below: what a value says of its class may be anything, an error too.
+    # By its type, here and below: `__class__` of a value may be anything, and may raise.
     kind = type(value)
     if issubclass(kind, ControlSignal):
-        return _outcome_of_word(value)
+        return _outcome_of_signal(value)
     if issubclass(kind, CoroutineType):
         value.close()
         return Failed(_never_awaited(value.__qualname__), is_retryable=False)
@@ -65,11 +67,11 @@ def outcome_of_error(
 ) -> Outcome:
     """The outcome of a handler that raised; errors of the kinds in *no_retry* are not tried again. Never raises.
 
-    A handler that *shares_files* with the worker's process is not to blame if no more can be opened.
+    A handler that *shares_files* with the worker's process is not to blame if no more files can be opened.
     """
     kind = type(error)
     if issubclass(kind, ControlSignal):
-        return _outcome_of_word(error)
+        return _outcome_of_signal(error)
     if shares_files and is_out_of_files(error):
         return outcome_of_exhaustion(error)
     is_hopeless = issubclass(kind, (PayloadMismatch, *no_retry))
@@ -78,12 +80,12 @@ def outcome_of_error(
 
 
 def outcome_of_exhaustion(error: BaseException) -> Outcome:
-    """The outcome of an attempt for which the machine has no file, thread or process left: it is made again a little later."""
+    """The outcome of an attempt for which the machine has no file, thread or process left: the attempt is made a little later."""
     return Snoozed(_RESOURCE_PAUSE, clean_text(f"the worker cannot run it now: {error}"))
 
 
 def outcome_of_halt(context: AttemptContext, error: ErrorInfo | None = None) -> Outcome:
-    """The outcome of an attempt that ended because it was told to; *error* says where it was."""
+    """The outcome of an attempt that ended because it was halted; *error* says where it was."""
     match context.halted:
         case StopReason.TIMEOUT:
             return TimedOut(_timeout_error(context, error))
@@ -108,11 +110,11 @@ def settle(context: AttemptContext, outcome: Outcome) -> Outcome:
     return outcome
 
 
-def _outcome_of_word(word: Any) -> Outcome:
+def _outcome_of_signal(word: Any) -> Outcome:
     try:
         match word:
             case Snooze(delay=delay):
-                # Again: an attribute may have been given another value since.
+                # Parsed again: the handler may have changed the attribute.
                 return Snoozed(parse_duration(delay, "delay"))
             case Cancel(reason=reason):
                 return Cancelled(reason)
@@ -149,19 +151,12 @@ def _timeout_error(context: AttemptContext, error: ErrorInfo | None) -> ErrorInf
     return replace(error, type=TIMED_OUT, message=message)
 
 
-# What went wrong, told for people: type, message, traceback, the frame to look at, and a fingerprint.
-#
-# Frames of Timeball's own machinery are left out; they are the same every time. The frame to look at is the innermost one
-# of the user's own code: neither of Python's library nor of an installed package, unless there is nothing else.
-# The fingerprint names the kind of error and the place, not the line nor the data in the message, so that the same
-# failure has the same fingerprint on every machine and after an edit elsewhere in the file.
-
 _PACKAGE = os.path.join(Path(__file__).parents[2], "")
 _BUILT_IN = os.path.join(_PACKAGE, "handlers", "builtin", "")
 
 
-# What stands between the worker and a handler's code.
-_MACHINERY = tuple(os.path.join(_PACKAGE, part) for part in ("engine", "handlers/binding.py", "contrib/django"))
+# What stands between the worker and a handler's code; the built-in handlers are such code.
+_MACHINERY = tuple(os.path.join(_PACKAGE, part, "") for part in ("engine", "handlers", "contrib"))
 _INSTALLED = tuple(
     os.path.join(sysconfig.get_path(kind), "") for kind in ("stdlib", "platstdlib", "purelib", "platlib")
 )
@@ -173,7 +168,7 @@ def describe_error(error: BaseException) -> ErrorInfo:
 
 
 def describe_interruption(kind: str, message: str, frame: FrameType | None) -> ErrorInfo:
-    """Something that befell a handler from outside, while it was at *frame* (or nobody knows where)."""
+    """An error that hit a handler from outside, while it was at *frame*, if that is known."""
     if frame is None:
         return _report(kind, message, None, None)
     stack = list(walk_stack(frame))[::-1]
@@ -182,7 +177,7 @@ def describe_interruption(kind: str, message: str, frame: FrameType | None) -> E
 
 
 def describe_exit(kind: str, message: str, handler: str) -> ErrorInfo:
-    """The end of a child process, of which no more is known than how it ended."""
+    """The end of a child process of which only the exit status is known."""
     return ErrorInfo(type=kind, message=message, fingerprint=_fingerprint(kind, handler))
 
 
@@ -197,7 +192,7 @@ class _CodeLocation:
 
     @classmethod
     def innermost(cls, frames: Iterable[tuple[FrameType, int]]) -> _CodeLocation | None:
-        """The last frame of the user's code; failing that, the last of anybody's but ours."""
+        """The last frame of the user's code; failing that, the last one that is not between the worker and the handler."""
         places = [cls.of(frame, line) for frame, line in frames if not _is_machinery(frame.f_code.co_filename)]
         users = [place for place in places if place.is_users]
         return next(reversed(users or places), None)
@@ -251,7 +246,7 @@ def _traceback_of(error: BaseException) -> str | None:
         _strip(report)
         return "".join(report.format())
     except BaseException:
-        # An error may be of any class, with any attribute broken; what it has broken must stay its own attempt.
+        # An error may be of any class, with any attribute broken. It must not harm more than its own attempt.
         return None
 
 
@@ -270,7 +265,7 @@ def _without_machinery(stack: StackSummary) -> StackSummary:
 
 
 def _is_machinery(filename: str) -> bool:
-    return filename.startswith(_MACHINERY)
+    return filename.startswith(_MACHINERY) and not filename.startswith(_BUILT_IN)
 
 
 def _short_path(filename: str) -> str:

@@ -39,23 +39,18 @@ from timeball.engine.runners.outcome import (
 )
 from timeball.engine.runners.supervisor_process import TERM_GRACE_SECONDS
 
-# Running handlers in child processes, which can be ended whatever they do.
-#
-# Each child runs one attempt at a time and is used again, as long as an attempt leaves nothing behind. A child that dies
-# with an attempt in its hands makes it `Lost`, as a worker would that dies: it counts against `max_lost`, not against
-# `max_retries`. What a handler's processes leave running is ended with the child (see `warden`).
-
 COOPERATION_GRACE = timedelta(seconds=2)
 _RUNS_PER_CHILD = 1_000
-
-
 # No file, process or memory left.
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 
 
 class ProcessRunner:
-    """Runs handlers of *app* (`module:attribute`, as given to the worker) in children of this process.
+    """Runs handlers of *app* (`module:attribute`, as given to the worker) in child processes, which can be ended whatever they do.
 
+    Each child runs one attempt at a time and is used again, as long as an attempt leaves nothing behind. When a child dies during an
+    attempt, the attempt is `Lost`, as with a worker that dies: it counts against `max_lost`, not against `max_retries`. Processes that a
+    handler leaves running are ended with the child (`supervisor_process`).
     *cooperation* is how long a cancelled handler may go on before it is ended by force; one past its timeout has had its time.
     """
 
@@ -79,7 +74,7 @@ class ProcessRunner:
                 if not _died_idle(child, ending):
                     return _outcome(handler, context, ending)
         except OSError as error:
-            # The machine has no room for another process just now.
+            # The machine cannot start another process now.
             return settle(
                 context,
                 outcome_of_exhaustion(error) if error.errno in _OUT_OF_RESOURCES else Failed(describe_error(error)),
@@ -110,13 +105,13 @@ class ProcessRunner:
 
     async def _run_in(self, child: ChildProcess, context: AttemptContext) -> ChildResult:
         self._busy.add(child)
-        context.on_halt = lambda: self._halt(child, context)
+        context.interrupt_by(lambda: self._halt(child, context))
         ending: ChildResult | None = None
         try:
             ending = await child.perform(context)
             return ending
         finally:
-            context.on_halt = None
+            context.interrupt_by(None)
             await self._release(child, ending)
 
     async def _release(self, child: ChildProcess, ending: ChildResult | None) -> None:
@@ -147,20 +142,22 @@ class ProcessRunner:
 
 
 def _died_idle(child: ChildProcess, ending: ChildResult) -> bool:
-    """Whether a child that had worked before was found dead: the attempt has not begun, so another child can have it."""
+    """Whether a child that had worked before was found dead: the attempt has not started, so another child can run it."""
     return isinstance(ending, ChildExit) and not ending.has_begun and child.runs > 1
 
 
 def _outcome(handler: Handler, context: AttemptContext, ending: ChildResult) -> Outcome:
     match ending:
         case OutcomeMessage(outcome=outcome, has_noticed=has_noticed):
-            context.has_noticed = has_noticed
+            if has_noticed:
+                context.note_stop()
             return settle(context, outcome)
         case ChildStartFailure(error=error):
             return settle(context, Failed(error))
         case ChildExit():
-            # Whoever was told to end and then died has taken notice.
-            context.has_noticed = context.is_halted
+            # A child that was told to end and then died has taken notice.
+            if context.is_halted:
+                context.note_stop()
             return settle(context, Lost(_exit_error(handler, ending)))
         case _:
             assert_never(ending)
@@ -182,9 +179,7 @@ def _exit_reason(returncode: int) -> str:
     return f"was killed by {name}{hint}"
 
 
-# The worker's end of one child process: start it, run an attempt in it, hear what it says, end it.
-
-# The warden needs the grace and a moment more; one that takes longer is itself killed.
+# The supervisor process needs the grace and a moment more; if it takes longer, it is killed itself.
 _END_SECONDS = TERM_GRACE_SECONDS + 5
 _READ_BYTES = 64 * 1024
 _LONGEST_LINE = 16 * 1024
@@ -209,13 +204,13 @@ ChildResult = OutcomeMessage | ChildExit | ChildStartFailure
 
 
 class ChildProcess:
-    """One child, used for one attempt at a time."""
+    """The worker's end of one child process, used for one attempt at a time."""
 
     def __init__(
         self, process: asyncio.subprocess.Process, connection: socket.socket, outputs: list[ChildOutput]
     ) -> None:
         self._process = process
-        # A second name of the same socket: shutting it down works whatever waits to be sent through the first.
+        # A second descriptor of the same socket: shutting it down works whatever waits to be sent through the first.
         self._lifeline = connection.dup()
         self._connection = connection
         self._outputs = outputs
@@ -262,10 +257,10 @@ class ChildProcess:
         return self._process.returncode is None and not self._is_hung_up and not self._reader.at_eof()
 
     async def perform(self, context: AttemptContext) -> ChildResult:
-        """Run an attempt; afterwards all it has said is with *context*."""
+        """Run an attempt; afterwards *context* has all its log lines and progress."""
         self.runs += 1
         for output in self._outputs:
-            output.take_line = context.emit_log
+            output.begin(context.emit_log)
         self._writer.write(pack(RunMessage(number=self.runs, claimed=context.claimed)))
         try:
             return await self._hear(context)
@@ -298,7 +293,7 @@ class ChildProcess:
         try:
             return await receive(self._reader)
         except ValueError:
-            # The handler has written into our socket; nothing that comes from there can be trusted any more.
+            # The handler has written into the socket; nothing that comes from there can be trusted any more.
             return None
 
     def stop(self, context: AttemptContext) -> None:
@@ -307,7 +302,7 @@ class ChildProcess:
             self._writer.write(pack(StopMessage(number=self.runs, why=context.halted, reason=context.halt_reason)))
 
     def hang_up(self) -> None:
-        """Have the warden end the child and all below it: TERM, a short grace, KILL."""
+        """Have the supervisor process end the child and all its descendants: TERM, a short grace, KILL."""
         if not self._is_hung_up:
             self._is_hung_up = True
             _ignoring_os_errors(lambda: self._lifeline.shutdown(socket.SHUT_WR))
@@ -324,7 +319,7 @@ class ChildProcess:
             self._close()
 
     def _kill(self) -> None:
-        """The warden itself does not answer: without it, the kernel kills the child, and we its group."""
+        """The supervisor process does not answer: without it the kernel kills the child, and we kill its group."""
         _ignoring_os_errors(self._process.kill)
         group = self._group
         if group is not None:
@@ -349,8 +344,8 @@ class ChildOutput:
         os.set_blocking(self._outlet, False)
         self._rest = b""
         self._is_open = False
-        # Where lines go just now; what is written between two attempts belongs to nobody.
-        self.take_line: Callable[[str, str], None] = _ignore_result
+        # Where lines go now; what is written between two attempts belongs to neither.
+        self._take_line: Callable[[str, str], None] = _ignore_result
 
     def open(self) -> None:
         """Read whenever there is something."""
@@ -366,13 +361,17 @@ class ChildOutput:
         self._stop_reading()
         os.close(self._outlet)
 
+    def begin(self, take_line: Callable[[str, str], None]) -> None:
+        """Lines are those of another attempt from now on."""
+        self._take_line = take_line
+
     def finish(self) -> None:
-        """Take all that was written until now, the unfinished last line too; later lines are not this attempt's."""
+        """Take all that was written until now, with the unfinished last line; later lines are not of this attempt."""
         while self._is_open and self._read():
             pass
         self._emit(self._rest)
         self._rest = b""
-        self.take_line = _ignore_result
+        self._take_line = _ignore_result
 
     def _read(self) -> bool:
         try:
@@ -393,7 +392,7 @@ class ChildOutput:
     def _emit(self, line: bytes) -> None:
         text = line.decode("utf-8", "replace").rstrip("\r")
         if text.strip():
-            self.take_line(self._level, text)
+            self._take_line(self._level, text)
 
     def _stop_reading(self) -> None:
         if self._is_open:
@@ -406,7 +405,7 @@ def _ignore_result(_level: str, _message: str) -> None:
 
 
 def _ignoring_os_errors(act: Callable[[], object]) -> None:
-    """Do something to a process that may just have ended."""
+    """Act on a process that may just have ended."""
     try:
         act()
     except OSError:

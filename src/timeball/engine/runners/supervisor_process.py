@@ -24,9 +24,9 @@ _IS_LINUX = sys.platform == "linux"
 
 
 def main(app: str) -> None:
-    """Split into warden and child; only the child comes back from that."""
+    """Split into supervisor and child; only the child comes back from that."""
     _split()
-    # Imported here: the warden has no use for what the child needs.
+    # Imported here: the supervisor has no use for what the child needs.
     from timeball.engine.runners.child import main as serve
 
     serve(app)
@@ -36,21 +36,21 @@ def _split() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     alarm = _catch_signals()
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    warden = os.getpid()
+    supervisor = os.getpid()
     child = os.fork()
     if child:
         SupervisorProcess(child, alarm).watch()
-    _become_child(alarm, warden)
+    _become_child(alarm, supervisor)
 
 
-def _become_child(alarm: socket.socket, warden: int) -> None:
+def _become_child(alarm: socket.socket, supervisor: int) -> None:
     signal.set_wakeup_fd(-1)
     alarm.close()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.setsid()
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != warden:
+    if os.getppid() != supervisor:
         os._exit(1)
 
 

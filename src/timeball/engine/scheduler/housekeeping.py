@@ -1,4 +1,4 @@
-"""What the scheduler that owns the first shard does for all: rescue executions of expired nodes, trim the history, write the rollups."""
+"""The housekeeping of the whole installation, by the scheduler that owns the first shard: rescue, retention and rollups."""
 
 from __future__ import annotations
 
@@ -17,18 +17,21 @@ from timeball.store.rollups import RollupStore
 from timeball.store.types import OrphanedClaim
 from timeball.telemetry.events import Emit, ExecutionsRescued, HistoryTrimmed, NodeExpired, RecordsTrimmed
 
-# What the dead held becomes lost outcomes.
-#
-# First the node whose lease has passed loses its row; only then, in a later statement, is what it held reaped. A renewal
-# and a burial touch the same row, so one of them wins; a claim that the dead node commits later stands without a node,
-# and the next sweep finds it. Limits are ignored here: what is reaped frees a place, it never takes one. What was freed
-# and not handed on, because whoever freed it died, is handed on here; and what was to stop for the next occurrence is asked again.
-
 _REAP_BATCH = 500
+_JANITOR_INTERVAL = timedelta(minutes=5)
+# Making a partition out of rows in the default partition blocks writers; at most so many days in one round.
+_MOST_DAYS = 10
+_ROLLUP_TRIM_SECONDS = 300.0
 
 
 class Reaper(Service):
-    """Buries nodes whose lease has passed, and gives what they held an outcome."""
+    """Removes nodes whose lease has passed, and rescues what they held: each attempt gets the outcome `lost`.
+
+    First the expired node loses its row; only a later statement rescues what it held. A renewal and a removal touch the same row, so one
+    of them wins. A claim that the expired node commits later has no node, and the next sweep finds it. Limits are ignored here: a rescued
+    execution frees a place and never takes one. Places that were freed and not passed on, because their node died in between, are
+    passed on here; and executions that are to stop for the next occurrence are asked again.
+    """
 
     def __init__(
         self,
@@ -53,23 +56,23 @@ class Reaper(Service):
         begun = self.env.clock.monotonic()
         for incarnation, kind, name in await self._nodes.remove_expired():
             self.emit(NodeExpired(incarnation, kind.value, name))
-        self.env.fault("reaper.buried")
+        self.env.fault("reaper.expired")
         orphans = await self._executions.orphans(_REAP_BATCH)
         if orphans:
             await self._reap(orphans)
         if len(orphans) == _REAP_BATCH:
             return AT_ONCE
-        await self._hand_on_places()
+        await self._pass_on_places()
         self._next_sweep = begun + self._interval.total_seconds()
         return self._interval
 
     async def _reap(self, orphans: list[OrphanedClaim]) -> None:
-        findings = [self._finding(orphan) for orphan in orphans]
-        await record_now(self.env, self.emit, self._executions, findings)
+        attempts = [self._lost_attempt(orphan) for orphan in orphans]
+        await record_now(self.env, self.emit, self._executions, attempts)
         lost = sum(orphan.is_orphan for orphan in orphans)
         self.emit(ExecutionsRescued(lost=lost, timed_out=len(orphans) - lost))
 
-    def _finding(self, orphan: OrphanedClaim) -> FinishedAttempt:
+    def _lost_attempt(self, orphan: OrphanedClaim) -> FinishedAttempt:
         now = self.env.clock.now()
         started_at = max(orphan.claimed_at, orphan.claimed.run_at)
         if orphan.is_orphan:
@@ -82,9 +85,9 @@ class Reaper(Service):
         )
         return FinishedAttempt(orphan.claimed, TimedOut(error), started_at, max(now, started_at))
 
-    async def _hand_on_places(self) -> None:
+    async def _pass_on_places(self) -> None:
         keys = await self._executions.blocked_keys(self._behind_limit, _REAP_BATCH)
-        # Where there are more limits than a sweep can look at, the next one goes on behind them.
+        # If there are more limits than one sweep reads, the next sweep goes on behind them.
         self._behind_limit = keys[-1] if len(keys) == _REAP_BATCH else ""
         if keys:
             await self._executions.unblock(keys)
@@ -92,17 +95,8 @@ class Reaper(Service):
         await self._executions.mark_queue_limited()
 
 
-# Keeps the history in shape: partitions for the days ahead, none for days long past, and nothing beside it that grows for ever.
-
-_JANITOR_INTERVAL = timedelta(minutes=5)
-
-
-# Making a day out of what lies in the default partition keeps writers waiting; no more than so many in one round.
-_MOST_DAYS = 10
-
-
 class Janitor(Service):
-    """Makes the partitions of the coming days, drops those whose retention has passed, and forgets what stands beside them."""
+    """Makes the partitions of the coming days, drops those whose retention has passed, and trims other records that would grow."""
 
     def __init__(
         self,
@@ -119,7 +113,7 @@ class Janitor(Service):
         self._settings = settings
         self._is_housekeeper = is_housekeeper
         self._next_round = float("-inf")
-        self._forgot_on: date | None = None
+        self._trimmed_on: date | None = None
 
     async def tick(self) -> timedelta:
         monotonic = self.env.clock.monotonic()
@@ -128,10 +122,10 @@ class Janitor(Service):
         today = (await self._history.moment()).date()
         await self._make_days(today)
         await self._drop_days(today)
-        if self._forgot_on != today:
-            await self._forget(today)
+        if self._trimmed_on != today:
+            await self._trim_records(today)
             await self._history.summarize_until(today)
-            self._forgot_on = today
+            self._trimmed_on = today
         self._next_round = monotonic + _JANITOR_INTERVAL.total_seconds()
         return _JANITOR_INTERVAL
 
@@ -148,33 +142,29 @@ class Janitor(Service):
             gone = await self._history.drop_day(day)
             self.emit(HistoryTrimmed(day.isoformat(), gone))
 
-    async def _forget(self, today: date) -> None:
-        """Once a day: nothing here is urgent, and some of it is found only by reading a table from end to end."""
+    async def _trim_records(self, today: date) -> None:
+        """Trim other records, once a day: it is not urgent, and some are found only by reading a whole table."""
         now = datetime.combine(today, time(), UTC)
         before = now - timedelta(days=self._settings.keep_days)
         retention = self._retention
-        self._tell("settled", await retention.settled(before))
-        self._tell("skip_range", await retention.skip_ranges(before))
-        self._tell("audit", await retention.audit(now - timedelta(days=self._settings.keep_audit_days)))
-        self._tell("idempotency_key", await retention.requests(now))
-        self._tell("job", await retention.deleted_jobs(before))
-        self._tell("running_limit", await retention.limits())
+        self._report("settled", await retention.settled(before))
+        self._report("skip_range", await retention.skip_ranges(before))
+        self._report("audit", await retention.audit(now - timedelta(days=self._settings.keep_audit_days)))
+        self._report("idempotency_key", await retention.requests(now))
+        self._report("job", await retention.deleted_jobs(before))
+        self._report("running_limit", await retention.limits())
 
-    def _tell(self, what: str, count: int) -> None:
+    def _report(self, what: str, count: int) -> None:
         if count:
             self.emit(RecordsTrimmed(what, count))
 
 
-# Folds what has ended into the rollups that charts, counters and forecasts are made of.
-#
-# Nothing is counted when an execution ends: that would cost every one of them. Every few seconds one scheduler takes what was recorded
-# since the last time. The mark up to where it came moves in the same transaction, so a bookkeeper may die at any point.
-
-_ROLLUP_TRIM_SECONDS = 300.0
-
-
 class RollupWriter(Service):
-    """Keeps the rollups up to date, and no longer than they are wanted."""
+    """Folds ended executions into the rollups that charts, counters and forecasts are made of, and trims old rollups.
+
+    Nothing is counted when an execution ends: that would cost every one of them. Every few seconds one scheduler folds what was recorded
+    since the last time. The position up to which it has folded moves in the same transaction, so it may die at any point.
+    """
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from timeball.brokers.base import Broker
+from timeball.brokers.base import Broker, BrokerHealth
 from timeball.config.settings import HousekeepingSettings, SchedulerSettings
 from timeball.domain.node import Node
 from timeball.domain.wakeup import Wakeup
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class SchedulerNode(BaseNode):
-    """Owns shards, promotes what falls due in them, and keeps house if the first shard is its own."""
+    """Owns shards, promotes what falls due in them, and does the housekeeping if it owns the first shard."""
 
     def __init__(
         self,
@@ -35,31 +35,32 @@ class SchedulerNode(BaseNode):
         housekeeping: HousekeepingSettings,
         broker: Broker | None = None,
     ) -> None:
-        super().__init__(env, emit, store, node)
-        self.keeper = ShardBalancer(env, emit, store.nodes, node.incarnation, self._on_shards)
-        self.scheduler = Scheduler(env, emit, store.executions, store.jobs, self.keeper, settings)
-        self.reaper = Reaper(env, emit, store.nodes, store.executions, housekeeping, lambda: self.keeper.is_housekeeper)
-        self.rollup_writer = RollupWriter(env, emit, store.rollups, housekeeping, lambda: self.keeper.is_housekeeper)
-        self.janitor = Janitor(
-            env, emit, store.history, store.retention, housekeeping, lambda: self.keeper.is_housekeeper
-        )
+        broker_health = BrokerHealth.of(emit, broker)
+        super().__init__(env, emit, store, node, broker=broker_health)
+        self.shards = ShardBalancer(env, emit, store.nodes, node.incarnation, self._on_shards)
+        self.scheduler = Scheduler(env, emit, store.executions, store.jobs, self.shards, settings)
+        self.reaper = Reaper(env, emit, store.nodes, store.executions, housekeeping, self._is_housekeeper)
+        self.rollup_writer = RollupWriter(env, emit, store.rollups, housekeeping, self._is_housekeeper)
+        self.janitor = Janitor(env, emit, store.history, store.retention, housekeeping, self._is_housekeeper)
         self.ticket_publisher: TicketPublisher | None = None
-        if broker is not None and broker.carries_tickets:
+        if broker is not None and broker_health is not None:
             from timeball.engine.scheduler.ticket_publisher import TicketPublisher
 
-            self.ticket_publisher = ticket_publisher = TicketPublisher(env, emit, store, broker, self.keeper)
-            self.heartbeat.broker = lambda: ticket_publisher.watch.status
+            self.ticket_publisher = TicketPublisher(env, emit, store, broker, broker_health, self.shards)
+
+    def _is_housekeeper(self) -> bool:
+        return self.shards.is_housekeeper
 
     def services(self) -> Sequence[Service]:
-        dispatchers = () if self.ticket_publisher is None else (self.ticket_publisher,)
-        return (self.keeper, self.scheduler, self.reaper, self.janitor, self.rollup_writer, *dispatchers)
+        publishers = () if self.ticket_publisher is None else (self.ticket_publisher,)
+        return (self.shards, self.scheduler, self.reaper, self.janitor, self.rollup_writer, *publishers)
 
     def on_wakeup(self, wakeup: Wakeup) -> None:
         self.scheduler.on_wakeup(wakeup)
         if self.ticket_publisher is not None:
             self.ticket_publisher.on_wakeup(wakeup)
         if wakeup.nodes_changed:
-            self.keeper.wake()
+            self.shards.wake()
 
     def _on_shards(self) -> None:
         self.scheduler.reload()
@@ -68,5 +69,5 @@ class SchedulerNode(BaseNode):
     async def wind_down(self) -> int:
         """Promote nothing more; the shards are released together with the node's row."""
         self.scheduler.stop()
-        self.keeper.stop()
+        self.shards.stop()
         return 0

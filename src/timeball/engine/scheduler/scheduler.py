@@ -1,4 +1,11 @@
-"""Promotes executions from due to ready shortly before their time."""
+"""Promotes executions from due to ready shortly before their time.
+
+The scheduler looks through the next moments of its shards, once a second and whenever a wake-up says so, and reads the rows that it
+does not hold yet. What falls due within the promotion window is planned (`domain.scheduling.occurrences.plan_promotion`) and moved
+in batches, each move guarded by the row itself. The next occurrence of a promoted job is known without reading it, and is held at
+once if it is near; what lies further ahead than the horizon is never held. Nothing in memory is truth: a row that is gone or
+changed is not moved.
+"""
 
 from __future__ import annotations
 
@@ -36,33 +43,19 @@ from timeball.store.jobs import JobStore
 from timeball.store.types import AuditEntry, ShardOwnership
 from timeball.telemetry.events import Emit, ExecutionsPromoted, OccurrencesRecorded, OccurrencesSkipped
 
-# Promotes executions just before their time.
-#
-# The scheduler looks through the next moments of its shards, once a second and whenever a hint says so, and reads whole what it
-# does not hold yet. What falls due within the promotion window is planned (`domain.occurrences.plan`) and moved in batches, each move
-# guarded by the row itself. The following occurrence of a job that was promoted is known without reading it, and is held at once if
-# it is near; what lies further ahead than the horizon is never held. Nothing in memory is truth: a row that is gone or changed is
-# simply not moved.
-
 _ALWAYS = datetime(1970, 1, 1, tzinfo=UTC)
 _POLL = timedelta(seconds=1)
-
-
-# Between two polls there is so many times as much time as one took.
+# The pause between two polls is so many times as long as the last poll took.
 _WORK_TO_POLLING = 9
-
-
-# What others computed by older time-zone data is looked for when shards come to us; and seldom besides, unless some of it is near.
+# Occurrences computed by older time-zone data are looked for when shards are gained, when one is near, and otherwise this often.
 _ZONES_SECONDS = 60.0
-
-
 # Rows that fall due close together are moved together.
 _BATCHING = timedelta(milliseconds=25)
 _AUTO_RESUME = AuditEntry("timeball", "the pause was over")
 
 
 class Scheduler(Service):
-    """Moves what falls due in its shards from `due` to `ready`."""
+    """Moves executions that fall due in its shards from `due` to `ready`."""
 
     def __init__(
         self,
@@ -70,15 +63,15 @@ class Scheduler(Service):
         emit: Emit,
         executions: ExecutionStore,
         jobs: JobStore,
-        keeper: ShardBalancer,
+        shards: ShardBalancer,
         settings: SchedulerSettings,
     ) -> None:
         super().__init__(env, emit)
         self._executions = executions
         self._jobs = jobs
-        self._keeper = keeper
+        self._shards = shards
         self._settings = settings
-        # What is promoted further ahead than we look must be read earlier still, before the poll that would find it.
+        # A promotion window that is longer than the look-ahead needs a longer look-ahead: rows are read before they are promoted.
         self._look_ahead = max(settings.look_ahead, settings.promotion_window + 2 * _POLL)
         self._due_heap = DueHeap()
         self._unread: list[HeapKey] = []
@@ -91,16 +84,16 @@ class Scheduler(Service):
         self._next_look_at_zones = float("-inf")
 
     def on_wakeup(self, wakeup: Wakeup) -> None:
-        """Read what a hint announces, if it is ours and near."""
+        """Read what a wake-up announces, if it is in an owned shard and near."""
         if wakeup.look_everywhere:
             self.reload()
         for shard, run_at in wakeup.shards.items():
-            if shard in self._keeper.epochs and self._is_near(run_at):
+            if shard in self._shards.epochs and self._is_near(run_at):
                 self._read_from(shard, run_at)
                 self.wake()
 
     def reload(self) -> None:
-        """Read everything again: our share has changed, or hints may have been lost."""
+        """Read everything again: the owned shards have changed, or wake-ups may have been lost."""
         self._next_poll = float("-inf")
         self.wake()
 
@@ -113,18 +106,18 @@ class Scheduler(Service):
     # reading
 
     async def _look(self) -> None:
-        """Find out what there is to hold: everything once a second, or seldomer if it takes long; else what was asked for."""
+        """Find the rows to hold: all of them once a second, or less often if that takes long; otherwise those that were announced."""
         begun = self.env.clock.monotonic()
         is_poll = self.is_time(self._next_poll)
         if is_poll:
             self._next_poll = begun + _POLL.total_seconds()
-            self._begin_anew()
+            self._restart_reading()
             if self.is_time(self._next_look_at_zones):
                 await self._refresh_zones()
         self._read_on()
         await self._look_from_bounds()
         if is_poll:
-            self._poll_no_more_than_pays(begun)
+            self._slow_polling(begun)
 
     async def _look_from_bounds(self) -> None:
         bounds, self._bounds = self._bounds, {}
@@ -136,25 +129,25 @@ class Scheduler(Service):
             if not self._due_heap.holds(mark):
                 heapq.heappush(self._unread, (mark.run_at, mark.id))
 
-    def _poll_no_more_than_pays(self, begun: float) -> None:
-        """With a hundred thousand due at once, looking through them every second would leave no time to move them."""
+    def _slow_polling(self, begun: float) -> None:
+        """Poll less often when a poll takes long: with a hundred thousand rows due at once, no time would be left to move them."""
         ended = self.env.clock.monotonic()
-        # Unless somebody has asked meanwhile to have everything read again.
+        # A `reload` that came meanwhile stands.
         if self._next_poll > begun:
             self._next_poll = max(self._next_poll, ended + _WORK_TO_POLLING * (ended - begun))
 
-    def _begin_anew(self) -> None:
-        self._bounds = dict.fromkeys(self._keeper.epochs, _ALWAYS)
+    def _restart_reading(self) -> None:
+        self._bounds = dict.fromkeys(self._shards.epochs, _ALWAYS)
         self._unread.clear()
         self._full.clear()
-        owned = dict(self._keeper.epochs)
+        owned = dict(self._shards.epochs)
         if owned != self._owned:
             self._owned = owned
             self._due_heap.keep_only(owned)
             self._look_at_zones_soon()
 
     def _note_full_shards(self, marks: Sequence[DueKey]) -> None:
-        """A shard that gave a whole page has more behind the last row of it."""
+        """A shard that filled a whole page has more rows behind the last one."""
         if len(marks) < self._settings.page:
             return
         pages: dict[int, list[HeapKey]] = {}
@@ -166,7 +159,7 @@ class Scheduler(Service):
                 self._full[shard] = min(last, self._full.get(shard, last))
 
     def _read_on(self) -> None:
-        """Look behind a full page once all of it has been moved, and not before: each look goes through the page again."""
+        """Look behind a full page only once all of it has been moved: each look goes through the page again."""
         ahead = min((place for place in (self._due_heap.first, *self._unread[:1]) if place is not None), default=None)
         for shard, last in list(self._full.items()):
             if ahead is None or ahead > last:
@@ -177,7 +170,7 @@ class Scheduler(Service):
         self._bounds[shard] = min(bound, self._bounds.get(shard, bound))
 
     async def _read(self) -> bool:
-        """Read a batch of what is not held yet, the nearest first, so that nothing which is due waits for the rest."""
+        """Read a batch of the rows that are not held yet, the nearest first, so that no due row waits for the others."""
         number = min(len(self._unread), self._settings.batch)
         if not number:
             return False
@@ -196,14 +189,14 @@ class Scheduler(Service):
         return instant <= self.env.clock.now() + self._look_ahead
 
     def _look_at_zones_soon(self) -> None:
-        """With the next poll: what is held is mostly read a second or two before it is promoted."""
+        """Look with the next poll: most rows are read a second or two before they are promoted."""
         self._next_look_at_zones = float("-inf")
 
     async def _refresh_zones(self) -> None:
-        """When the time-zone data are newer than those an occurrence was computed by, compute it again."""
+        """Compute occurrences again that were computed by older time-zone data."""
         begun = self.env.clock.monotonic()
         stale = await self._executions.occurrences_of_other_tzdata(
-            list(self._keeper.epochs), tzdata_version(), self._settings.page
+            list(self._shards.epochs), tzdata_version(), self._settings.page
         )
         await self._load_timetables(stale)
         for row in stale:
@@ -234,7 +227,7 @@ class Scheduler(Service):
             if promotion is not None:
                 promotions.append(promotion)
                 if promotion.runs:
-                    # Nothing behind it in this batch may run beside it unless overlap is allowed.
+                    # Later rows of the job in this batch may not run beside this one, unless overlap is allowed.
                     busy.add(row.job_id)
         if promotions:
             await self._move(promotions)
@@ -244,11 +237,11 @@ class Scheduler(Service):
         return self.env.clock.now()
 
     async def _set_aside(self, rows: list[DueRow]) -> list[DueRow]:
-        """What is no execution to run: resumptions, and the second tries of paused jobs."""
+        """Handle the rows that are not to be promoted, resumptions and retries of paused jobs; returns the others."""
         paused = [row for row in rows if row.is_paused and row.kind in (DueKind.RETRY, DueKind.SNOOZE)]
         if paused:
             await self._executions.park(paused)
-            # One whose job was resumed since it was read has not been parked, and is to be read again.
+            # A row whose job was resumed since it was read has not been parked, and must be read again.
             self.reload()
         for row in rows:
             if row.kind is DueKind.RESUME:
@@ -266,11 +259,11 @@ class Scheduler(Service):
             return
 
     def _put_back(self, row: DueRow, at: datetime) -> None:
-        # We take those whose promotion window has begun, so a row to be seen at an instant is filed a window later.
+        # Rows are taken when their promotion window begins, so a row that is wanted at an instant is filed a window later.
         self._due_heap.put(row, at + self._settings.promotion_window)
 
     async def _prepare(self) -> bool:
-        """Read the timetables of what is not due yet: when thousands fall due together, there is no time for it then."""
+        """Read the timetables of rows that are not due yet: when thousands fall due together, there is no time for it."""
         rows = [self._unprepared.popleft() for _ in range(min(len(self._unprepared), self._settings.batch))]
         await self._load_timetables(rows)
         return bool(rows)
@@ -300,7 +293,7 @@ class Scheduler(Service):
     def _plan(self, row: DueRow, now: datetime, *, is_busy: bool) -> Promotion | None:
         job = self._timetable(row)
         if job is None and row.origin is Origin.SCHEDULE and row.kind is DueKind.OCCURRENCE:
-            # The job was changed since the row was read: its new occurrence comes with the next reading.
+            # The job was changed since the row was read. Its new occurrence comes with the next look.
             self.reload()
             return None
         planned = plan_promotion(row, job, now, is_busy=is_busy)
@@ -310,21 +303,21 @@ class Scheduler(Service):
         return planned
 
     async def _move(self, promotions: Sequence[Promotion]) -> None:
-        ownership = ShardOwnership(self._keeper.incarnation, dict(self._keeper.epochs))
+        ownership = ShardOwnership(self._shards.incarnation, dict(self._shards.epochs))
         done = await self._executions.promote(promotions, ownership, self._settings.promotion_window, tzdata_version())
         moved = [promotion for promotion in promotions if promotion.row.id in done]
         for promotion in moved:
             self._follow(promotion)
-            self._tell_skips(promotion)
+            self._report_skips(promotion)
         runs = sum(len(promotion.runs) for promotion in moved)
         skipped = sum(len(promotion.skips) + len(promotion.ranges) for promotion in moved)
         self.emit(ExecutionsPromoted(runs, skipped, len(promotions) - len(moved)))
-        self._tell_lateness(moved)
+        self._report_lateness(moved)
         if len(moved) < len(promotions):
             self.reload()
 
-    def _tell_lateness(self, moved: Sequence[Promotion]) -> None:
-        """Against the exact instants: what runs later by its jitter is recorded later, too."""
+    def _report_lateness(self, moved: Sequence[Promotion]) -> None:
+        """Measured against the exact instants, without jitter."""
         now = self.env.clock.now()
         instants = [promotion.row.scheduled_for for promotion in moved if promotion.row.watermark is not None]
         if instants:
@@ -332,7 +325,7 @@ class Scheduler(Service):
             self.emit(OccurrencesRecorded(len(instants), late))
 
     def _follow(self, promotion: Promotion) -> None:
-        """What comes after is known without reading it: the next occurrence, and what catches up."""
+        """Hold what follows a promotion without reading it: the next occurrence, and the runs that catch up."""
         for run in promotion.runs:
             if run.target is PromotionTarget.DUE:
                 later = replace(
@@ -362,7 +355,7 @@ class Scheduler(Service):
             )
         )
 
-    def _tell_skips(self, promotion: Promotion) -> None:
+    def _report_skips(self, promotion: Promotion) -> None:
         for skip in promotion.skips:
             self.emit(OccurrencesSkipped(promotion.row.job_id, 1, skip.reason.value))
         for skipped in promotion.ranges:
@@ -387,16 +380,15 @@ def _resume_if_over(snapshot: JobSnapshot) -> JobChange:
     return job_changes.resume_job(snapshot)
 
 
-# What a scheduler holds of the next seconds: rows of `due`, in the order in which they fall due.
-
-# Where a row stands in that order.
+# The position of a row in the order in which rows fall due.
 HeapKey: TypeAlias = tuple[datetime, ExecutionId]
 
 
 class DueHeap:
-    """Rows by their id, and a heap of when to look at each.
+    """The rows of `due` that a scheduler holds for the next seconds, by id, and a heap of when to look at each.
 
-    A place whose row is gone is passed over. One whose row was replaced brings the new one, perhaps before its time: then it is not moved.
+    A heap entry whose row is gone is passed over. An entry whose row was replaced yields the new row, perhaps before its time: the row is
+    not moved then.
     """
 
     def __init__(self) -> None:
@@ -408,28 +400,28 @@ class DueHeap:
 
     @property
     def first(self) -> HeapKey | None:
-        """The place that comes next."""
+        """The position that comes next."""
         return self._heap[0] if self._heap else None
 
     def holds(self, mark: DueKey) -> bool:
-        """Whether the row that stands there is held as it is."""
+        """Whether this row is held in this version."""
         row = self._rows.get(mark.id)
         return row is not None and row.run_at == mark.run_at and row.version == mark.version
 
     def add(self, row: DueRow) -> bool:
-        """Hold a row until its time; False if it is held already, just as it is."""
+        """Hold a row until its time; False if it is held already, unchanged."""
         if self._rows.get(row.id) == row:
             return False
         self.put(row, row.run_at)
         return True
 
     def put(self, row: DueRow, at: datetime) -> None:
-        """Hold a row, and look at it at another instant than its own."""
+        """Hold a row, to be looked at at this instant."""
         self._rows[row.id] = row
         heapq.heappush(self._heap, (at, row.id))
 
     def take(self, edge: datetime, most: int) -> list[DueRow]:
-        """The rows up to an instant, at most so many, first come first; they are held no longer."""
+        """Take the rows up to an instant, at most so many, the earliest first; they are held no longer."""
         rows: list[DueRow] = []
         while self._heap and self._heap[0][0] <= edge and len(rows) < most:
             _, id_ = heapq.heappop(self._heap)
@@ -439,7 +431,7 @@ class DueHeap:
         return rows
 
     def keep_only(self, shards: Container[int]) -> None:
-        """Forget what belongs to others."""
+        """Forget rows of all other shards."""
         self._rows = {id_: row for id_, row in self._rows.items() if row.shard in shards}
         self._heap = [(at, id_) for at, id_ in self._heap if id_ in self._rows]
         heapq.heapify(self._heap)

@@ -14,7 +14,7 @@ from timeball.store.types import ShardHolding
 from timeball.telemetry.events import Emit, ShardsChanged
 
 _INTERVAL = timedelta(seconds=1)
-# The shard whose owner does the housekeeping for all.
+# The owner of this shard does the housekeeping of the whole installation.
 HOUSEKEEPING_SHARD = 0
 
 
@@ -31,12 +31,12 @@ class ShardBalancer(Service):
         self.epochs: dict[int, int] = {}
         self._sharers: tuple[frozenset[int], frozenset[Incarnation]] | None = None
         self._share: set[int] = set()
-        # Who owned what when nothing was left to be done: while that stays so, nothing is to be computed either.
+        # The holdings when nothing was left to do. While they stay the same, nothing has to be computed.
         self._settled: Sequence[ShardHolding] | None = None
 
     @property
     def is_housekeeper(self) -> bool:
-        """Whether the housekeeping of the whole system falls to this scheduler."""
+        """Whether this scheduler does the housekeeping of the whole installation."""
         return HOUSEKEEPING_SHARD in self.epochs
 
     async def tick(self) -> timedelta:
@@ -64,7 +64,7 @@ class ShardBalancer(Service):
         return _INTERVAL
 
     def _fair_share(self, holdings: Sequence[ShardHolding]) -> set[int]:
-        """What of all shards should be ours; computed when somebody came or went."""
+        """The shards that this scheduler should own; computed when the schedulers or shards have changed."""
         shards = frozenset(shard for holding in holdings for shard in holding.epochs)
         living = frozenset(holding.owner for holding in holdings if holding.owner is not None and holding.takes_shards)
         if (shards, living) != self._sharers:

@@ -34,7 +34,7 @@ def shard_of_queue(queue: str, shards: int) -> int:
 
 @dataclass(slots=True)
 class _OpenTicket:
-    """A ticket that is out: for which claim of its execution, when to send another, and how long to wait after that."""
+    """A published ticket: for which fence of its execution, when to publish it again, and how long to wait after that."""
 
     queue: str
     fence: int
@@ -45,32 +45,34 @@ class _OpenTicket:
 class TicketPublisher(Service):
     """Publishes tickets for the queues whose shard this scheduler owns."""
 
-    def __init__(self, env: Env, emit: Emit, store: Store, broker: Broker, keeper: ShardBalancer) -> None:
+    def __init__(
+        self, env: Env, emit: Emit, store: Store, broker: Broker, health: BrokerHealth, shards: ShardBalancer
+    ) -> None:
         super().__init__(env, emit)
         self._store = store
         self._broker = broker
-        self._keeper = keeper
+        self._shards = shards
         self._inboxes: list[Inbox] = []
         self._handlers: list[str] = []
-        self._hinted: dict[Lane, datetime] = {}
+        self._announced: dict[Lane, datetime] = {}
         self._out: dict[ExecutionId, _OpenTicket] = {}
         self._next_sweep = 0.0
         self._interval = _SWEEP
-        self.watch = BrokerHealth(emit, broker.kind)
+        self._health = health
 
     def on_wakeup(self, wakeup: Wakeup) -> None:
         """Something is ready in these lanes, from these instants on."""
         for lane, run_at in wakeup.lanes.items():
             if self._owns(lane[0]):
-                known = self._hinted.get(lane)
-                self._hinted[lane] = run_at if known is None else min(known, run_at)
+                known = self._announced.get(lane)
+                self._announced[lane] = run_at if known is None else min(known, run_at)
         if wakeup.look_everywhere or wakeup.nodes_changed:
             self._next_sweep = 0.0
-        if self._hinted or not self._next_sweep:
+        if self._announced or not self._next_sweep:
             self.wake()
 
     def _owns(self, queue: str) -> bool:
-        return shard_of_queue(queue, self._store.shards) in self._keeper.epochs
+        return shard_of_queue(queue, self._store.shards) in self._shards.epochs
 
     async def tick(self) -> timedelta:
         now = self.env.clock.monotonic()
@@ -78,19 +80,19 @@ class TicketPublisher(Service):
             if now >= self._next_sweep:
                 self._next_sweep = now + self._interval
                 await self._sweep()
-            elif not self.watch.is_down:
-                await self._follow_hints()
+            elif not self._health.is_down:
+                await self._publish_announced()
         except BrokerUnavailable as error:
             self._out.clear()
-            self.watch.lost(error)
-        if self.watch.is_down:
-            self._hinted.clear()
+            self._health.lost(error)
+        if self._health.is_down:
+            self._announced.clear()
         rest = max(self._next_sweep - self.env.clock.monotonic(), 0)
         return min(timedelta(seconds=rest), LONGEST_REST)
 
     async def _sweep(self) -> None:
-        """Learn who can use tickets, and bring what is out in line with what is ready."""
-        self._hinted.clear()
+        """Learn which workers use tickets, and publish and forget tickets so that they match what is ready."""
+        self._announced.clear()
         await self._learn_inboxes()
         lanes = await self._store.executions.lanes() if self._inboxes else {}
         owned = {
@@ -98,16 +100,16 @@ class TicketPublisher(Service):
         }
         rows = await self._read(owned)
         self._forget_claimed(rows)
-        if self.watch.is_down:
+        if self._health.is_down:
             await self._broker.check()
         if not await self._publish(rows):
             await self._broker.check()
-        self.watch.found()
+        self._health.found()
 
-    async def _follow_hints(self) -> None:
-        hinted, self._hinted = self._hinted, {}
+    async def _publish_announced(self) -> None:
+        announced, self._announced = self._announced, {}
         out = Counter(published.queue for published in self._out.values())
-        lanes = {lane: at for lane, at in hinted.items() if out[lane[0]] < MAX_TICKETS}
+        lanes = {lane: at for lane, at in announced.items() if out[lane[0]] < MAX_TICKETS}
         await self._publish(await self._read(lanes))
 
     async def _learn_inboxes(self) -> None:
@@ -121,7 +123,7 @@ class TicketPublisher(Service):
         return await self._store.tickets.read(lanes, self._handlers, MAX_TICKETS)
 
     def _forget_claimed(self, rows: Sequence[ReadyExecution]) -> None:
-        """What is no longer ready needs no ticket any more; if much of it went, look again sooner."""
+        """Forget tickets of executions that are no longer ready; sweep again sooner if many of them went."""
         before = len(self._out)
         ready = {row.id for row in rows}
         self._out = {id_: published for id_, published in self._out.items() if id_ in ready}
@@ -129,24 +131,24 @@ class TicketPublisher(Service):
         self._interval = max(self._interval / 2, _QUICKEST_SWEEP) if is_quick else _SWEEP
 
     async def _publish(self, rows: Sequence[ReadyExecution]) -> bool:
-        """Publish what has no ticket out, or one that is overdue; False if there was nothing."""
+        """Publish tickets for executions that have none, or an overdue one; False if there was nothing to publish."""
         now = self.env.clock.monotonic()
-        going = [row for row in rows if self._needs_ticket(row, now)]
+        due = [row for row in rows if self._needs_ticket(row, now)]
         for inbox in self._inboxes:
-            tickets = [Ticket(row.id, row.queue, row.rank) for row in going if inbox.takes(row.queue, row.handler)]
+            tickets = [Ticket(row.id, row.queue, row.rank) for row in due if inbox.takes(row.queue, row.handler)]
             if tickets:
                 await self._broker.publish(inbox.name, tickets)
-        if going:
-            self.emit(TicketsPublished(len(going), self._note(going, now)))
-        return bool(going)
+        if due:
+            self.emit(TicketsPublished(len(due), self._note(due, now)))
+        return bool(due)
 
     def _needs_ticket(self, row: ReadyExecution, now: float) -> bool:
         published = self._out.get(row.id)
-        # Another fence: it was claimed meanwhile, and given back.
+        # Another fence: the execution was claimed meanwhile, and given back.
         return published is None or published.fence != row.fence or published.again_at <= now
 
     def _note(self, rows: Iterable[ReadyExecution], now: float) -> int:
-        """Remember which tickets are out; returns how many were there before."""
+        """Remember the published tickets; returns how many of them had been published before."""
         again = 0
         for row in rows:
             known = self._out.get(row.id)

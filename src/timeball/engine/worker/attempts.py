@@ -1,46 +1,58 @@
-"""The attempts that run: the tasks they run in, and their timeouts."""
+"""Runs attempts in tasks, and halts those that run past their timeout.
+
+A handler that never awaits needs no task of its own, and a task costs more than many a handler. So one task, the *inline* task,
+runs attempts one after the other. If the event loop turns while an attempt is in the middle of the inline task, that attempt awaits
+something: it keeps the task, and further attempts of its handler get a task each, until one ends without having awaited. The inline
+task is passed on only as it was received: it ends with an attempt that left context variables behind or asked for the task's
+cancellation.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextvars import copy_context
 from datetime import datetime
+from typing import Protocol
 
 from timeball.clock import Clock
 from timeball.current import AttemptContext, StopReason
-from timeball.domain.execution import ClaimedExecution, ErrorInfo, Failed, Outcome
+from timeball.domain.execution import ErrorInfo, Failed, Outcome
 from timeball.domain.handler import Handler, RunStyle
-from timeball.domain.values.ids import ExecutionId
 from timeball.domain.values.text import clean_text
 from timeball.engine.runners.base import Runner
+from timeball.engine.worker.slots import Slots
 from timeball.env import Env
 
-# What runs: attempts, and the tasks they run in.
-#
-# A handler that never waits needs no task of its own, and a task costs more than many a handler does. So one task, the *relay*, runs
-# attempts one after the other. When the event loop turns while an attempt is in the middle of the relay, that attempt waits for
-# something: the task is its own from then on, and further attempts of its handler get one each, until one comes through without waiting.
-# A task is handed on only as it was received: an attempt that left context variables behind, or asked for its cancellation, was its last.
-
-# How long attempts may follow each other before the event loop gets a turn.
+# How long the inline task may run attempts before the event loop gets a turn.
 _INLINE_SECONDS = 0.001
 
 ReadyAttempt = tuple[Handler, AttemptContext]
 
 
-class AttemptPool:
-    """Runs attempts, each to its outcome."""
+class AttemptSource(Protocol):
+    """Where attempts come from, and where their outcomes go."""
 
-    def __init__(self, env: Env, runners: Mapping[RunStyle, Runner]) -> None:
+    def next_attempt(self) -> ReadyAttempt | None:
+        """The attempt to make next; None if none can be made now."""
+
+    def finish_attempt(self, handler: Handler, context: AttemptContext, outcome: Outcome, started_at: datetime) -> None:
+        """An attempt has ended; its slot is free."""
+
+
+class AttemptPool:
+    """Runs the attempts of *source*, each to its outcome."""
+
+    def __init__(self, env: Env, runners: Mapping[RunStyle, Runner], slots: Slots, source: AttemptSource) -> None:
         self._env = env
         self._runners = runners
+        self._slots = slots
+        self._source = source
         self._loop = asyncio.get_running_loop()
-        # What every attempt begins with: tasks are made in the middle of others, whose variables are none of its business.
+        # What every attempt begins with. Tasks are made in the middle of other attempts and must not inherit their variables.
         self._context = copy_context()
         self._wheel = DeadlineWheel(env.clock)
-        self._running: dict[ExecutionId, AttemptContext] = {}
-        # Handlers whose last attempt waited for something.
+        # Handlers whose last attempt awaited something.
         self._slow: set[str] = set()
         self._begun_last: AttemptContext | None = None
         self._inline_task: asyncio.Task[None] | None = None
@@ -48,26 +60,10 @@ class AttemptPool:
         self._idle = asyncio.Event()
         self._idle.set()
         self._is_closed = False
-        # What is to be run next; None if nothing can be begun now.
-        self.next_ready: Callable[[], ReadyAttempt | None] = lambda: None
-        # Called with every attempt that has ended; and when places have become free.
-        self.on_ended: Callable[[Handler, AttemptContext, Outcome, datetime], None] = lambda *_: None
-        self.on_room: Callable[[], None] = lambda: None
-
-    def __len__(self) -> int:
-        return len(self._running)
-
-    def find(self, execution_id: ExecutionId) -> AttemptContext | None:
-        """The attempt at an execution, if it is running."""
-        return self._running.get(execution_id)
-
-    def unfinished(self) -> Sequence[ClaimedExecution]:
-        """What is still running."""
-        return [context.claimed for context in self._running.values()]
 
     def begin(self) -> None:
-        """Begin what can be begun; the relay, while it is under way, does so by itself."""
-        while self._inline_task is None and (ready := self.next_ready()) is not None:
+        """Begin all attempts that can be begun; the inline task, while it runs, does so by itself."""
+        while self._inline_task is None and (ready := self._source.next_attempt()) is not None:
             self._begin(ready)
 
     def _begin(self, ready: ReadyAttempt) -> None:
@@ -78,12 +74,9 @@ class AttemptPool:
         else:
             task = self._loop.create_task(self._run_alone(ready), context=self._context.copy())
             self._time(context)
-        self._take(context, task)
+        context.run_in(task)
+        self._slots.attempts[context.claimed.id] = context
         self._idle.clear()
-
-    def _take(self, context: AttemptContext, task: asyncio.Task[None]) -> None:
-        context.task = task
-        self._running[context.claimed.id] = context
 
     def _time(self, context: AttemptContext) -> None:
         if context.claimed.timeout_ms is not None:
@@ -96,18 +89,17 @@ class AttemptPool:
         self._begun_last = context
         await self._attempt(handler, context)
         if self._begun_last is context:
-            # Nothing else was begun meanwhile: it did not wait, or nobody minded.
+            # Nothing else was begun meanwhile: the attempt did not await, or delayed no other.
             self._slow.discard(handler.name)
         self._after_end()
 
     def _after_end(self) -> None:
-        if not self._running and self._inline_task is None:
+        if not self._slots.attempts and self._inline_task is None:
             self._idle.set()
         if not self._is_closed:
-            self.begin()
-            self.on_room()
+            self._slots.freed.send()
 
-    # the relay
+    # inline
 
     async def _run_inline(self, first: ReadyAttempt) -> None:
         task = asyncio.current_task()
@@ -126,7 +118,7 @@ class AttemptPool:
             handler, context = ready
             self._inline_attempt = context
             await self._attempt(handler, context)
-            # Whoever has waited has kept the task; the relay went on without it.
+            # An attempt that awaited has kept the task, and another inline task has begun.
             if self._inline_attempt is not context or task.cancelling() or copy_context() != self._context:
                 return
             self._inline_attempt = None
@@ -136,22 +128,23 @@ class AttemptPool:
             ready = self._next_inline(task)
 
     async def _yield_to_loop(self) -> None:
-        self.on_room()
+        self._slots.freed.send()
         await asyncio.sleep(0)
         self._loop.call_soon(self._turned)
 
     def _next_inline(self, task: asyncio.Task[None]) -> ReadyAttempt | None:
-        """The next one that is likely not to wait; others are begun apart."""
-        while (ready := self.next_ready()) is not None:
+        """The next attempt that is likely not to await; others get a task of their own."""
+        while (ready := self._source.next_attempt()) is not None:
             handler, context = ready
             if handler.style is RunStyle.COROUTINE and handler.name not in self._slow:
-                self._take(context, task)
+                context.run_in(task)
+                self._slots.attempts[context.claimed.id] = context
                 return ready
             self._begin(ready)
         return None
 
     def _turned(self) -> None:
-        """The loop turns. If an attempt is in the middle of the relay, it waits: it keeps the task, and others may begin."""
+        """The loop turns. An attempt in the middle of the inline task awaits something: it keeps the task, and others may begin."""
         context = self._inline_attempt
         if context is None:
             return
@@ -164,7 +157,7 @@ class AttemptPool:
 
     async def _attempt(self, handler: Handler, context: AttemptContext) -> None:
         claimed = context.claimed
-        # The database said that the instant had come; our reading of its clock may lag behind by its uncertainty.
+        # By the database the instant has come; our reading of its clock may lag behind by its uncertainty.
         now = self._env.clock.now()
         started_at = now if now > claimed.run_at else claimed.run_at
         try:
@@ -173,14 +166,14 @@ class AttemptPool:
             message = "the handler cancelled the task it ran in"
             outcome = Failed(ErrorInfo(type="CancelledError", message=message, fingerprint="cancelled-itself"))
         except Exception as error:
-            # Not the handler's error but its runner's. It must not end the task: the slot would be lost, and the outcome with it.
+            # An error of the runner, not of the handler. It must not end the task: the slot and the outcome would be lost.
             message = f"the attempt could not be run: {clean_text(error)}"
             outcome = Failed(ErrorInfo(type=type(error).__name__, message=message, fingerprint="runner-failed"))
         if self._is_closed:
             return
         self._wheel.remove(context)
-        self._running.pop(claimed.id, None)
-        self.on_ended(handler, context, outcome, started_at)
+        self._slots.attempts.pop(claimed.id, None)
+        self._source.finish_attempt(handler, context, outcome, started_at)
 
     # ending
 
@@ -195,29 +188,27 @@ class AttemptPool:
 
     def halt_all(self, why: StopReason, reason: str) -> None:
         """Ask everything that runs to stop."""
-        for context in list(self._running.values()):
+        for context in list(self._slots.attempts.values()):
             context.halt(why, reason)
 
     def abandon(self, reason: str) -> None:
-        """Cut everything off; no outcome is told any more."""
+        """Cut everything off; no outcome is handed over any more."""
         self._is_closed = True
-        for context in list(self._running.values()):
+        for context in list(self._slots.attempts.values()):
             context.halt(StopReason.SHUTDOWN, reason)
             if context.task is not None:
                 context.task.cancel()
         if self._inline_task is not None:
             self._inline_task.cancel()
-        self._running.clear()
+        self._slots.attempts.clear()
         self._idle.set()
 
-
-# One wheel for all timeouts: a timer per attempt would cost more than many an attempt does.
 
 _NOTCH_SECONDS = 0.05
 
 
 class DeadlineWheel:
-    """Halts attempts that run past their timeout, to within a notch."""
+    """Halts attempts that run past their timeout, to within a notch. One timer serves all: one for each attempt would cost too much."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -232,7 +223,7 @@ class DeadlineWheel:
 
     def add(self, context: AttemptContext, seconds: float) -> None:
         """Halt this attempt once *seconds* have passed."""
-        # The notch after, so that no attempt is halted early.
+        # The next notch, so that no attempt is halted early.
         notch = self._notch(self._clock.monotonic() + seconds) + 1
         self._notches.setdefault(notch, set()).add(context)
         self._places[context] = notch

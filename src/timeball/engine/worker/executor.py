@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
-from typing import Protocol, runtime_checkable
+from datetime import datetime
 
 from timeball.current import AttemptContext, AttemptSink, StopReason
 from timeball.domain.execution import (
@@ -25,210 +22,163 @@ from timeball.domain.execution import (
 )
 from timeball.domain.handler import Handler, HandlerSource, RunStyle
 from timeball.domain.values.ids import ExecutionId
+from timeball.engine.lease import HeldLease
 from timeball.engine.runners.base import Runner
+from timeball.engine.worker.admission import RetryGate
 from timeball.engine.worker.attempts import AttemptPool, ReadyAttempt
+from timeball.engine.worker.slots import LONGEST_WAIT_SECONDS, Slots, StartQueue
 from timeball.env import Env
 
-# How long something that is due may wait here while no slot becomes free; and how long at all.
+# How long a due execution may wait here while no slot becomes free.
 _PATIENCE_SECONDS = 0.02
-_LONGEST_WAIT_SECONDS = 0.25
-
-
-@runtime_checkable
-class OverrunReporter(Protocol):
-    """A runner whose attempts cannot always be ended."""
-
-    on_freed: Callable[[], None]
-
-    @property
-    def overrunning(self) -> Sequence[object]:
-        """What still runs although it was given up."""
 
 
 class Executor:
-    """Runs what it is given in at most *slots* places, and hands every outcome over."""
+    """Runs executions in the worker's slots, and hands over every outcome.
+
+    *retry_gate* decides about each start; without one every attempt is made. *open_sink* opens the log of an attempt that writes one,
+    and *close_sink* is called when such an attempt has ended.
+    """
 
     def __init__(
         self,
         env: Env,
         handlers: HandlerSource,
         runners: Mapping[RunStyle, Runner],
-        slots: int,
+        slots: Slots,
+        queue: StartQueue,
+        lease: HeldLease,
         hand_over: Callable[[FinishedAttempt], None],
         open_sink: Callable[[AttemptContext], AttemptSink],
         close_sink: Callable[[ClaimedExecution], None] = lambda _: None,
+        retry_gate: RetryGate | None = None,
     ) -> None:
         self._env = env
         self._handlers = handlers
-        # Those whose attempts may go on after they were given up, and keep their slot until they end.
-        self._overrunners = [runner for runner in runners.values() if isinstance(runner, OverrunReporter)]
-        for runner in self._overrunners:
-            runner.on_freed = self._on_freed
-        self._slots = slots
+        self.slots = slots
+        self._queue = queue
+        self.lease = lease
         self._hand_over = hand_over
         self._open_sink = open_sink
         self._close_sink = close_sink
-        self._loop = asyncio.get_running_loop()
-        self._held: list[tuple[float, int, ClaimedExecution]] = []
-        self._order = 0
-        self._waiting: deque[tuple[ClaimedExecution, float]] = deque()
-        self._stops: dict[ExecutionId, str] = {}
-        self._attempts = AttemptPool(env, runners)
-        self._attempts.next_ready = self._next_ready
-        self._attempts.on_ended = self._on_ended
-        self._attempts.on_room = lambda: self.on_room()
-        self._dropped_at = float("-inf")
-        self._drop_timer: asyncio.TimerHandle | None = None
+        self._retry_gate = retry_gate
+        self._attempts = AttemptPool(env, runners, slots, self)
+        self._start_timer: asyncio.TimerHandle | None = None
         self._patience_timer: asyncio.TimerHandle | None = None
         self._patience_ends = 0.0
-        self._last_start = float("-inf")
-        self._longest_wait = 0.0
-        # How many were begun here so far.
-        self.started = 0
-        # Whether this life may still begin anything: a machine that slept wakes to timers of work that others have by now.
-        self.may_begin: Callable[[], bool] = lambda: True
-        # How long an attempt has to wait before it may be made; None means not at all. And whom to tell of success.
-        self.admit: Callable[[Handler, ClaimedExecution], timedelta | None] = lambda _handler, _claimed: None
-        self.on_success: Callable[[Handler, ClaimedExecution], None] = lambda _handler, _claimed: None
-        # Called whenever a place has become free.
-        self.on_room: Callable[[], None] = lambda: None
+        # How many attempts succeeded here so far.
+        self.succeeded = 0
+        # First of all subscribers: what waits here takes a free slot before the claimer asks for more.
+        slots.freed.subscribe(self._fill)
 
     @property
     def busy(self) -> int:
-        """How many places are taken, by those too that overran their timeout and cannot be ended."""
-        return len(self._attempts) + self._overrunning()
+        """How many slots are taken."""
+        return self.slots.busy
 
     @property
     def free_slots(self) -> int:
-        """How many more could run now."""
-        return max(self._slots - self.busy - len(self._waiting), 0)
+        """How many more executions could run now."""
+        return max(self.slots.total - self.slots.busy - self._queue.waiting, 0)
 
     @property
     def waiting(self) -> int:
-        """How many are due here and have no slot yet."""
-        return len(self._waiting)
-
-    @property
-    def is_starting(self) -> bool:
-        """Whether something that was held for its instant is still to be started."""
-        return bool(self._waiting) and self._waiting[0][1] <= self._dropped_at
+        """How many executions are due here and have no slot yet."""
+        return self._queue.waiting
 
     @property
     def held(self) -> int:
-        """How many wait here for their instant."""
-        return len(self._held)
+        """How many executions wait here for their instant."""
+        return self._queue.held
+
+    @property
+    def started(self) -> int:
+        """How many executions left the queue for a slot so far."""
+        return self._queue.started
 
     def take_longest_wait(self) -> float:
-        """How many seconds something due had to wait for its slot, at worst, since this was last asked."""
-        longest, self._longest_wait = self._longest_wait, 0.0
-        return longest
-
-    def _overrunning(self) -> int:
-        number = 0
-        for runner in self._overrunners:
-            number += len(runner.overrunning)
-        return number
-
-    def _on_freed(self) -> None:
-        self._fill()
-        self.on_room()
+        """The longest time in seconds that a due execution waited for its slot since the last call."""
+        return self._queue.take_longest_wait()
 
     def accept(self, claims: Iterable[ClaimedExecution]) -> None:
-        """Take executions: those due wait for a slot, the others for their instant."""
-        now = self._env.clock.monotonic()
-        for claimed in claims:
-            if claimed.stop is not None:
-                self._stops[claimed.id] = claimed.stop
-            earliest = self._env.clock.earliest(claimed.run_at)
-            if earliest <= now:
-                self._waiting.append((claimed, now))
-            else:
-                self._order += 1
-                heapq.heappush(self._held, (earliest, self._order, claimed))
+        """Take executions: the due ones wait for a slot, the others for their instant."""
+        self._queue.add(claims)
         self._plan_start()
         self._fill()
 
-    # the drop
+    # starting
 
     def _plan_start(self) -> None:
-        if self._drop_timer is not None:
-            self._drop_timer.cancel()
-            self._drop_timer = None
-        if self._held:
-            delay = self._held[0][0] - self._env.clock.monotonic()
-            self._drop_timer = self._loop.call_later(max(delay, 0), self._drop)
+        if self._start_timer is not None:
+            self._start_timer.cancel()
+            self._start_timer = None
+        at = self._queue.next_instant
+        if at is not None:
+            delay = max(at - self._env.clock.monotonic(), 0)
+            self._start_timer = asyncio.get_running_loop().call_later(delay, self._start_due)
 
-    def _drop(self) -> None:
-        self._drop_timer = None
-        self._dropped_at = now = self._env.clock.monotonic()
-        while self._held and self._held[0][0] <= now:
-            _, _, claimed = heapq.heappop(self._held)
-            self._waiting.append((claimed, now))
+    def _start_due(self) -> None:
+        """The instant of held executions has come."""
+        self._start_timer = None
+        self._queue.release_due()
         self._plan_start()
         self._fill()
 
     def _fill(self) -> None:
-        """Start what waits, while there are slots; look again soon at what found none."""
+        """Start what waits while there are slots; look again soon at what found none."""
         self._attempts.begin()
-        if self._waiting and self._patience_timer is None:
+        if self._queue.waiting and self._patience_timer is None:
             self._patience_ends = self._env.clock.monotonic() + _PATIENCE_SECONDS
-            self._patience_timer = self._loop.call_later(_PATIENCE_SECONDS, self._on_waited_too_long)
+            self._patience_timer = asyncio.get_running_loop().call_later(_PATIENCE_SECONDS, self._on_waited_too_long)
 
     def _on_waited_too_long(self) -> None:
         self._patience_timer = None
-        if self.busy >= self._slots:
+        if self.slots.busy >= self.slots.total:
             self._release_waiting()
         self._fill()
 
     def _release_waiting(self) -> None:
+        """Give back what has waited too long: at once if no slot comes free, later if slots do or if this loop was late itself."""
         now = self._env.clock.monotonic()
         is_late = now - self._patience_ends >= _PATIENCE_SECONDS
-        is_stuck = now - self._last_start >= _PATIENCE_SECONDS and not is_late
-        patience = _PATIENCE_SECONDS if is_stuck else _LONGEST_WAIT_SECONDS
-        while self._waiting and now - self._waiting[0][1] >= patience:
-            claimed, _ = self._waiting.popleft()
-            self._longest_wait = _LONGEST_WAIT_SECONDS
-            self._give_back(claimed)
-
-    def _give_back(self, claimed: ClaimedExecution) -> None:
-        self._stops.pop(claimed.id, None)
-        self._conclude(claimed, Released(), None)
+        is_stuck = now - self._queue.last_start >= _PATIENCE_SECONDS and not is_late
+        for claimed in self._queue.take_overdue(_PATIENCE_SECONDS if is_stuck else LONGEST_WAIT_SECONDS):
+            self._conclude(claimed, Released(), None)
 
     # running
 
-    def _next_ready(self) -> ReadyAttempt | None:
-        """What is to run next, if there is a slot for it; what is not to be run any more is concluded on the way."""
-        waiting = self._waiting
-        while waiting and self.busy < self._slots:
-            claimed, since = waiting.popleft()
-            self._last_start = now = self._env.clock.monotonic()
-            if now - since > self._longest_wait:
-                self._longest_wait = now - since
-            self.started += 1
-            handler = self._admitted(claimed)
+    def next_attempt(self) -> ReadyAttempt | None:
+        """The next attempt to make, if there is a slot for it. Executions that must not start are concluded on the way."""
+        slots = self.slots
+        while slots.busy < slots.total and (first := self._queue.pop()) is not None:
+            claimed, stop = first
+            handler = self._admit(claimed, stop)
             if handler is not None:
                 return handler, AttemptContext(claimed, self._env.clock, self._open_sink)
         return None
 
-    def _admitted(self, claimed: ClaimedExecution) -> Handler | None:
-        if not self.may_begin():
+    def _admit(self, claimed: ClaimedExecution, stop: str | None) -> Handler | None:
+        # A machine that slept wakes to the timers of executions that other workers have claimed by now.
+        if not self.lease.is_held_at(self._queue.last_start):
             return None
-        stop = self._stops.pop(claimed.id, None) if self._stops else None
         if stop is not None:
             self._conclude(claimed, outcome_of_stop(stop), None)
             return None
         handler = self._handlers.find(claimed.handler)
         if handler is None:
             self._conclude(claimed, Failed(_unknown_handler(claimed), is_retryable=False), None)
-        elif (delay := self.admit(handler, claimed)) is not None:
+        elif self._retry_gate is not None and (delay := self._retry_gate.admit(handler, claimed)) is not None:
             self._conclude(claimed, Snoozed(delay), None)
             return None
         return handler
 
-    def _on_ended(self, handler: Handler, context: AttemptContext, outcome: Outcome, started_at: datetime) -> None:
+    def finish_attempt(self, handler: Handler, context: AttemptContext, outcome: Outcome, started_at: datetime) -> None:
+        """An attempt has ended."""
         claimed = context.claimed
         if isinstance(outcome, Succeeded):
-            self.on_success(handler, claimed)
+            self.succeeded += 1
+            if self._retry_gate is not None:
+                self._retry_gate.note_success(handler, claimed)
         elif isinstance(outcome, Released):
             outcome = Released(has_started=True)
         if context.has_spoken:
@@ -244,54 +194,43 @@ class Executor:
     # stopping
 
     def stop_executions(self, stops: Mapping[ExecutionId, str]) -> None:
-        """Heed requests to stop: what runs is told so, what is held or waits will not be started."""
+        """Follow requests to stop: running attempts are told, held and waiting executions are not started."""
+        not_started = {}
         for execution_id, reason in stops.items():
-            running = self._attempts.find(execution_id)
+            running = self.slots.attempts.get(execution_id)
             if running is None:
-                self._stops[execution_id] = reason
+                not_started[execution_id] = reason
             elif not reason.startswith(SKIP_STOP):
                 running.halt(StopReason.CANCEL, reason)
-        self._call_off_held()
-
-    def _call_off_held(self) -> None:
-        for entry in [entry for entry in self._held if entry[2].id in self._stops]:
-            self._held.remove(entry)
-            claimed = entry[2]
-            self._conclude(claimed, outcome_of_stop(self._stops.pop(claimed.id)), None)
-        heapq.heapify(self._held)
-        known = {claimed.id for claimed, _ in self._waiting}
-        self._stops = {id_: reason for id_, reason in self._stops.items() if id_ in known}
+        for claimed, reason in self._queue.stop(not_started):
+            self._conclude(claimed, outcome_of_stop(reason), None)
 
     def give_back_all(self) -> int:
-        """Give back everything that has not been started; returns how many that were."""
-        waiting = [claimed for claimed, _ in self._waiting] + [claimed for _, _, claimed in self._held]
-        self._waiting.clear()
-        self._held.clear()
-        for claimed in waiting:
-            self._give_back(claimed)
-        return len(waiting)
+        """Give back everything that has not been started; returns how many executions that were."""
+        not_started = self._queue.take_all()
+        for claimed in not_started:
+            self._conclude(claimed, Released(), None)
+        return len(not_started)
 
     async def wait_idle(self, seconds: float) -> bool:
         """Wait until nothing runs; False if something still does after that time."""
         return await self._attempts.wait_idle(seconds)
 
     def halt_all(self) -> None:
-        """Ask everything that runs to stop because this worker leaves; it will be given back uncounted."""
+        """Ask everything that runs to stop because this worker leaves; it is given back uncounted."""
         self._attempts.halt_all(StopReason.SHUTDOWN, "the worker is leaving")
 
     def claim_keys(self) -> set[ClaimKey]:
-        """Everything that was accepted and has no outcome yet."""
-        accepted = (*self.unfinished(), *(c for c, _ in self._waiting), *(c for _, _, c in self._held))
-        return {(claimed.id, claimed.claim_id) for claimed in accepted}
+        """The claims that were accepted and have no outcome yet."""
+        return {(claimed.id, claimed.claim_id) for claimed in (*self.unfinished(), *self._queue.executions())}
 
     def unfinished(self) -> Sequence[ClaimedExecution]:
-        """What is still running."""
-        return self._attempts.unfinished()
+        """The executions that still run."""
+        return [context.claimed for context in self.slots.attempts.values()]
 
     def abandon(self) -> None:
-        """Cut everything off, and hand nothing over any more: this life has no claim to it."""
-        self._waiting.clear()
-        self._held.clear()
+        """Cut everything off and hand over nothing any more: without its lease, this node has no claim to it."""
+        self._queue.take_all()
         self._attempts.abandon("the lease was lost")
 
 

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from timeball.brokers.base import Broker, Inbox
+from timeball.brokers.base import Broker, BrokerHealth, Inbox
 from timeball.config.settings import WorkerSettings
 from timeball.domain.handler import HandlerSource, RunStyle
 from timeball.domain.node import Node
+from timeball.domain.values.ids import Incarnation
 from timeball.domain.wakeup import Wakeup
 from timeball.engine.node import BaseNode
 from timeball.engine.runners.base import Runner
-from timeball.engine.service import Service
-from timeball.engine.worker.admission import AcceptsPayload, ContractGate, RetryGate
-from timeball.engine.worker.claimer import Claimer, Sweeper
+from timeball.engine.service import Service, Signal
+from timeball.engine.worker.admission import ClaimableHandlers, ContractGate, RetryGate, WorkerContracts
+from timeball.engine.worker.claimer import Claimer, Sweeper, WakeupBackstop
 from timeball.engine.worker.executor import Executor
-from timeball.engine.worker.reconciler import ClaimReconciler, WakeupBackstop
+from timeball.engine.worker.reconciler import ClaimReconciler
 from timeball.engine.worker.recorder import LogWriter, Recorder
+from timeball.engine.worker.slots import Slots, StartQueue
 from timeball.env import Env
 from timeball.store.executions import ExecutionStore
 from timeball.store.store import Store
@@ -31,34 +33,34 @@ if TYPE_CHECKING:
 # The last part of the grace is kept for ending what would not end by itself, and for writing that down.
 _LAST_SECONDS = 5.0
 _STOP_POLL = timedelta(seconds=1)
-# Who hears no hints looks often: what is held for half a second would be dropped before the next look.
-_DEAF_STOP_POLL = timedelta(milliseconds=100)
+# A node that gets no wake-ups polls often: an execution that is held for half a second would start before the next look.
+_STOP_POLL_WITHOUT_LISTENER = timedelta(milliseconds=100)
 
 
 class CancellationPoller(Service):
-    """Hears which executions are to stop: when hinted, and by a look every second; by more of them while no hints come."""
+    """Learns which executions are to stop: when woken, and by a poll every second; more often while no wake-ups arrive."""
 
     def __init__(
         self,
         env: Env,
         emit: Emit,
         executions: ExecutionStore,
-        node: Node,
+        incarnation: Incarnation,
         executor: Executor,
-        hears_hints: Callable[[], bool],
+        is_listening: Callable[[], bool],
     ) -> None:
         super().__init__(env, emit)
         self._executions = executions
-        self._node = node
+        self._incarnation = incarnation
         self._executor = executor
-        self._hears_hints = hears_hints
+        self._is_listening = is_listening
 
     async def tick(self) -> timedelta:
         if self._executor.busy or self._executor.held or self._executor.waiting:
-            stops = await self._executions.stops(self._node.incarnation)
+            stops = await self._executions.stops(self._incarnation)
             if stops:
                 self._executor.stop_executions(stops)
-        return _STOP_POLL if self._hears_hints() else _DEAF_STOP_POLL
+        return _STOP_POLL if self._is_listening() else _STOP_POLL_WITHOUT_LISTENER
 
 
 class WorkerNode(BaseNode):
@@ -74,71 +76,77 @@ class WorkerNode(BaseNode):
         handlers: HandlerSource,
         runners: Mapping[RunStyle, Runner],
         broker: Broker | None = None,
+        contracts: WorkerContracts | None = None,
     ) -> None:
-        super().__init__(env, emit, store, node)
+        # What several parts share.
+        slots = Slots(settings.slots, runners.values())
+        queue = StartQueue(env.clock)
+        claimable = ClaimableHandlers(node.handlers)
+        outcomes_recorded = Signal()
+        broker_health = BrokerHealth.of(emit, broker)
+        super().__init__(env, emit, store, node, slots, broker_health)
         self._settings = settings
         self._runners = runners
+        self._contracts = contracts
         self._hurry = asyncio.Event()
-        self.recorder = Recorder(env, emit, store.executions, lambda number: self.claimer.on_recorded(number))
-        self.log_writer = LogWriter(env, emit, store.executions, store.history)
+
+        # From a finished attempt back to a claim: each part is given those it calls.
+        executions, incarnation = store.executions, node.incarnation
+        self.contract_gate = None if contracts is None else ContractGate(env, emit, contracts, claimable)
+        self.recorder = Recorder(env, emit, executions, queue, self.contract_gate, outcomes_recorded)
+        self.log_writer = LogWriter(env, emit, executions, store.history)
+        self.retry_gate = RetryGate(env, emit, settings)
         self.executor = Executor(
             env,
             handlers,
             runners,
-            settings.slots,
+            slots,
+            queue,
+            self.heartbeat.lease,
             self.recorder.hand_over,
             self.log_writer.open_sink,
             self.log_writer.close_sink,
+            self.retry_gate,
         )
-        self.recorder.is_starting = lambda: self.executor.is_starting
+        self.claimer: Claimer
         self.receiver: TicketReceiver | None = None
-        if broker is not None and broker.carries_tickets:
-            self._claim_by_ticket(broker)
-        else:
+        if broker is None or broker_health is None:
             self.claimer = Claimer(
-                env, emit, store.executions, self.executor, node.incarnation, node.handlers, settings
+                env,
+                emit,
+                executions,
+                self.executor,
+                incarnation,
+                claimable,
+                settings,
+                self.heartbeat.peers,
+                outcomes_recorded,
             )
-            self.sweeper = Sweeper(env, emit, store.executions, self.claimer)
-            self.claimer.turn_of = lambda wakeup: self.heartbeat.turns.of(wakeup)
-        self.backstop = WakeupBackstop(env, emit, store.executions, self.claimer)
-        self.claimer.on_deferred = self.backstop.expect
+            self.sweeper = Sweeper(env, emit, executions, self.claimer)
+        else:
+            from timeball.engine.worker.ticket_claimer import TicketClaimer, TicketReceiver
+
+            self.claimer = claimer = TicketClaimer(
+                env,
+                emit,
+                executions,
+                store.tickets,
+                self.executor,
+                incarnation,
+                claimable,
+                settings,
+                outcomes_recorded,
+            )
+            self.sweeper = Sweeper(env, emit, executions, claimer)
+            inbox = Inbox.of(node.queues, node.handlers)
+            self.receiver = TicketReceiver(env, emit, broker, broker_health, inbox, claimer, self.sweeper)
+        self.backstop = WakeupBackstop(env, emit, executions, self.claimer)
         self.cancellation_poller = CancellationPoller(
-            env, emit, store.executions, node, self.executor, lambda: self.listener.is_listening
+            env, emit, executions, incarnation, self.executor, lambda: self.listener.is_listening
         )
         self.reconciler = ClaimReconciler(
-            env, emit, store.executions, node.incarnation, self.claimer, self.executor, self.recorder.unrecorded
+            env, emit, executions, incarnation, self.claimer, self.executor, self.recorder
         )
-        self.retry_gate = RetryGate(env, emit, settings)
-        self.executor.admit = self.retry_gate.admit
-        self.executor.on_success = self.retry_gate.note_success
-        self.heartbeat.busy = lambda: self.executor.busy
-        self.executor.may_begin = lambda: self.heartbeat.has_lease
-        # Tells which contracts this worker has, before it is registered.
-        self.publish: Callable[[], Awaitable[None]] | None = None
-        self.contract_gate: ContractGate | None = None
-
-    def watch_contracts(self, fingerprints: Mapping[str, str], takes: AcceptsPayload) -> None:
-        """Judge mismatches by the published contracts; *fingerprints* are those of this worker's own."""
-        handlers = self.store.handlers
-        watch = ContractGate(self.env, self.emit, handlers, fingerprints, takes, self._hold_back)
-        self.contract_gate = watch
-        self.recorder.judge = watch.judge
-
-    def _hold_back(self, handlers: frozenset[str]) -> None:
-        self.claimer.hold_back(handlers)
-        # What was passed over so far is looked for anew.
-        self.sweeper.wake()
-
-    def _claim_by_ticket(self, broker: Broker) -> None:
-        from timeball.engine.worker.ticket_claimer import TicketClaimer, TicketReceiver
-
-        env, emit, store, node = self.env, self.emit, self.store, self.node
-        claimer = TicketClaimer(env, emit, store.executions, store.tickets, self.executor, node, self._settings)
-        self.claimer = claimer
-        self.sweeper = Sweeper(env, emit, store.executions, claimer)
-        inbox = Inbox.of(node.queues, node.handlers)
-        self.receiver = receiver = TicketReceiver(env, emit, broker, inbox, claimer, self.sweeper)
-        self.heartbeat.broker = lambda: receiver.watch.status
 
     def services(self) -> Sequence[Service]:
         receivers = () if self.receiver is None else (self.receiver,)
@@ -156,10 +164,10 @@ class WorkerNode(BaseNode):
         )
 
     async def start(self) -> None:
-        # Now, and not when the first execution waits for it.
+        # Before the first execution would have to wait for it.
         await self.store.executions.warm_up()
-        if self.publish is not None:
-            await self.publish()
+        if self._contracts is not None:
+            await self._contracts.publish()
         await super().start()
 
     def on_wakeup(self, wakeup: Wakeup) -> None:
@@ -172,23 +180,23 @@ class WorkerNode(BaseNode):
             self.cancellation_poller.wake()
 
     def hurry(self) -> None:
-        """Do not wait for what runs."""
+        """Do not wait for running attempts."""
         self._hurry.set()
 
-    async def drop(self, reason: str) -> None:
+    async def abandon(self, reason: str) -> None:
         self.executor.abandon()
         self.recorder.forget_all()
-        await super().drop(reason)
+        await super().abandon(reason)
         await self._stop_runners()
 
     async def wind_down(self) -> int:
-        """Take nothing more, give back what has not begun, wait for the rest; in the end, stop it and give it back."""
+        """Claim nothing more, give back what has not started, wait for running attempts; in the end stop them and give them back."""
         self.claimer.stop()
         self.sweeper.stop()
         self.backstop.stop()
         self.reconciler.stop()
         self._cut_receiver()
-        # A claim that is under way must not bring anything in behind our back.
+        # A claim under way must not bring in anything after this.
         await self._finish(self.claimer, self.reconciler)
         given_back = self.executor.give_back_all()
         if self.executor.busy:
@@ -202,7 +210,7 @@ class WorkerNode(BaseNode):
         return given_back
 
     def _cut_receiver(self) -> None:
-        """Not waited for: a ticket that it took now would be lost, and others would have to notice."""
+        """Stop the receiver without waiting: a ticket that it received now would be lost until another worker notices."""
         if self.receiver is not None:
             self.receiver.stop()
             for task in self._tasks:
@@ -234,5 +242,5 @@ class WorkerNode(BaseNode):
                 await self.recorder.flush()
                 await self.log_writer.flush()
         except TimeoutError:
-            # The database does not answer: the lease will run out, and the reaper will find what we held.
+            # The database does not answer: the lease will run out, and the reaper will rescue what this worker held.
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -34,8 +34,9 @@ from timeball.domain.lifecycle import (
 from timeball.domain.values.ids import ExecutionId
 from timeball.domain.values.redaction import redact
 from timeball.domain.values.text import clean_text
-from timeball.engine.service import AT_ONCE, LONGEST_REST, Service
-from timeball.engine.worker.admission import is_payload_mismatch
+from timeball.engine.service import AT_ONCE, LONGEST_REST, Service, Signal
+from timeball.engine.worker.admission import ContractGate, is_payload_mismatch
+from timeball.engine.worker.slots import StartQueue
 from timeball.env import Env
 from timeball.errors import UnstorableValue
 from timeball.store.executions import ExecutionStore
@@ -43,27 +44,14 @@ from timeball.store.history import HistoryStore
 from timeball.store.types import LogRecord
 from timeball.telemetry.events import AttemptFailed, Emit, ExecutionsSucceeded, OutcomeRefused, OutcomeUnwritable
 
-# Outcomes become rows, in batches.
-#
-# While one batch is being written the next one gathers, so the batches grow with the load by themselves. An outcome
-# leaves memory only when the database has taken or refused it. When the reply to a commit is lost, the same batch is
-# written again: every write is keyed by its claim, so the second one finds nothing to do, and what it then calls stale
-# is looked up before it is believed.
-#
-# A batch that is refused for what is in it is taken apart, so that one outcome which cannot be written costs its neighbours nothing.
-# In its place one is written that says why. Should that be refused, too, the fault is in the row: the outcome is kept aside and tried
-# again now and then, and no other worker gets the execution while this one lives.
-
 _BATCH = 1_000
-
 
 # Under load a batch is worth waiting a moment for: a statement for a thousand outcomes costs little more than one for a hundred.
 _WORTHWHILE = 500
 _BUSY = 100
 _GATHER_SECONDS = 0.004
 
-
-# Encoding a batch takes the loop milliseconds, in which nothing can start: a crowd that is just being dropped goes first, for so long.
+# Encoding a batch takes the event loop milliseconds in which nothing can start. Executions whose instant has come go first, for so long.
 _GIVES_WAY_SECONDS = 0.01
 _SHORT_REST = timedelta(milliseconds=1)
 _REPORT_SECONDS = 1.0
@@ -72,17 +60,37 @@ _ZERO = timedelta(0)
 
 
 class Recorder(Service):
-    """Writes the outcomes it is handed, and tells of those that were refused."""
+    """Writes the outcomes it is handed, in batches, and reports those that were refused.
+
+    While one batch is written the next one gathers, so batches grow with the load by themselves. An outcome leaves memory only when
+    the database has accepted or refused it. When the reply to a commit is lost, the same batch is written again: every write is
+    keyed by its claim, so the second write finds nothing to do, and what it calls stale is looked up before it is believed.
+
+    A batch that is refused because of its content is taken apart, so that one outcome that cannot be written costs its neighbours
+    nothing. An outcome that says why is written in its place. If that is refused too, the fault is in the row: the outcome is kept
+    aside and tried again now and then, and no other worker gets the execution while this one is alive.
+
+    Writing gives way to the *queue* while held executions start. *contract_gate* decides about payloads that did not fit; without
+    one those attempts have failed. *recorded* is sent after each batch.
+    """
 
     def __init__(
-        self, env: Env, emit: Emit, executions: ExecutionStore, on_recorded: Callable[[int], None] = lambda _: None
+        self,
+        env: Env,
+        emit: Emit,
+        executions: ExecutionStore,
+        queue: StartQueue | None = None,
+        contract_gate: ContractGate | None = None,
+        recorded: Signal | None = None,
     ) -> None:
         super().__init__(env, emit)
         self._executions = executions
-        self._on_recorded = on_recorded
+        self._queue = queue
+        self._contract_gate = contract_gate
+        self._recorded = recorded or Signal()
         self._waiting: list[FinishedAttempt] = []
         self._in_doubt: list[FinishedAttempt] = []
-        # What could not be written, nor anything in its place.
+        # Outcomes for which nothing could be written, not even a replacement.
         self._aside: list[FinishedAttempt] = []
         self._next_try_aside = 0.0
         self._idle = asyncio.Event()
@@ -91,27 +99,23 @@ class Recorder(Service):
         self._succeeded = 0
         self._worst = _ZERO
         self._next_report = 0.0
-        # Whether a crowd is being dropped just now; and since when it has been given way to.
-        self.is_starting: Callable[[], bool] = lambda: False
         self._gives_way_since: float | None = None
-        # What becomes of payloads that did not fit; without anyone to ask, they have failed.
-        self.judge: Callable[[Sequence[FinishedAttempt]], Awaitable[list[FinishedAttempt]]] | None = None
 
-    def hand_over(self, finding: FinishedAttempt) -> None:
+    def hand_over(self, attempt: FinishedAttempt) -> None:
         """Take an outcome; it will be written soon."""
         if not self._waiting:
-            # With something in the list, the recorder is awake, or will look again before it rests.
+            # If the list is not empty, the recorder is awake or looks again before it rests.
             self._idle.clear()
             self.wake()
-        self._waiting.append(finding)
+        self._waiting.append(attempt)
 
     def unrecorded(self) -> set[ClaimKey]:
-        """Whose outcomes are not known to be written yet."""
+        """The claims whose outcomes are not known to be written yet."""
         unwritten = (*self._in_doubt, *self._waiting, *self._aside)
-        return {(finding.claimed.id, finding.claimed.claim_id) for finding in unwritten}
+        return {(attempt.claimed.id, attempt.claimed.claim_id) for attempt in unwritten}
 
     def forget_all(self) -> None:
-        """Drop what has not been written: this life is over, and none of it would be accepted."""
+        """Forget what has not been written: the lease is lost, and none of it would be accepted."""
         self._waiting.clear()
         self._in_doubt.clear()
         self._aside.clear()
@@ -141,11 +145,11 @@ class Recorder(Service):
             self._in_doubt = batch
         await self.write(batch, was_tried=was_tried)
         self._in_doubt = []
-        self._on_recorded(len(batch))
+        self._recorded.send()
         return AT_ONCE
 
     def _gives_way(self) -> bool:
-        if not self.is_starting():
+        if self._queue is None or not self._queue.is_starting:
             self._gives_way_since = None
             return False
         now = self.env.clock.monotonic()
@@ -154,7 +158,7 @@ class Recorder(Service):
         return now - self._gives_way_since < _GIVES_WAY_SECONDS
 
     async def write(self, batch: Sequence[FinishedAttempt], *, was_tried: bool) -> None:
-        """Write outcomes; those that cannot be written are sorted out."""
+        """Write outcomes; those that cannot be written are singled out."""
         try:
             await self._record(batch, was_tried=was_tried)
         except UnstorableValue as error:
@@ -166,70 +170,70 @@ class Recorder(Service):
             await self.write(batch[:middle], was_tried=True)
             await self.write(batch[middle:], was_tried=True)
 
-    async def _write_instead(self, finding: FinishedAttempt, why: str) -> None:
-        instead = finding._replace(outcome=replacement_outcome(finding.outcome, why))
+    async def _write_instead(self, attempt: FinishedAttempt, why: str) -> None:
+        instead = attempt._replace(outcome=replacement_outcome(attempt.outcome, why))
         try:
             await self._record([instead], was_tried=True)
         except UnstorableValue as error:
             self._aside.append(instead)
             self._next_try_aside = self.env.clock.monotonic() + _ASIDE_SECONDS
-            self.emit(OutcomeUnwritable(finding.claimed.id, finding.claimed.handler, str(error), is_replaced=False))
+            self.emit(OutcomeUnwritable(attempt.claimed.id, attempt.claimed.handler, str(error), is_replaced=False))
         else:
-            self.emit(OutcomeUnwritable(finding.claimed.id, finding.claimed.handler, why, is_replaced=True))
+            self.emit(OutcomeUnwritable(attempt.claimed.id, attempt.claimed.handler, why, is_replaced=True))
 
     async def _try_aside_again(self) -> None:
         self._next_try_aside = self.env.clock.monotonic() + _ASIDE_SECONDS
-        for finding in list(self._aside):
+        for attempt in list(self._aside):
             try:
-                await self._record([finding], was_tried=True)
+                await self._record([attempt], was_tried=True)
             except UnstorableValue:
                 continue
-            self._aside.remove(finding)
+            self._aside.remove(attempt)
 
     async def _record(self, batch: Sequence[FinishedAttempt], *, was_tried: bool) -> None:
-        others = [finding for finding in batch if not isinstance(finding.outcome, Succeeded)]
-        succeeded = [finding for finding in batch if isinstance(finding.outcome, Succeeded)] if others else batch
+        others = [attempt for attempt in batch if not isinstance(attempt.outcome, Succeeded)]
+        succeeded = [attempt for attempt in batch if isinstance(attempt.outcome, Succeeded)] if others else batch
         refused = await self._executions.finish_succeeded(succeeded) if succeeded else []
         if others:
-            if self.judge is not None and any(map(is_payload_mismatch, others)):
-                others = await self.judge(others)
+            if self._contract_gate is not None and any(map(is_payload_mismatch, others)):
+                others = await self._contract_gate.judge(others)
             refused = refused + await self._record_others(others)
         if refused and was_tried:
             refused = await self._executions.find_stale(refused)
-        for finding in refused:
-            claimed = finding.claimed
+        for attempt in refused:
+            claimed = attempt.claimed
             self.emit(OutcomeRefused(claimed.id, claimed.handler, claimed.fence))
-        self._count_successes([finding for finding in succeeded if finding not in refused] if refused else succeeded)
+        self._count_successes([attempt for attempt in succeeded if attempt not in refused] if refused else succeeded)
 
-    async def _record_others(self, findings: Sequence[FinishedAttempt]) -> list[FinishedAttempt]:
-        """Write what follows; and decide again about those of which somebody has said something between the reading and the writing."""
+    async def _record_others(self, attempts: Sequence[FinishedAttempt]) -> list[FinishedAttempt]:
+        """Write what follows each outcome; decide again about rows that changed between the read and the write."""
         refused: list[FinishedAttempt] = []
-        while findings:
-            standings = await self._executions.attempt_facts([finding.claimed for finding in findings])
-            refused += [finding for finding in findings if finding.claimed.id not in standings]
-            moves = [self._move(f, standings[f.claimed.id]) for f in findings if f.claimed.id in standings]
-            findings = await self._executions.record_transitions(moves) if moves else []
-            self._tell([move for move in moves if move.attempt not in findings])
+        while attempts:
+            facts = await self._executions.attempt_facts([attempt.claimed for attempt in attempts])
+            refused += [attempt for attempt in attempts if attempt.claimed.id not in facts]
+            decisions = [self._decide(f, facts[f.claimed.id]) for f in attempts if f.claimed.id in facts]
+            attempts = await self._executions.record_transitions(decisions) if decisions else []
+            self._report([decision for decision in decisions if decision.attempt not in attempts])
         return refused
 
-    def _move(self, finding: FinishedAttempt, standing: AttemptFacts) -> Decision:
+    def _decide(self, attempt: FinishedAttempt, facts: AttemptFacts) -> Decision:
         chance = self.env.random.random()
         try:
-            transition = decide(standing, finding.outcome, finding.finished_at, chance)
+            transition = decide(facts, attempt.outcome, attempt.finished_at, chance)
         except (TypeError, ArithmeticError) as error:  # an instant that no calendar has
             raise UnstorableValue(f"what follows the outcome cannot be told: {error}") from error
-        return Decision(finding, standing, transition)
+        return Decision(attempt, facts, transition)
 
-    def _tell(self, moves: Sequence[Decision]) -> None:
-        for finding, _, transition in moves:
-            # What was given back, or held back before it began, is no news of a handler.
-            if not isinstance(finding.outcome, Released) and not _was_held_back(finding):
-                self.emit(_failure(finding, transition))
+    def _report(self, decisions: Sequence[Decision]) -> None:
+        for attempt, _, transition in decisions:
+            # An attempt that was given back or held back before it began says nothing about its handler.
+            if not isinstance(attempt.outcome, Released) and not _was_held_back(attempt):
+                self.emit(_failure(attempt, transition))
 
-    def _count_successes(self, findings: Sequence[FinishedAttempt]) -> None:
-        self._succeeded += len(findings)
+    def _count_successes(self, attempts: Sequence[FinishedAttempt]) -> None:
+        self._succeeded += len(attempts)
         worst = self._worst
-        for claimed, _, started_at, _ in findings:
+        for claimed, _, started_at, _ in attempts:
             if started_at is not None and started_at - claimed.scheduled_for > worst:
                 worst = started_at - claimed.scheduled_for
         self._worst = worst
@@ -243,21 +247,21 @@ class Recorder(Service):
             self._next_report = self.env.clock.monotonic() + _REPORT_SECONDS
 
 
-def _was_held_back(finding: FinishedAttempt) -> bool:
-    return isinstance(finding.outcome, Snoozed) and finding.started_at is None
+def _was_held_back(attempt: FinishedAttempt) -> bool:
+    return isinstance(attempt.outcome, Snoozed) and attempt.started_at is None
 
 
-def _failure(finding: FinishedAttempt, transition: Transition) -> AttemptFailed:
-    claimed = finding.claimed
+def _failure(attempt: FinishedAttempt, transition: Transition) -> AttemptFailed:
+    claimed = attempt.claimed
     error = transition.error
-    told = finding.outcome.reason if isinstance(finding.outcome, Snoozed) else None
+    reason = attempt.outcome.reason if isinstance(attempt.outcome, Snoozed) else None
     return AttemptFailed(
         claimed.id,
         claimed.handler,
         claimed.attempt,
-        type(finding.outcome).__name__.lower(),
+        type(attempt.outcome).__name__.lower(),
         _next_state(transition),
-        told if error is None else f"{error.type}: {error.message}",
+        reason if error is None else f"{error.type}: {error.message}",
     )
 
 
@@ -273,12 +277,10 @@ def _next_state(transition: Transition) -> str:
             assert_never(transition)
 
 
-async def record_now(env: Env, emit: Emit, executions: ExecutionStore, findings: Sequence[FinishedAttempt]) -> None:
+async def record_now(env: Env, emit: Emit, executions: ExecutionStore, attempts: Sequence[FinishedAttempt]) -> None:
     """Write outcomes outside of any loop; StoreError if some of them may not have been written."""
-    await Recorder(env, emit, executions).write(findings, was_tried=False)
+    await Recorder(env, emit, executions).write(attempts, was_tried=False)
 
-
-# What handlers say while they run: log lines and progress, written in batches behind their backs.
 
 _LOG_BATCH = 500
 _MAX_PENDING_LINES = 100_000
@@ -286,7 +288,7 @@ _LOG_GATHER = timedelta(milliseconds=200)
 
 
 class LogWriter(Service):
-    """Writes log lines and progress. Work never waits for it, and never fails because of it."""
+    """Writes the log lines and progress of running handlers, in batches. A handler never waits for it, and never fails because of it."""
 
     def __init__(self, env: Env, emit: Emit, executions: ExecutionStore, history: HistoryStore) -> None:
         super().__init__(env, emit)
@@ -294,21 +296,21 @@ class LogWriter(Service):
         self._history = history
         self._loop = asyncio.get_running_loop()
         self._open: dict[tuple[ExecutionId, int], _BufferedSink] = {}
-        # Bounded: with the database away, old words are worth less than the memory they take.
+        # Bounded: while the database is away, old lines are worth less than the memory they take.
         self._lines: deque[LogRecord] = deque(maxlen=_MAX_PENDING_LINES)
         self._progress: dict[ExecutionId, tuple[ClaimedExecution, float, str | None]] = {}
-        # The last flush comes while the service may be writing: each would take away what the other has written.
+        # The last flush may come while the service is writing: each would remove what the other has written.
         self._writing = asyncio.Lock()
 
     def open_sink(self, context: AttemptContext) -> AttemptSink:
-        """A place for the words of one attempt; may be called from any thread."""
+        """A sink for the log lines and progress of one attempt; may be called from any thread."""
         self._loop.call_soon_threadsafe(self.wake)
         claimed = context.claimed
         sink = self._open[claimed.id, claimed.fence] = _BufferedSink(self, claimed)
         return sink
 
     def close_sink(self, claimed: ClaimedExecution) -> None:
-        """The attempt has ended: what it said last is known now."""
+        """The attempt has ended: its last lines are complete."""
         sink = self._open.pop((claimed.id, claimed.fence), None)
         if sink is not None:
             self.wake()
@@ -325,7 +327,7 @@ class LogWriter(Service):
             await self._write_lines()
         progress, self._progress = self._progress, {}
         for claimed, fraction, note in progress.values():
-            # One report that cannot be kept must not cost those of the others.
+            # One report that cannot be stored must not cost the others.
             with suppress(UnstorableValue):
                 await self._executions.report_progress(claimed, fraction, note)
         if self._lines:
@@ -340,7 +342,7 @@ class LogWriter(Service):
                 self._lines.popleft()
 
     async def _write_sound(self, lines: Sequence[LogRecord]) -> None:
-        """Write lines; if the database cannot hold one of them, the others are written, and in its place a line that says so."""
+        """Write lines. If the database cannot store one of them, the others are written, and in its place a line that says so."""
         try:
             await self._history.write_log(lines)
         except UnstorableValue as error:
@@ -360,10 +362,10 @@ class LogWriter(Service):
 
 
 class _BufferedSink:
-    """The words of one attempt, numbered; their head and their tail are kept."""
+    """The log lines of one attempt, numbered; the first and the last ones are kept."""
 
     def __init__(self, log_writer: LogWriter, claimed: ClaimedExecution) -> None:
-        self._journal = log_writer
+        self._log_writer = log_writer
         self._claimed = claimed
         self._buffer = LogBuffer()
         self._number = 0
@@ -372,14 +374,14 @@ class _BufferedSink:
         self._buffer.add(at, level, message)
 
     def report_progress(self, fraction: float, note: str | None) -> None:
-        self._journal.add_progress(self._claimed, fraction, note)
+        self._log_writer.add_progress(self._claimed, fraction, note)
 
     def new_lines(self) -> list[LogRecord]:
-        """What was said since the last time, and is sure to be kept."""
+        """The lines since the last call that are sure to be kept."""
         return self._numbered(self._buffer.drain())
 
     def last_lines(self) -> list[LogRecord]:
-        """All that is left, at the end."""
+        """All lines that are left when the attempt has ended."""
         return self._numbered(self._buffer.close())
 
     def _numbered(self, lines: Iterable[execution.BufferedLogLine]) -> list[LogRecord]:

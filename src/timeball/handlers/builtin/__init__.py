@@ -33,7 +33,7 @@ class BuiltinHandlers:
 
     It knows all of them, for checking payloads and for the catalogue; *handlers* are those this process is set up to run.
     The others are left to workers that are: one without `TIMEBALL_SHELL_ENABLED` never claims a command, one without
-    `TIMEBALL_SMTP_URL` no mail. What has to be set up is imported when it is, or when somebody asks for it.
+    `TIMEBALL_SMTP_URL` no mail. A handler that has to be set up is imported when it is, or when it is asked for.
     """
 
     def __init__(

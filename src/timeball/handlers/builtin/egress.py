@@ -22,7 +22,7 @@ DEFAULT_PORTS = (80, 443, 8080, 8443)
 _NAT64 = IPv6Network("64:ff9b::/96")
 # Addresses that are ::a.b.c.d, long out of use but still understood.
 _COMPATIBLE = IPv6Network("::/96")
-# What older Pythons take for public (CVE-2024-4032), and what leads into somebody's network by translation or tunnel.
+# Ranges that older Pythons take for public (CVE-2024-4032), and those that lead into a private network by translation or tunnel.
 _NOT_PUBLIC: tuple[Network, ...] = tuple(
     ip_network(text)
     for text in (
@@ -150,7 +150,7 @@ def is_public(address: Address) -> bool:
 @lru_cache(maxsize=1024)
 def read_url(text: str) -> URL:
     """A URL as the client will read it that calls it; ValueError if it is none."""
-    # Here and not above: a worker that calls nobody has no memory for it.
+    # Imported here: a worker that makes no requests needs no memory for it.
     from yarl import URL
 
     return URL(text)
@@ -173,7 +173,7 @@ def parse_endpoint(url: URL) -> Endpoint:
 
 @lru_cache(maxsize=1024)
 def literal_address(host: str) -> str | None:
-    """The host itself if it is an address already, which nobody will resolve."""
+    """The host itself if it is an address already, which needs no resolving."""
     try:
         return str(ip_address(host))
     except ValueError:

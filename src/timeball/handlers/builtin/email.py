@@ -149,11 +149,13 @@ def read_mail_server(url: str, sender: str | None, recipients: Iterable[str] = (
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
-        wish = parse_qs(parts.query, strict_parsing=True) if parts.query else {}
+        options = parse_qs(parts.query, strict_parsing=True) if parts.query else {}
     except ValueError:
         raise SettingsError(["TIMEBALL_SMTP_URL cannot be read, expected smtp://user:password@host:port"]) from None
-    tls = wish.get("tls", ["required"])[0]
-    is_known = tls in ("none", "required") and wish.keys() <= {"tls"} and parts.path in ("", "/") and not parts.fragment
+    tls = options.get("tls", ["required"])[0]
+    is_known = (
+        tls in ("none", "required") and options.keys() <= {"tls"} and parts.path in ("", "/") and not parts.fragment
+    )
     if parts.scheme not in ("smtp", "smtps") or not host or not is_known:
         raise SettingsError(
             ["TIMEBALL_SMTP_URL cannot be used, expected smtp:// or smtps://, a host, and at most ?tls=none"]
@@ -169,7 +171,7 @@ def read_mail_server(url: str, sender: str | None, recipients: Iterable[str] = (
         host=host,
         port=port or (465 if has_tls else 587),
         has_tls=has_tls,
-        needs_starttls=not has_tls and tls == "required" and (host not in _LOOPBACK or "tls" in wish),
+        needs_starttls=not has_tls and tls == "required" and (host not in _LOOPBACK or "tls" in options),
         user=user,
         password=None if parts.password is None else unquote(parts.password),
         sender=from_address,
@@ -200,7 +202,7 @@ class Email:
 
 
 async def _deliver(server: MailServer, message: EmailMessage, recipients: list[str]) -> dict[str, str]:
-    """Send it; returns who was refused, and why, if somebody else was not."""
+    """Send the message; returns the refused recipients with the reasons, if at least one other was accepted."""
     # Here and not above: a worker that sends no mail has no use for it.
     import aiosmtplib
 

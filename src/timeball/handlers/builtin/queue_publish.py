@@ -130,7 +130,7 @@ class QueuePublish:
         self._allowed = allowed
         self._secrets = secrets
         self._connections: dict[str, Any] = {}
-        # One for each server: one that is slow to answer keeps nobody from the others.
+        # One for each server: a slow server does not delay the others.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def __call__(self, payload: PublishPayload) -> dict[str, Any]:
@@ -261,7 +261,7 @@ async def _close(connection: Any) -> None:
         async with asyncio.timeout(1):
             await close()
     except Exception:
-        # It is being thrown away because it does not work; how it ends is nobody's concern.
+        # The connection is discarded because it does not work; an error of closing it says nothing new.
         return
 
 

@@ -213,7 +213,7 @@ def account_of(user: str | None) -> tuple[int, int] | None:
     if os.geteuid() != 0:
         if user is not None and user != pwd.getpwuid(os.geteuid()).pw_name:
             raise SettingsError(
-                [f"TIMEBALL_SHELL_USER is {user!r}, but only a worker run by root can become somebody else"]
+                [f"TIMEBALL_SHELL_USER is {user!r}, but only a worker run by root can become another user"]
             )
         return None
     try:
@@ -250,7 +250,7 @@ class CommandOutput:
                 if not is_cut:
                     self._take(rest, level, is_whole=False)
                 rest, is_cut = b"", True
-            # Reading what is there already gives way to nobody.
+            # Reading what is there already does not yield to other tasks.
             await asyncio.sleep(0)
         if rest and not is_cut:
             self._take(rest, level)
@@ -335,7 +335,7 @@ async def _end(supervisor: asyncio.subprocess.Process, line: socket.socket) -> N
     try:
         async with asyncio.timeout(_END_SECONDS):
             for stream in (supervisor.stdout, supervisor.stderr):
-                # To its end, or the pipe would stay open; nobody asked for what comes now.
+                # Read to its end, or the pipe would stay open; the rest is not kept.
                 while stream is not None and await stream.read(_READ_BYTES):
                     pass
             await supervisor.wait()
@@ -358,7 +358,7 @@ def _conclude(program: str, report: Mapping[str, Any], output: CommandOutput) ->
     status = report.get("status")
     if status == 0:
         return {"exit_code": 0, "stdout": output.tail("info"), "stderr": output.tail("warning")}
-    how = "ended nobody knows how" if status is None else _ending(int(status))
+    how = "ended in an unknown way" if status is None else _ending(int(status))
     said = output.tail("warning") or output.tail("info")
     raise CommandFailed(f"{program} {how}" + (f": {said}" if said else ""))
 

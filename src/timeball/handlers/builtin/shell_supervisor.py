@@ -34,10 +34,10 @@ def main() -> None:
     alarm = _catch_signals()
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     mishaps, mishap = os.pipe()
-    warden = os.getpid()
+    supervisor = os.getpid()
     child = os.fork()
     if child == 0:
-        _become_command(order, mishap, warden)
+        _become_command(order, mishap, supervisor)
     os.close(mishap)
     _close_output(int(order["folder"]))
     watch = CommandSupervisor(child, alarm, order["grace_seconds"])
@@ -67,7 +67,7 @@ def _read_exactly(line: socket.socket, size: int) -> bytes:
     return found
 
 
-def _become_command(order: dict[str, Any], mishap: int, warden: int) -> None:
+def _become_command(order: dict[str, Any], mishap: int, supervisor: int) -> None:
     try:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ):
@@ -81,7 +81,7 @@ def _become_command(order: dict[str, Any], mishap: int, warden: int) -> None:
         _give_up_rights(order["account"])
         # After that, for giving up rights takes it back.
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != warden:
+        if os.getppid() != supervisor:
             os._exit(1)
         os.fchdir(int(order["folder"]))
         os.dup2(os.open(os.devnull, os.O_RDONLY), _LIFELINE)

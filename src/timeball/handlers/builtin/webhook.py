@@ -235,7 +235,7 @@ class Webhook:
         return word
 
     def _retry_after(self, text: str | None) -> timedelta | None:
-        """What the server wishes, as a span: it may say seconds or an instant. Nobody is believed beyond a day."""
+        """The server's Retry-After as a span, at most a day: it may be seconds or an instant."""
         if text is None:
             return None
         if re.fullmatch(r"[0-9]{1,9}", text.strip()):

@@ -1,0 +1,54 @@
+"""The one way to a handler: whatever runs a handler calls `invoke`.
+
+The runners of a worker (coroutine, thread, isolated child), Django's task backend and the test harness differ in the task, thread
+or process that a handler runs in, and in what they make of its outcome. All of them call the handler here. So this is the place for
+anything that has to surround every run of a handler, and `Handler.around` is the list of it: Django's clean-up of database
+connections is one entry. An entry is entered before the payload is bound and left after the handler has returned or raised, the
+first one outermost. It sees the attempt as the handler does, through `timeball.current`.
+
+A decorated function that a program calls itself, `send(42)`, is a plain call and not a run: it has no payload and no attempt, and
+nothing surrounds it.
+
+Frames of this package stand between the worker and the code of a handler. Tracebacks leave them out (`engine.runners.outcome`), as
+they do for all of `timeball.handlers` but the built-in handlers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from contextlib import AsyncExitStack, ExitStack
+from typing import Any
+
+from timeball.domain.handler import Handler, RunStyle
+from timeball.handlers.binding import style_of
+
+
+def invoke(handler: Handler, payload: str) -> Any:
+    """Call a handler with a stored payload: the coroutine of an `async def`, the result of anything else.
+
+    `PayloadMismatch` if the payload does not fit; the function is not entered then.
+    """
+    if not handler.around:
+        return handler.binder.invoke(payload)
+    if is_async(handler):
+        return _invoke_async(handler, payload)
+    with ExitStack() as stack:
+        for wrapper in handler.around:
+            stack.enter_context(wrapper.around())
+        return handler.binder.invoke(payload)
+
+
+async def _invoke_async(handler: Handler, payload: str) -> Any:
+    async with AsyncExitStack() as stack:
+        for wrapper in handler.around:
+            await stack.enter_async_context(wrapper.around_async())
+        coroutine: Awaitable[Any] = handler.binder.invoke(payload)
+        return await coroutine
+
+
+def is_async(handler: Handler) -> bool:
+    """Whether calling the handler makes a coroutine."""
+    style = handler.style
+    if style is RunStyle.PROCESS:
+        style = style_of(handler.function, isolate=False)
+    return style is RunStyle.COROUTINE

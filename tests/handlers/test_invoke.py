@@ -1,0 +1,139 @@
+"""The one way to a handler: what surrounds a run, in which order, and what of it a traceback shows."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.engine.runners.support import Attempt
+from timeball.current import current
+from timeball.domain.execution import Failed, Succeeded
+from timeball.domain.handler import Handler, PayloadMismatch, RunStyle
+from timeball.engine.runners.in_process import CoroutineRunner, ThreadRunner
+from timeball.handlers.invoke import invoke
+from timeball.handlers.registry import make_handler
+
+
+class Noting:
+    """Notes when it is entered and left, under a name."""
+
+    def __init__(self, name: str, notes: list[str]) -> None:
+        self._name = name
+        self._notes = notes
+
+    @contextmanager
+    def around(self) -> Iterator[None]:
+        self._notes.append(f"enter {self._name}")
+        try:
+            yield
+        finally:
+            self._notes.append(f"leave {self._name}")
+
+    @asynccontextmanager
+    async def around_async(self) -> AsyncIterator[None]:
+        with self.around():
+            yield
+
+
+@pytest.fixture
+def notes() -> list[str]:
+    return []
+
+
+def surrounded(function: Callable[..., Any], notes: list[str]) -> Handler:
+    handler = make_handler(function, name="handler")
+    return replace(handler, around=(Noting("outer", notes), Noting("inner", notes)))
+
+
+async def run(handler: Handler, payload: str = "{}") -> Any:
+    runner = CoroutineRunner() if handler.style is RunStyle.COROUTINE else ThreadRunner(1)
+    try:
+        return await runner.run(handler, Attempt(payload=payload))
+    finally:
+        await runner.stop()
+
+
+ORDER = ["enter outer", "enter inner", "run", "leave inner", "leave outer"]
+
+
+async def test_every_wrapper_surrounds_a_plain_function(notes: list[str]) -> None:
+    def work(number: int) -> int:
+        notes.append("run")
+        return number
+
+    assert await run(surrounded(work, notes), '{"number": 5}') == Succeeded("5")
+    assert notes == ORDER
+
+
+async def test_every_wrapper_surrounds_a_coroutine_function(notes: list[str]) -> None:
+    async def work(number: int) -> int:
+        notes.append("run")
+        return number
+
+    assert await run(surrounded(work, notes), '{"number": 5}') == Succeeded("5")
+    assert notes == ORDER
+
+
+async def test_a_coroutine_function_in_a_process_of_its_own_is_awaited_inside_its_wrappers(notes: list[str]) -> None:
+    async def work() -> None:
+        notes.append("run")
+
+    await invoke(replace(surrounded(work, notes), style=RunStyle.PROCESS), "{}")
+
+    assert notes == ORDER
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_wrappers_are_left_when_the_handler_raises_and_stay_out_of_its_traceback(
+    notes: list[str], is_async: bool
+) -> None:
+    def fail() -> None:
+        raise ValueError("no such order")
+
+    async def fail_async() -> None:
+        fail()
+
+    outcome = await run(surrounded(fail_async if is_async else fail, notes))
+
+    assert notes == ["enter outer", "enter inner", "leave inner", "leave outer"]
+    assert isinstance(outcome, Failed)
+    assert outcome.error.traceback is not None
+    frames = [line for line in outcome.error.traceback.splitlines() if line.lstrip().startswith("File ")]
+    assert frames
+    assert all("test_invoke.py" in frame for frame in frames)
+
+
+async def test_a_wrapper_sees_the_attempt_as_the_handler_does() -> None:
+    seen: list[int] = []
+
+    class Looking:
+        @contextmanager
+        def around(self) -> Iterator[None]:
+            seen.append(current.attempt)
+            yield
+
+        @asynccontextmanager
+        async def around_async(self) -> AsyncIterator[None]:
+            seen.append(current.attempt)
+            yield
+
+    async def work() -> None: ...
+
+    for function in (work, lambda: None):
+        await run(replace(make_handler(function, name="handler"), around=(Looking(),)))
+
+    assert seen == [3, 3]
+
+
+def test_a_payload_that_does_not_fit_is_refused_before_the_function_is_entered(notes: list[str]) -> None:
+    def work(number: int) -> None:
+        notes.append("run")
+
+    with pytest.raises(PayloadMismatch):
+        invoke(surrounded(work, notes), '{"number": "five"}')
+
+    assert "run" not in notes
