@@ -62,7 +62,7 @@ class TimeballError(Exception):
             self.add_note(hint)
 
     @classmethod
-    def told(cls, message: str, **facts: Any) -> Self:
+    def from_response(cls, message: str, **facts: Any) -> Self:
         """This error as somebody else told of it: the words are theirs, and so are the facts."""
         error = cls.__new__(cls, message)
         for name, value in facts.items():

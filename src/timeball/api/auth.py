@@ -76,7 +76,7 @@ class Caller:
     role: Role
     place: str | None = None
     # What the request is for the caller, if it bears an Idempotency-Key.
-    deed: IdempotentRequest | None = None
+    idempotency: IdempotentRequest | None = None
 
     def needs(self, role: Role, what: str) -> None:
         """Refuse, unless the caller's role is at least this one."""

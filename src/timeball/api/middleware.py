@@ -357,7 +357,7 @@ async def answer_once(
     if not isinstance(known, IdempotentRequest):
         await _replay(known, request_hash, send)
         return
-    scope["state"]["caller"] = replace(caller, deed=known)
+    scope["state"]["caller"] = replace(caller, idempotency=known)
     recorder = _ResponseRecorder(send)
     try:
         await app(scope, receive, recorder.send)

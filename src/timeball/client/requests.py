@@ -128,7 +128,7 @@ def validate_model(model: type[Model], document: Any) -> Model:
 
 
 def _unexpected_response(message: str) -> ServerError:
-    return ServerError.told(
+    return ServerError.from_response(
         message,
         code="answer_not_understood",
         hint="is this a Timeball server? if it is, bring this program up to its release",

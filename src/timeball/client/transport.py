@@ -217,7 +217,7 @@ def error_for(response: httpx.Response) -> TimeballError:
         facts["field"] = errors[0].get("pointer", "").removeprefix("/") or None
     if issubclass(kind, TooManyRequests):
         facts["retry_after"] = retry_after(response)
-    return kind.told(str(problem.get("detail") or f"the server answered {status}"), **facts)
+    return kind.from_response(str(problem.get("detail") or f"the server answered {status}"), **facts)
 
 
 def unreachable(error: httpx.TransportError, base_url: str) -> ServerUnreachable:

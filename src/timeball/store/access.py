@@ -205,7 +205,7 @@ def _token_hash(token: str) -> bytes:
 #
 # The answer is written after the work is committed. A server that dies between the two leaves the key in flight; after
 # `PATIENCE` it may be used again, and at once if the server could only say that it does not know. The same request is then the same
-# deed: what makes jobs or executions makes them under the ids of the first time, and finds them.
+# idempotency: what makes jobs or executions makes them under the ids of the first time, and finds them.
 
 IN_FLIGHT_TIMEOUT = timedelta(minutes=5)
 _SWEEP_EVERY = 100

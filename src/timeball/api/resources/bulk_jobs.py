@@ -99,15 +99,20 @@ async def create_jobs(
         return await _create_uniform(context, caller, document["jobs"][0], payloads)
     bulk = await _read_in_batches(document)
     if bulk.mode == "per_item":
-        deeds = [None] * len(bulk.jobs) if caller.deed is None else caller.deed.parts(len(bulk.jobs))
+        requests = (
+            [None] * len(bulk.jobs) if caller.idempotency is None else caller.idempotency.parts(len(bulk.jobs))
+        )
         told_each = await asyncio.to_thread(lambda: [_request_or_error(job) for job in bulk.jobs])
         completed, warnings = await context.commands.contracts.resolve_each(
             [one for one in told_each if isinstance(one, JobRequest)]
         )
         specs_in_order = iter(completed)
         wanted = [next(specs_in_order) if isinstance(one, JobRequest) else one for one in told_each]
-        each = enumerate(zip(wanted, deeds, strict=True))
-        results = [await _create_one(context, caller.as_actor(), number, spec, deed) for number, (spec, deed) in each]
+        each = enumerate(zip(wanted, requests, strict=True))
+        results = [
+            await _create_one(context, caller.as_actor(), number, spec, idempotency)
+            for number, (spec, idempotency) in each
+        ]
         return _created(results, warnings)
     told_all = await asyncio.to_thread(
         lambda: [_at(number, partial(job_request, job)) for number, job in enumerate(bulk.jobs)]
@@ -115,7 +120,7 @@ async def create_jobs(
     done = await context.commands.contracts.resolve(told_all, "jobs/{}".format)
     specs = done.specs
     try:
-        made = await context.commands.jobs.create_all(specs, actor=caller.as_actor(), deed=caller.deed)
+        made = await context.commands.jobs.create_all(specs, actor=caller.as_actor(), idempotency=caller.idempotency)
     except InvalidInput:
         for number, spec in enumerate(specs):
             _at(number, partial(context.commands.jobs.prepare, [spec], caller.as_actor()))
@@ -166,12 +171,14 @@ async def _create_uniform(context: ApiContext, caller: Caller, first: dict[str, 
         if spec.max_running is not None:
             # The handler's limit: a bulk enqueue knows none, creating does, and is all or none too.
             specs = [replace(spec, payload=payload) for payload in payloads]
-            made = await context.commands.jobs.create_all(specs, actor=caller.as_actor(), deed=caller.deed)
+            made = await context.commands.jobs.create_all(
+                specs, actor=caller.as_actor(), idempotency=caller.idempotency
+            )
             return _created(
                 [_item(number, one.job_id, one.execution_id, is_new=one.is_new) for number, one in enumerate(made)],
                 done.warnings,
             )
-        ids = await context.commands.jobs.enqueue_many(spec, texts, caller.as_actor(), caller.deed)
+        ids = await context.commands.jobs.enqueue_many(spec, texts, caller.as_actor(), caller.idempotency)
     except InvalidInput as error:
         raise error.below("jobs") from error
     return _created([_uniform_item(number, format_execution_id(one)) for number, one in enumerate(ids)], done.warnings)
@@ -251,12 +258,12 @@ def _request_or_error(job: JobIn) -> JobRequest | InvalidInput:
 
 
 async def _create_one(
-    context: ApiContext, actor: Actor, number: int, spec: JobSpec | InvalidInput, deed: IdempotentRequest | None
+    context: ApiContext, actor: Actor, number: int, spec: JobSpec | InvalidInput, idempotency: IdempotentRequest | None
 ) -> Document:
     try:
         if isinstance(spec, InvalidInput):
             raise spec
-        made = await context.commands.jobs.create(spec, actor=actor, deed=deed)
+        made = await context.commands.jobs.create(spec, actor=actor, idempotency=idempotency)
     except (InvalidInput, Conflict, NotAllowed) as error:
         return {"index": number, "status": "failed", "job_id": None, "execution_id": None, "error": str(error)}
     return _item(number, made.job_id, made.execution_id, is_new=made.is_new)
@@ -316,7 +323,7 @@ async def _change(action: OperationAction, body: JobBulkIn, context: ApiContext,
         raise HttpProblem(422, "invalid_input", "give either ids or a filter", hint="a filter may be empty: {}")
     actor = caller.as_actor(body.reason)
     if body.ids is not None and not body.dry_run:
-        return await _each(context, actor, action, body.ids, body.expected_count, caller.deed)
+        return await _each(context, actor, action, body.ids, body.expected_count, caller.idempotency)
     return await run_bulk(
         context,
         actor,
@@ -325,7 +332,7 @@ async def _change(action: OperationAction, body: JobBulkIn, context: ApiContext,
         subject=OperationSubject.JOB,
         dry_run=body.dry_run,
         expected_count=body.expected_count,
-        deed=caller.deed,
+        idempotency=caller.idempotency,
     )
 
 
@@ -344,10 +351,10 @@ async def _each(
     action: OperationAction,
     references: list[str],
     expected_count: int | None,
-    deed: IdempotentRequest | None,
+    idempotency: IdempotentRequest | None,
 ) -> Response:
     """Tells of each job under the name it was given by; one that is not there does not hold back the others."""
-    begun = await context.commands.operations.find_started(deed)
+    begun = await context.commands.operations.find_started(idempotency)
     if begun is not None:
         return accepted_operation(begun)
     meant: dict[str, JobId] = {}
@@ -356,7 +363,7 @@ async def _each(
             meant[reference] = (await context.queries.find_job(reference)).id
     ids = list(dict.fromkeys(meant.values()))
     check_expected_count(len(ids), expected_count, OperationSubject.JOB)
-    items = await run_each(context, actor, action, ids, subject=OperationSubject.JOB, deed=deed)
+    items = await run_each(context, actor, action, ids, subject=OperationSubject.JOB, idempotency=idempotency)
     done = {item.job_id: item_document(item) for item in items}
     return json_response(bulk_summary([done.get(meant.get(one), _missing(one)) | {"id": one} for one in references]))
 

@@ -244,7 +244,7 @@ async def retry_execution(
     body = check_run_payload(body, caller)
     found = await context.queries.find_execution(execution)
     execution_id = await context.commands.executions.retry(
-        found.id, body.payload, caller.as_actor(body.reason), caller.deed, is_unchecked=body.unchecked
+        found.id, body.payload, caller.as_actor(body.reason), caller.idempotency, is_unchecked=body.unchecked
     )
     return await wait_for_execution(context, execution_id, wait)
 
@@ -269,7 +269,7 @@ async def change_executions(
         await _chosen_executions(context, caller, body),
         dry_run=body.dry_run,
         expected_count=body.expected_count,
-        deed=caller.deed,
+        idempotency=caller.idempotency,
     )
 
 
@@ -351,7 +351,7 @@ async def retry_dead(
     """
     ids = await _chosen_dead(context, body)
     return await run_bulk(
-        context, caller.as_actor(body.reason), OperationAction.RETRY, ids, settles=True, deed=caller.deed
+        context, caller.as_actor(body.reason), OperationAction.RETRY, ids, settles=True, idempotency=caller.idempotency
     )
 
 
@@ -364,7 +364,9 @@ async def discard_dead(
     Up to 500 are done at once; more become an operation (202).
     """
     ids = await _chosen_dead(context, body)
-    return await run_bulk(context, caller.as_actor(body.reason), OperationAction.DISCARD, ids, deed=caller.deed)
+    return await run_bulk(
+        context, caller.as_actor(body.reason), OperationAction.DISCARD, ids, idempotency=caller.idempotency
+    )
 
 
 async def _chosen_dead(context: ApiContext, body: DeadLettersIn) -> list[ExecutionId]:

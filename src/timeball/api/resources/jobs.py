@@ -104,7 +104,7 @@ async def create_job(
 async def create_and_show(context: ApiContext, caller: Caller, wish: JobRequest) -> Response:
     """Create a job with what its handler declares, and show it."""
     done = await context.commands.contracts.resolve([wish])
-    created = await context.commands.jobs.create(done.specs[0], actor=caller.as_actor(), deed=caller.deed)
+    created = await context.commands.jobs.create(done.specs[0], actor=caller.as_actor(), idempotency=caller.idempotency)
     return await creation_response(context, created, done.warnings)
 
 
@@ -326,7 +326,7 @@ async def trigger_job(
     body = check_run_payload(body, caller)
     found = await context.queries.find_job(job)
     execution_id = await context.commands.executions.trigger(
-        found.id, body.payload, caller.as_actor(body.reason), caller.deed, is_unchecked=body.unchecked
+        found.id, body.payload, caller.as_actor(body.reason), caller.idempotency, is_unchecked=body.unchecked
     )
     return await wait_for_execution(context, execution_id, wait)
 
@@ -368,7 +368,7 @@ async def retry_job(
     if last is None:
         raise Conflict("no execution of the job has finished", hint="trigger it instead")
     execution_id = await context.commands.executions.retry(
-        last.id, body.payload, caller.as_actor(body.reason), caller.deed, is_unchecked=body.unchecked
+        last.id, body.payload, caller.as_actor(body.reason), caller.idempotency, is_unchecked=body.unchecked
     )
     return await wait_for_execution(context, execution_id, wait)
 
@@ -426,7 +426,9 @@ async def backfill_job(
     start, end = (optional_instant(getattr(body, side), side, found.timezone) for side in ("start", "end"))
     assert start is not None
     assert end is not None
-    ids = await context.commands.executions.backfill(found.id, start, end, caller.as_actor(body.reason), caller.deed)
+    ids = await context.commands.executions.backfill(
+        found.id, start, end, caller.as_actor(body.reason), caller.idempotency
+    )
     return json_response({"count": len(ids), "execution_ids": [format_execution_id(one) for one in ids]}, 202)
 
 

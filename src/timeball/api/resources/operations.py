@@ -129,10 +129,10 @@ async def run_bulk(
     settles: bool = False,
     dry_run: bool = False,
     expected_count: int | None = None,
-    deed: IdempotentRequest | None = None,
+    idempotency: IdempotentRequest | None = None,
 ) -> Response:
     """Do it, and tell what came of each (200); or begin to, and tell where to ask (202)."""
-    begun = await context.commands.operations.find_started(deed)
+    begun = await context.commands.operations.find_started(idempotency)
     if begun is not None:
         return accepted_operation(begun)
     ids = list(dict.fromkeys(ids))
@@ -141,9 +141,11 @@ async def run_bulk(
         return json_response(bulk_summary([_dry_run_item(one, subject) for one in ids[:MAX_INLINE]], total=len(ids)))
     if len(ids) > MAX_INLINE:
         return accepted_operation(
-            await context.commands.operations.start(action, ids, actor, subject=subject, settles=settles, deed=deed)
+            await context.commands.operations.start(
+                action, ids, actor, subject=subject, settles=settles, idempotency=idempotency
+            )
         )
-    items = await run_each(context, actor, action, ids, subject=subject, settles=settles, deed=deed)
+    items = await run_each(context, actor, action, ids, subject=subject, settles=settles, idempotency=idempotency)
     return json_response(bulk_summary([item_document(item) for item in items]))
 
 
@@ -167,13 +169,13 @@ async def run_each(
     *,
     subject: OperationSubject,
     settles: bool = False,
-    deed: IdempotentRequest | None = None,
+    idempotency: IdempotentRequest | None = None,
 ) -> list[OperationItem]:
     """Do it to a few, now; what came of each. Nothing is done to nothing, and nothing is noted."""
     if not ids:
         return []
     begun = await context.commands.operations.start(
-        action, ids, actor, subject=subject, settles=settles, holder=context.holder, deed=deed
+        action, ids, actor, subject=subject, settles=settles, holder=context.holder, idempotency=idempotency
     )
     await context.commands.operations.run(begun, context.holder)
     return await context.queries.operation_items(begun.id, None, 0, MAX_INLINE)

@@ -173,7 +173,7 @@ async def use_template(
         overrides,
         variables,
         caller.as_actor(),
-        caller.deed,
+        caller.idempotency,
         is_unchecked=body is not None and body.unchecked,
     )
     return await creation_response(context, created, warnings)

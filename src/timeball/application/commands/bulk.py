@@ -49,7 +49,7 @@ class OperationCommands:
         subject: OperationSubject = OperationSubject.EXECUTION,
         settles: bool = False,
         holder: UUID | None = None,
-        deed: IdempotentRequest | None = None,
+        idempotency: IdempotentRequest | None = None,
     ) -> Operation:
         """Store an operation, to be run by any process; with a *holder*, by that one, at once."""
         if len(ids) > MAX_OPERATION_ITEMS:
@@ -59,7 +59,7 @@ class OperationCommands:
             )
         unique = list(dict.fromkeys(ids))
         return await self._store.operations.begin(
-            self._operation_id(deed),
+            self._operation_id(idempotency),
             action,
             unique,
             actor.entry,
@@ -68,14 +68,14 @@ class OperationCommands:
             holder=holder,
         )
 
-    async def find_started(self, deed: IdempotentRequest | None) -> Operation | None:
+    async def find_started(self, idempotency: IdempotentRequest | None) -> Operation | None:
         """The operation that an earlier try of the same request started, if there is one."""
-        if deed is None or not deed.is_repeated:
+        if idempotency is None or not idempotency.is_repeated:
             return None
-        return await self._store.operations.find(self._operation_id(deed))
+        return await self._store.operations.find(self._operation_id(idempotency))
 
-    def _operation_id(self, deed: IdempotentRequest | None) -> OperationId:
-        return OperationId(next(new_ids(self._env, 1, deed)))
+    def _operation_id(self, idempotency: IdempotentRequest | None) -> OperationId:
+        return OperationId(next(new_ids(self._env, 1, idempotency)))
 
     async def cancel(self, operation_id: OperationId, actor: Actor = LOCAL) -> Operation:
         """Stop an operation after its current batch; what it has done stays done."""

@@ -39,7 +39,7 @@ class ExecutionCommands:
         job_id: JobId,
         payload: Any = None,
         actor: Actor = LOCAL,
-        deed: IdempotentRequest | None = None,
+        idempotency: IdempotentRequest | None = None,
         *,
         is_unchecked: bool = False,
     ) -> ExecutionId:
@@ -47,8 +47,8 @@ class ExecutionCommands:
 
         A payload that the handler's published contract refuses is taken only if *is_unchecked*.
         """
-        new_id = ExecutionId(next(new_ids(self._env, 1, deed)))
-        if await self._is_done(deed, new_id):
+        new_id = ExecutionId(next(new_ids(self._env, 1, idempotency)))
+        if await self._is_done(idempotency, new_id):
             return new_id
         if payload is not None and not is_unchecked:
             await self._contracts.check_contract((await self._jobs.existing(job_id)).handler, to_json(payload))
@@ -76,7 +76,7 @@ class ExecutionCommands:
         execution_id: ExecutionId,
         payload: Any = None,
         actor: Actor = LOCAL,
-        deed: IdempotentRequest | None = None,
+        idempotency: IdempotentRequest | None = None,
         *,
         is_unchecked: bool = False,
     ) -> ExecutionId:
@@ -85,8 +85,8 @@ class ExecutionCommands:
         The new execution runs the job as it is defined now. A payload override of the old one is kept; Conflict if the job has
         another handler by now.
         """
-        new_id = ExecutionId(next(new_ids(self._env, 1, deed)))
-        if await self._is_done(deed, new_id):
+        new_id = ExecutionId(next(new_ids(self._env, 1, idempotency)))
+        if await self._is_done(idempotency, new_id):
             return new_id
         if payload is not None and not is_unchecked:
             job_id = (await self._existing(execution_id)).job_id
@@ -134,8 +134,8 @@ class ExecutionCommands:
         """Whether an earlier try, whose process died before it could say so, has created this execution."""
         return execution_id is not None and await self._store.history.find(execution_id) is not None
 
-    async def _is_done(self, deed: IdempotentRequest | None, first: ExecutionId) -> bool:
-        return deed is not None and deed.is_repeated and await self.exists(first)
+    async def _is_done(self, idempotency: IdempotentRequest | None, first: ExecutionId) -> bool:
+        return idempotency is not None and idempotency.is_repeated and await self.exists(first)
 
     async def _existing(self, execution_id: ExecutionId) -> Execution:
         execution = await self._store.history.find(execution_id)
@@ -168,7 +168,12 @@ class ExecutionCommands:
         return True
 
     async def backfill(
-        self, job_id: JobId, start: datetime, end: datetime, actor: Actor = LOCAL, deed: IdempotentRequest | None = None
+        self,
+        job_id: JobId,
+        start: datetime,
+        end: datetime,
+        actor: Actor = LOCAL,
+        idempotency: IdempotentRequest | None = None,
     ) -> list[ExecutionId]:
         """Run a job once for every occurrence of its current schedule in (start, end], ten a second."""
         job = await self._jobs.existing(job_id)
@@ -182,14 +187,16 @@ class ExecutionCommands:
         now = self._env.clock.now()
         instants: list[datetime] = []
         # A repeated request covers what the first one did: later occurrences have no reserved id.
-        for occurrence in job.rule.occurrences(start, min(end, now if deed is None else deed.requested_at)):
+        for occurrence in job.rule.occurrences(
+            start, min(end, now if idempotency is None else idempotency.requested_at)
+        ):
             if len(instants) == _MAX_BACKFILL:
                 raise InvalidInput(f"more than {_MAX_BACKFILL} occurrences, backfill a shorter range", field="end")
             instants.append(occurrence.at)
         if not instants:
             return []
-        ids = [ExecutionId(id_) for id_ in new_ids(self._env, len(instants), deed)]
-        if await self._is_done(deed, ids[0]):
+        ids = [ExecutionId(id_) for id_ in new_ids(self._env, len(instants), idempotency)]
+        if await self._is_done(idempotency, ids[0]):
             return ids
         requests = [
             ExecutionRequest(

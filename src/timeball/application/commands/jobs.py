@@ -56,27 +56,27 @@ class JobCommands:
     # create
 
     async def create(
-        self, spec: JobSpec, connection: Any = None, actor: Actor = LOCAL, deed: IdempotentRequest | None = None
+        self, spec: JobSpec, connection: Any = None, actor: Actor = LOCAL, idempotency: IdempotentRequest | None = None
     ) -> CreatedJob:
         """Create one job; inside the caller's own asyncpg *connection*, if one is given."""
-        return (await self.create_all([spec], connection, actor, deed))[0]
+        return (await self.create_all([spec], connection, actor, idempotency))[0]
 
     async def create_all(
         self,
         specs: Sequence[JobSpec],
         connection: Any = None,
         actor: Actor = LOCAL,
-        deed: IdempotentRequest | None = None,
+        idempotency: IdempotentRequest | None = None,
     ) -> list[CreatedJob]:
         """Create jobs, all or none. A one-off whose `unique_key` is alive gives the execution that holds the key."""
         prepared: list[tuple[Job, FirstExecution | None]] = []
-        for number, one in enumerate(self._prepare_each(specs, actor, deed), start=1):
+        for number, one in enumerate(self._prepare_each(specs, actor, idempotency), start=1):
             prepared.append(one)
             if number % _PREPARE_BATCH == 0:
                 # Thousands of schedules are seconds of work, and others wait for this loop.
                 await asyncio.sleep(0)
         jobs, openings = [job for job, _ in prepared], [opening for _, opening in prepared if opening is not None]
-        if deed is not None and deed.is_repeated:
+        if idempotency is not None and idempotency.is_repeated:
             done = await self._created_before(jobs, openings)
             if done is not None:
                 return [await self._as_it_is(created) for created in done]
@@ -125,16 +125,20 @@ class JobCommands:
         return created if current is None else replace(created, execution_id=current)
 
     def prepare(
-        self, specs: Sequence[JobSpec], actor: Actor = LOCAL, deed: IdempotentRequest | None = None
+        self, specs: Sequence[JobSpec], actor: Actor = LOCAL, idempotency: IdempotentRequest | None = None
     ) -> list[tuple[Job, FirstExecution | None]]:
         """Check wishes and make them jobs with their first executions, ready to be written."""
-        return list(self._prepare_each(specs, actor, deed))
+        return list(self._prepare_each(specs, actor, idempotency))
 
     def _prepare_each(
-        self, specs: Sequence[JobSpec], actor: Actor, deed: IdempotentRequest | None
+        self, specs: Sequence[JobSpec], actor: Actor, idempotency: IdempotentRequest | None
     ) -> Iterator[tuple[Job, FirstExecution | None]]:
         now = self._env.clock.now()
-        ids = map(JobId, deed.ids(len(specs))) if deed is not None else (JobId(self._env.new_id()) for _ in specs)
+        ids = (
+            map(JobId, idempotency.ids(len(specs)))
+            if idempotency is not None
+            else (JobId(self._env.new_id()) for _ in specs)
+        )
         for spec, id_ in zip(specs, ids, strict=True):
             job, opening = self.prepare_one(spec, now, id_, actor)
             self._contracts.check_payload(job.handler, job.payload, actor)
@@ -204,13 +208,13 @@ class JobCommands:
         jobs = [replace(pattern.job, id=JobId(id_), shard=shard, payload=payload) for id_, shard, payload in rows]
         return await self._write_again(jobs, [_immediate_execution(job) for job in jobs])
 
-    def _rows_for(self, payloads: Sequence[str], deed: IdempotentRequest | None = None) -> Iterator[EnqueueRow]:
+    def _rows_for(self, payloads: Sequence[str], idempotency: IdempotentRequest | None = None) -> Iterator[EnqueueRow]:
         shards = self._store.shards
-        ids = new_ids(self._env, len(payloads), deed)
+        ids = new_ids(self._env, len(payloads), idempotency)
         return ((id_, shard_of(id_, shards), payload) for id_, payload in zip(ids, payloads, strict=True))
 
     async def enqueue_many(
-        self, spec: JobSpec, payloads: Sequence[str], actor: Actor = LOCAL, deed: IdempotentRequest | None = None
+        self, spec: JobSpec, payloads: Sequence[str], actor: Actor = LOCAL, idempotency: IdempotentRequest | None = None
     ) -> list[ExecutionId]:
         """Create many one-offs that differ only in their payloads (JSON texts): all or none.
 
@@ -232,11 +236,11 @@ class JobCommands:
             return []
         is_noted = actor is not LOCAL or spec.handler in ADMIN_HANDLERS
         run_at, audit = template.rule.scheduled_at if due_at else None, actor.entry if is_noted else None
-        if deed is not None and deed.is_repeated:
-            ids = list(deed.ids(len(payloads)))
+        if idempotency is not None and idempotency.is_repeated:
+            ids = list(idempotency.ids(len(payloads)))
             if await self._store.jobs.find([JobId(ids[0])]):
                 return [ExecutionId(id_) for id_ in ids]
-        made = await self._store.enqueuer.create_many(template, self._rows_for(payloads, deed), run_at, audit)
+        made = await self._store.enqueuer.create_many(template, self._rows_for(payloads, idempotency), run_at, audit)
         return [ExecutionId(id_) for id_ in made]
 
     # edit

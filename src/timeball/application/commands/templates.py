@@ -90,7 +90,7 @@ class TemplateCommands:
         overrides: Mapping[str, Any],
         variables: Mapping[str, Variable] | None = None,
         actor: Actor = LOCAL,
-        deed: IdempotentRequest | None = None,
+        idempotency: IdempotentRequest | None = None,
         *,
         is_unchecked: bool = False,
     ) -> tuple[CreatedJob, list[str]]:
@@ -98,7 +98,7 @@ class TemplateCommands:
         spec = spec_from_template(template.job, overrides, variables)
         request = JobRequest(spec, {*template.job, *overrides}, is_unchecked)
         resolved = await self._contracts.resolve([request])
-        return await self._jobs.create(resolved.specs[0], actor=actor, deed=deed), resolved.warnings
+        return await self._jobs.create(resolved.specs[0], actor=actor, idempotency=idempotency), resolved.warnings
 
     def _check_template(self, name: str, description: str | None, job: Mapping[str, Any], actor: Actor) -> None:
         check_label(name, "name")

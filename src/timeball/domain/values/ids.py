@@ -154,7 +154,7 @@ class IdempotentRequest:
         return id_created_at(self.seed)
 
     def parts(self, number: int) -> list[IdempotentRequest]:
-        """So many deeds that it consists of."""
+        """The parts it consists of, each with ids of its own."""
         return [IdempotentRequest(seed, self.is_repeated) for seed in self.ids(number)]
 
     def ids(self, number: int) -> Iterator[UUID]:
