@@ -14,7 +14,7 @@ from typing import Any, cast
 from uuid import UUID
 
 import uvicorn
-from starlette.types import ASGIApp, Message
+from starlette.types import ASGIApp
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
@@ -22,6 +22,7 @@ from uvicorn.server import ServerState
 from timeball.api.app import make_api
 from timeball.api.auth import KeyAuthenticator
 from timeball.api.context import ApiParts
+from timeball.api.in_process import call, request_scope
 from timeball.api.peers import PEER, LocalAccess, can_ask_kernel
 from timeball.application.commands import Commands
 from timeball.config.file_limit import file_limit
@@ -134,17 +135,8 @@ class _QuietServer(uvicorn.Server):
 
 
 async def _warm_up(app: ASGIApp) -> None:
-    """Routes are built when they are first looked for, which takes a second: before work is waiting, and not during it."""
-
-    async def receive() -> Message:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(_message: Message) -> None:
-        pass
-
-    path = "/api/v1/health/live"
-    scope = {"type": "http", "http_version": "1.1", "method": "GET", "scheme": "http", "path": path, "root_path": ""}
-    await app(scope | {"raw_path": path.encode(), "query_string": b"", "headers": [], "state": {}}, receive, send)
+    """Build the routes, which takes a second and otherwise happens in the first request."""
+    await call(app, request_scope("GET", "/api/v1/health/live"))
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import orjson
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from timeball.api.auth import Caller
+from timeball.api.in_process import call, request_scope
 from timeball.api.middleware import PREFIX, TRUSTED_CALLER
 
 # The HTTP API, called inside the process: what a person may do in a page is what a program may do with their key.
@@ -84,37 +85,15 @@ class InternalApi:
     async def _body(
         self, method: str, path: tuple[str, ...], params: Mapping[str, Any], body: Any, headers: Mapping[str, str]
     ) -> bytes:
-        scope = _scope(method, _path(path), _query(params), {"Content-Type": "application/json", **headers})
+        all_headers = {"Content-Type": "application/json", **headers}
+        raw_headers = [(name.encode(), value.encode()) for name, value in all_headers.items()]
+        scope = request_scope(method, _path(path), query=_query(params), headers=raw_headers)
         scope[TRUSTED_CALLER] = self._caller
-        answer = _ResponseCollector(b"" if body is None else orjson.dumps(body))
-        try:
-            await self._app(scope, answer.receive, answer.send)
-        except Exception:
-            # An error inside has been logged and answered as a problem already; the framework raises it again.
-            if not answer.status:
-                raise
-        told = bytes(answer.body) or b"{}"
-        if answer.status >= 400 and "detail" in (document := orjson.loads(told)):
+        response = await call(self._app, scope, b"" if body is None else orjson.dumps(body))
+        content = response.body or b"{}"
+        if response.status >= 400 and "detail" in (document := orjson.loads(content)):
             raise ApiProblem(document)
-        return told
-
-
-class _ResponseCollector:
-    """Gives a request's body, and keeps what is answered."""
-
-    def __init__(self, request_body: bytes) -> None:
-        self._request_body = request_body
-        self.status = 0
-        self.body = bytearray()
-
-    async def receive(self) -> Message:
-        return {"type": "http.request", "body": self._request_body, "more_body": False}
-
-    async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-        elif message["type"] == "http.response.body":
-            self.body += message.get("body", b"")
+        return content
 
 
 def _path(steps: tuple[str, ...]) -> str:
@@ -124,24 +103,6 @@ def _path(steps: tuple[str, ...]) -> str:
 def _query(params: Mapping[str, Any]) -> bytes:
     given = {name: value for name, value in params.items() if value not in (None, "", [], ())}
     return urlencode(given, doseq=True).encode()
-
-
-def _scope(method: str, path: str, query: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
-    return {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": method,
-        "scheme": "http",
-        "path": path,
-        "raw_path": quote(path).encode(),
-        "root_path": "",
-        "query_string": query,
-        "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
-        "client": None,
-        "server": None,
-        "state": {},
-    }
 
 
 # Reads that many browsers ask for at once, made once: each answer is good for half a second, for everybody of one role.
