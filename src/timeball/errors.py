@@ -6,7 +6,10 @@ TimeballError
 │   │   ├── CronSyntaxError
 │   │   ├── NeverFires
 │   │   └── UnknownTimezone
-│   ├── PayloadError         a payload or result that is no JSON, or too large
+│   ├── InvalidJson          text that should be JSON and is not
+│   │   ├── JsonTooLarge
+│   │   └── JsonTooDeep
+│   ├── PayloadError         a payload or result that is not JSON, or too large
 │   └── SettingsError        settings that do not fit together
 ├── NotFound                 no job, execution or queue of that name
 ├── Conflict                 the thing exists already, or has changed meanwhile
@@ -130,6 +133,24 @@ class UnknownTimezone(ScheduleError):
     """The time zone is no IANA name."""
 
     code = "unknown_timezone"
+
+
+class InvalidJson(InvalidInput):
+    """A text that should be JSON cannot be parsed."""
+
+    code = "invalid_json"
+
+
+class JsonTooLarge(InvalidJson):
+    """JSON has more values than may be parsed at once."""
+
+    code = "too_many_values"
+
+
+class JsonTooDeep(InvalidJson):
+    """JSON is nested more deeply than allowed."""
+
+    code = "too_deep"
 
 
 class PayloadError(InvalidInput):

@@ -217,10 +217,10 @@ def test_an_answer_that_is_none_of_ours_says_so() -> None:
         Server(httpx.Response(404, text="<h1>Not Found</h1>")).client().jobs.get("x")
     assert "Timeball server?" in str(caught.value.hint)
 
-    with pytest.raises(ServerError, match="not JSON"):
+    with pytest.raises(ServerError, match="not valid JSON"):
         Server(httpx.Response(200, text="<h1>Welcome</h1>")).client().jobs.get("x")
 
-    with pytest.raises(ServerError, match="no JobOut"):
+    with pytest.raises(ServerError, match="not a JobOut"):
         Server(httpx.Response(200, json={"id": "job_1"})).client().jobs.get("x")
 
 

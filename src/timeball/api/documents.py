@@ -30,10 +30,10 @@ from timeball.application.queries.views import ExecutionView, FireTime, JobView
 from timeball.domain.execution import Attempt, Execution, ExecutionState
 from timeball.domain.job import Job, JobSpec, redefine_job, spec_of
 from timeball.domain.search import PageRequest, ResultPage
+from timeball.domain.values.field_errors import unexpected_value
 from timeball.domain.values.ids import ExecutionId, format_execution_id, format_id, format_job_id
 from timeball.domain.values.redaction import redact, redact_in_list, refuse_redacted
 from timeball.domain.values.wording import parse_duration
-from timeball.errors import InvalidInput, quote_text
 
 
 def given_fields(body: JobBody) -> dict[str, Any]:
@@ -297,7 +297,7 @@ def _wait(
     """How long the caller is ready to wait; read before anything is done."""
     span = timedelta(0) if wait is None else parse_duration(wait, "wait")
     if span > MAX_WAIT:
-        raise InvalidInput(f"wait is {quote_text(wait or '')}, expected at most 60s", field="wait")
+        raise unexpected_value("wait", wait, "60s or less")
     return span
 
 

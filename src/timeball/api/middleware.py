@@ -9,11 +9,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
-from itertools import accumulate
 from typing import Any
 from uuid import UUID
 
-import orjson
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -23,7 +21,9 @@ from timeball.api.context import IdempotencyRecords, RecordedResponse, RouteRequ
 from timeball.api.errors import HttpProblem, problem_for
 from timeball.api.limits import FailedKeyLimiter
 from timeball.config.settings import ApiSettings
+from timeball.domain.values.field_errors import describe_mismatch, describe_value
 from timeball.domain.values.ids import IdempotentRequest, format_id
+from timeball.domain.values.json_text import parse_bounded_json
 from timeball.errors import StoreUnavailable, TimeballError
 
 PREFIX = "/api/v1"
@@ -56,12 +56,6 @@ TRUSTED_CALLER = "timeball.caller"
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,100}")
-_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-_NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
-
-
-# An opening bracket as the number 1, a closing one as -1.
-_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 
 
 # Reading a larger body takes some milliseconds, during which others are to be answered.
@@ -196,8 +190,12 @@ class ApiMiddleware:
         return await _read_body(headers, receive, int(megabytes * _MEGABYTE))
 
     async def _parse(self, body: bytes, *, is_bulk: bool) -> Any:
-        most = self._settings.largest_bulk_values if is_bulk else self._settings.largest_body_values
-        parse = partial(_parsed, body, most_values=most, is_bulk=is_bulk)
+        settings = self._settings
+        # In bulk each payload is checked for itself: the depth of the whole takes longer to find than all the rest.
+        max_values, max_depth = (
+            (settings.largest_bulk_values, None) if is_bulk else (settings.largest_body_values, MAX_DEPTH)
+        )
+        parse = partial(parse_bounded_json, body, max_values=max_values, max_depth=max_depth)
         return parse() if len(body) < _LARGE_BODY else await asyncio.to_thread(parse)
 
 
@@ -230,7 +228,7 @@ def _check_media_type(headers: Headers) -> None:
         raise HttpProblem(
             415,
             "unsupported_media_type",
-            f"Content-Type is {media_type[:100]!r}, expected application/json",
+            describe_mismatch("Content-Type", "application/json", describe_value(media_type)),
             hint="add the header Content-Type: application/json",
         )
 
@@ -260,58 +258,6 @@ def _too_large(most: int) -> HttpProblem:
         hint="send less at once",
         headers={"Connection": "close"},
     )
-
-
-def _parsed(body: bytes, *, most_values: int, is_bulk: bool) -> Any:
-    """The body as JSON, if it is any, has at most *most_values*, and is not nested so deeply that to walk through it would fail.
-
-    In bulk the depth takes longer than all the rest; there the parser's own limit must do, and each payload is looked at.
-    """
-    if _has_more_values(body, most_values):
-        raise HttpProblem(
-            413,
-            "too_many_values",
-            f"the body has more than {most_values} values (objects, lists, texts, numbers), expected at most that many",
-            hint="send less at once",
-        )
-    try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        if "depth limit" in str(error):
-            raise _too_deep() from None
-        raise HttpProblem(
-            400, "invalid_json", f"the body is not JSON: {error}", hint="JSON in UTF-8 is expected"
-        ) from None
-    if not is_bulk and body.count(b"[") + body.count(b"{") > MAX_DEPTH and _is_too_deep(body):
-        raise _too_deep()
-    return document
-
-
-def _has_more_values(body: bytes, most: int) -> bool:
-    """Whether a body has more values than that, told by what stands between them, before anything is made of it."""
-    if _separators(body) < most:
-        return False
-    # Texts may be full of commas; only now, because looking for texts takes longer than the parser does.
-    number, end = 1, 0
-    for text in _STRING.finditer(body):
-        number += _separators(body[end : text.start()])
-        end = text.end()
-        if number > most:
-            return True
-    return number + _separators(body[end:]) > most
-
-
-def _separators(body: bytes) -> int:
-    return body.count(b",") + body.count(b"[") + body.count(b"{")
-
-
-def _is_too_deep(body: bytes) -> bool:
-    brackets = _STRING.sub(b"", body).translate(_STEPS, _NO_BRACKETS)
-    return max(accumulate(memoryview(brackets).cast("b")), default=0) > MAX_DEPTH
-
-
-def _too_deep() -> HttpProblem:
-    return HttpProblem(400, "too_deep", f"the body is nested more than {MAX_DEPTH} levels deep")
 
 
 class _BufferedBody:

@@ -27,6 +27,7 @@ from timeball.domain.search import (
     parse_query,
     where,
 )
+from timeball.domain.values.field_errors import describe_mismatch, describe_value
 from timeball.domain.values.ids import JobId
 
 _NUMBERED_DEFAULT, _NUMBERED_MOST = 20, 100
@@ -41,7 +42,7 @@ def parse_if_match(if_match: str | None) -> int | None:
         raise HttpProblem(
             412,
             "precondition_failed",
-            f'If-Match is {if_match[:60]!r}, expected an ETag such as "3"',
+            describe_mismatch("If-Match", 'an ETag such as "3"', describe_value(if_match)),
             hint="read the job again",
         )
     return int(text)

@@ -14,10 +14,9 @@ from fastapi import Query
 from pydantic import BaseModel
 from starlette.responses import Response, StreamingResponse
 
-from timeball.api.errors import HttpProblem
 from timeball.domain.search import MAX_PAGE_SIZE, PageRequest, ResultPage
+from timeball.domain.values.field_errors import unexpected_value
 from timeball.domain.values.wording import FORMULA_BEGINNINGS
-from timeball.errors import quote_text
 
 # Domain values as the documents of the API.
 
@@ -122,13 +121,7 @@ def _selected_names(text: str, parameter: str, known: Collection[str]) -> tuple[
     words = tuple(word.strip() for word in text.split(",") if word.strip())
     unknown = next((word for word in words if word not in known), None)
     if unknown is not None or not words:
-        found = "empty" if unknown is None else repr(quote_text(unknown))
-        raise HttpProblem(
-            422,
-            "invalid_input",
-            f"{parameter} is {found}, expected some of {', '.join(known)}",
-            hint="check its spelling",
-        )
+        raise unexpected_value(parameter, unknown or "", f"some of {', '.join(known)}", hint="check its spelling")
     return words
 
 

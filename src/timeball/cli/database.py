@@ -27,6 +27,7 @@ from timeball.cli.tree import (
 )
 from timeball.config.settings import Settings, load_settings
 from timeball.domain.node import NodeKind
+from timeball.domain.values.field_errors import list_choices, unexpected_value
 from timeball.env import Env
 from timeball.errors import InvalidInput, StoreError
 from timeball.store.db.database import Database
@@ -286,7 +287,7 @@ _TIMEOUT_SECONDS = 5.0
 def is_alive(kind: str | None) -> bool:
     """Whether a node of this kind on this machine holds its lease, or the API answers; of any kind, if none is named."""
     if kind is not None and kind not in _PROCESS_KINDS:
-        raise InvalidInput(f"{kind!r} is nothing that runs; expected {', '.join(_PROCESS_KINDS)}", field="kind")
+        raise unexpected_value("the process kind", kind, list_choices(_PROCESS_KINDS), field="kind")
     settings = load_settings()
     if kind == "api":
         return _api_answers(settings)

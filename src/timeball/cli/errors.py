@@ -11,7 +11,13 @@ from typing import Any, get_args
 from typer.exceptions import TyperException
 
 from timeball.cli.formatting import printable
-from timeball.domain.values.field_errors import describe_mismatch, describe_unknown_name
+from timeball.domain.values.field_errors import (
+    describe_mismatch,
+    describe_problems,
+    describe_unknown_name,
+    describe_value,
+    list_choices,
+)
 from timeball.errors import (
     Conflict,
     ExecutionFailed,
@@ -173,9 +179,10 @@ def _describe_parameter(error: Any, typed: Sequence[str]) -> str | None:
     problems: Any = getattr(error.__cause__, "errors", list)()
     if not problems:
         return None
+    # Typer words a wrong choice itself.
     if choices := _choices(getattr(error.param, "type_descriptor", None)):
-        return f'{name} is "{quote_text(str(problems[0]["input"]))}", expected {choices}'
-    return describe_mismatch(name, (str(error.param.name),), problems)
+        return describe_mismatch(name, list_choices(choices), describe_value(problems[0]["input"]))
+    return describe_problems(name, (str(error.param.name),), problems)
 
 
 def _typed_name(parameter: Any, typed: Sequence[str]) -> str:
@@ -192,10 +199,7 @@ def _is_short(name: str, word: str) -> bool:
     return not name.startswith("--") and not word.startswith("--") and word.startswith(name)
 
 
-def _choices(descriptor: Any) -> str | None:
+def _choices(descriptor: Any) -> list[str]:
     annotation = getattr(descriptor, "annotation", None)
     kinds = [each for each in (annotation, *get_args(annotation)) if isinstance(each, type) and issubclass(each, Enum)]
-    if not kinds:
-        return None
-    *most, last = [str(each.value) for each in kinds[0]]
-    return f"{', '.join(most)} or {last}"
+    return [str(each.value) for each in kinds[0]] if kinds else []

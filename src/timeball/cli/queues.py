@@ -9,7 +9,7 @@ import typer
 from timeball.cli.output import Column, ColumnKind
 from timeball.cli.session import CliSession
 from timeball.cli.tree import Reason, command, command_group, list_command
-from timeball.errors import InvalidInput
+from timeball.domain.values.field_errors import unexpected_value
 
 queues = command_group(
     "queues", "Queues: what waits, what runs, what is held back.", ["timeball queues", "timeball queues pause mail"]
@@ -86,5 +86,5 @@ def _limit(text: str) -> int | None:
     if text == "none":
         return None
     if not (text.isascii() and text.isdecimal()) or int(text) < 1:
-        raise InvalidInput(f"the limit is {text!r}, expected a whole number from 1 on, or none", field="max_running")
+        raise unexpected_value("the limit", text, "a whole number from 1 on, or none", field="max_running")
     return int(text)

@@ -11,6 +11,7 @@ from urllib.parse import quote
 import orjson
 from pydantic import BaseModel, ValidationError
 
+from timeball.domain.values.field_errors import errors_from_pydantic, summarize
 from timeball.errors import InvalidInput, ResultTimeout, ServerError
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def parse_json(content: bytes) -> Any:
     try:
         return orjson.loads(content) if content else None
     except orjson.JSONDecodeError:
-        raise _unexpected_response("the answer is not JSON") from None
+        raise _unexpected_response("the response is not valid JSON") from None
 
 
 def validate_model(model: type[Model], document: Any) -> Model:
@@ -122,9 +123,9 @@ def validate_model(model: type[Model], document: Any) -> Model:
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        where = "/".join(map(str, problem["loc"]))
-        raise _unexpected_response(f"the answer is no {model.__name__}: {problem['msg']} at /{where}") from None
+        problems = error.errors(include_url=False, include_input=False)
+        errors = errors_from_pydantic(problems, document, "the response", shows_value=False)
+        raise _unexpected_response(f"the response is not a {model.__name__}: {summarize(errors)}") from None
 
 
 def _unexpected_response(message: str) -> ServerError:

@@ -41,6 +41,7 @@ from timeball.dashboard.session import (
 )
 from timeball.domain.node import NodeKind
 from timeball.domain.scheduling.civil_time import load_zone
+from timeball.domain.values.json_text import parse_json
 from timeball.errors import InvalidInput
 
 # What all pages share: the templates, the files, the API, and who is at the reception.
@@ -378,8 +379,5 @@ async def known_handlers(queries: Queries) -> list[str]:
 
 
 def parse_json_field(text: str, field: str) -> Any:
-    """JSON that somebody typed."""
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise InvalidInput(f"this is not JSON: {error}", field=field, hint='such as {"to": "a@b.co"}') from None
+    """JSON from a field of a form."""
+    return parse_json(text, field, field=field, hint='such as {"to": "a@b.co"}')

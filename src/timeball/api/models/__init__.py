@@ -24,6 +24,7 @@ MAX_INT32 = 2**31 - 1
 
 
 def refuse_nul(text: str) -> str:
+    """Text that the database can hold; Pydantic itself refuses half a surrogate pair."""
     if "\0" in text:
         raise ValueError("contains a NUL character, which cannot be stored")
     return text

@@ -47,8 +47,8 @@ from timeball.domain.bulk_operation import OperationAction, OperationSubject
 from timeball.domain.job import Job, JobSpec
 from timeball.domain.job_changes import SyncAction, SyncedJob
 from timeball.domain.values.ids import IdempotentRequest, JobId, format_execution_id, format_job_id
+from timeball.domain.values.json_text import to_json
 from timeball.domain.values.redaction import REDACTED, redact, refuse_redacted
-from timeball.domain.values.text import to_json
 from timeball.errors import Conflict, InvalidInput, NotAllowed, NotFound, quote_text
 
 # Many jobs in one call.
@@ -99,9 +99,7 @@ async def create_jobs(
         return await _create_uniform(context, caller, document["jobs"][0], payloads)
     bulk = await _read_in_batches(document)
     if bulk.mode == "per_item":
-        requests = (
-            [None] * len(bulk.jobs) if caller.idempotency is None else caller.idempotency.parts(len(bulk.jobs))
-        )
+        requests = [None] * len(bulk.jobs) if caller.idempotency is None else caller.idempotency.parts(len(bulk.jobs))
         told_each = await asyncio.to_thread(lambda: [_request_or_error(job) for job in bulk.jobs])
         completed, warnings = await context.commands.contracts.resolve_each(
             [one for one in told_each if isinstance(one, JobRequest)]

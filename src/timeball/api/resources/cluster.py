@@ -18,6 +18,7 @@ from timeball.api.params import IdempotencyKey
 from timeball.api.responses import Document, json_response, page_document
 from timeball.domain.node import NodeKind, NodeStatus
 from timeball.domain.search import PageRequest
+from timeball.domain.values.field_errors import unexpected_value
 from timeball.domain.values.ids import format_id, parse_id
 from timeball.domain.values.text import check_label
 from timeball.errors import InvalidInput, NotFound, quote_text
@@ -200,11 +201,7 @@ async def purge_queue(
 ) -> Response:
     """Cancel everything that is queued there and has not begun. What runs goes on, and so do schedules."""
     if body.confirm != queue:
-        raise InvalidInput(
-            f"confirm is {quote_text(body.confirm)!r}, expected the name of the queue",
-            field="confirm",
-            hint="type it again",
-        )
+        raise unexpected_value("confirm", body.confirm, "the name of the queue", hint="type it again")
     cancelled = await context.commands.queues.purge(queue, caller.as_actor(body.reason))
     return json_response({"queue": queue, "cancelled": cancelled})
 

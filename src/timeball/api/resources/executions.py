@@ -71,12 +71,12 @@ from timeball.domain.search import (
     DeadLetterGrouping,
     ExecutionFilter,
     PageRequest,
+    foreign_cursor,
     read_cursor,
     where,
     write_cursor,
 )
 from timeball.domain.values.ids import ExecutionId, format_execution_id, parse_id
-from timeball.errors import InvalidInput
 
 
 def dead_group_document(group: DeadLetterGroup) -> Document:
@@ -209,7 +209,7 @@ def _log_position(cursor: str | None) -> tuple[int, int]:
         return 0, 0
     fence, number, _ = read_cursor(cursor, "log", 3)
     if not all(text is not None and text.isascii() and text.isdecimal() and len(text) < 10 for text in (fence, number)):
-        raise InvalidInput("cursor is none of this list", field="cursor")
+        raise foreign_cursor()
     return int(fence or 0), int(number or 0)
 
 

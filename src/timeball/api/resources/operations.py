@@ -38,6 +38,7 @@ from timeball.domain.search import (
     JobOrder,
     PageRequest,
     ResultPage,
+    foreign_cursor,
     read_cursor,
     write_cursor,
 )
@@ -318,5 +319,5 @@ def _position(cursor: str | None) -> int:
         return 0
     number = read_cursor(cursor, _ORDER, 2)[0] or ""
     if not (number.isascii() and number.isdecimal() and len(number) < 10):
-        raise InvalidInput("cursor is none of this list", field="cursor")
+        raise foreign_cursor()
     return int(number)

@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import NewType
 from uuid import UUID, SafeUUID
 
-from timeball.errors import InvalidInput
+from timeball.errors import InvalidInput, quote_text
 
 # Ids: 128 bits, ordered by time, written with a prefix that says what they name.
 #
@@ -134,7 +134,7 @@ def _parse_uuid(prefix: str, text: str) -> UUID:
 
 def _not_an_id(prefix: str, text: str) -> InvalidInput:
     example = format_id(prefix, UUID(int=0x0193_37B1_D860_7000_8000_0000_0000_0000))
-    return InvalidInput(f"{text[:60]!r} is no id; expected one like {example}, or a UUID", field="id")
+    return InvalidInput(f'"{quote_text(text)}" is not an id, expected one like {example}, or a UUID', field="id")
 
 
 # What is to be done once, however often it is asked for.

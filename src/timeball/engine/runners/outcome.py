@@ -28,7 +28,8 @@ from timeball.domain.execution import (
     TimedOut,
 )
 from timeball.domain.handler import PayloadMismatch
-from timeball.domain.values.text import clean_text, encode_result
+from timeball.domain.values.json_text import encode_result
+from timeball.domain.values.text import clean_text
 from timeball.domain.values.wording import format_duration, parse_duration
 
 # From what a handler did to an outcome: pure functions, the same for all runners.
