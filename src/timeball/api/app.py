@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute
 
-from timeball.api.auth import Authenticator, KeyAuthenticator
-from timeball.api.context import ApiContext, ApiParts, RouteRequirements
+from timeball.api.auth import Authenticator, KeyAuthenticator, RouteRequirements
+from timeball.api.context import ApiContext, ApiParts
 from timeball.api.errors import install_error_handlers
 from timeball.api.limits import FailedKeyLimiter, HeavyRequestLimiter, RateLimiter
 from timeball.api.middleware import PREFIX, ApiMiddleware

@@ -7,7 +7,8 @@ sites, so the Host must be a loopback name (DNS rebinding), and another site's p
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -16,7 +17,9 @@ from typing import Annotated, Any, Protocol
 from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
+from fastapi.routing import iter_route_contexts
 from starlette.datastructures import Headers
+from starlette.routing import BaseRoute
 from starlette.types import Scope
 
 from timeball.api.errors import HttpProblem
@@ -243,3 +246,35 @@ async def _caller(request: Request) -> Any:
 
 # For routes that act: their role has been checked by then, so that there is a caller.
 CurrentCaller = Annotated[Caller, Depends(_caller)]
+
+
+@dataclass(frozen=True, slots=True)
+class RouteRequirement:
+    """What a route asks of its caller; a role of None means that the route is for everybody."""
+
+    role: Role | None
+
+
+class RouteRequirements:
+    """Finds what the route of a request asks of its caller, without reading the body."""
+
+    def __init__(self, routes: Sequence[BaseRoute]) -> None:
+        self._routes = routes
+        self._table: list[tuple[re.Pattern[str], frozenset[str], RouteRequirement]] | None = None
+
+    def find(self, method: str, path: str) -> RouteRequirement | None:
+        """What the route asks; None if no route answers this method at this path."""
+        # Made by the first request: reading the signatures of all routes takes long.
+        if self._table is None:
+            self._table = [_entry(route) for route in iter_route_contexts(self._routes)]
+        return next((need for regex, methods, need in self._table if method in methods and regex.match(path)), None)
+
+    def methods_at(self, path: str) -> list[str]:
+        """Every method that some route answers at this path."""
+        self.find("", path)
+        return sorted({method for regex, methods, _ in self._table or () if regex.match(path) for method in methods})
+
+
+def _entry(route: Any) -> tuple[re.Pattern[str], frozenset[str], RouteRequirement]:
+    role = route.openapi_extra["x-role"]
+    return route.path_regex, frozenset(route.methods), RouteRequirement(None if role == "none" else Role(role))

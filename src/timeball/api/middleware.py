@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from timeball.api.auth import Authenticator, Caller, admit
-from timeball.api.context import IdempotencyRecords, RecordedResponse, RouteRequirements
+from timeball.api.auth import Authenticator, Caller, RouteRequirements, admit
 from timeball.api.errors import HttpProblem, problem_for
 from timeball.api.limits import FailedKeyLimiter
 from timeball.config.settings import ApiSettings
@@ -68,6 +67,28 @@ _SECURITY_HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+
+
+class RecordedResponse(Protocol):
+    """What is remembered of a request."""
+
+    @property
+    def request_hash(self) -> bytes: ...
+    @property
+    def status(self) -> int | None: ...
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+    @property
+    def body(self) -> bytes: ...
+
+
+class IdempotencyRecords(Protocol):
+    """Where requests and their answers are remembered."""
+
+    async def begin(self, caller: str, key: str, request_hash: bytes) -> RecordedResponse | IdempotentRequest: ...
+    async def finish(self, caller: str, key: str, status: int, headers: Mapping[str, str], body: bytes) -> None: ...
+    async def forget(self, caller: str, key: str) -> None: ...
+    async def leave_open(self, caller: str, key: str) -> None: ...
 
 
 class ApiMiddleware:

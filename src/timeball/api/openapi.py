@@ -7,15 +7,195 @@ from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from html import escape
+from http import HTTPStatus
 from typing import Any, TypeAlias
 
 import orjson
+from fastapi import Depends
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute, RouteContext, iter_route_contexts
 from starlette.routing import BaseRoute
 
+from timeball.api.auth import Role, require_role
+from timeball.api.context import limit_heavy_request
 from timeball.api.errors import PROBLEM_MEDIA_TYPE
+from timeball.api.models import ProblemOut
 from timeball.api.models.executions import BulkJobsIn
+from timeball.api.params import refuse_unknown_parameters
+
+_ALWAYS = (400, 401, 403, 422, 429, 503)
+_WITH_BODY = (413, 415)
+
+JOB_ID, EXECUTION_ID = "job_01JCV3V1KC8M2T4QZ5R7N9X0AB", "exe_01JCV3V1KC8M2T4QZ5R7N9X0AB"
+WORKER_ID = "wrk_01JCV3V1KC8M2T4QZ5R7N9X0AB"
+INSTANT_EXAMPLE = "2026-11-16T06:00:00Z"
+
+
+def route_options(
+    role: Role | None,
+    example: Any,
+    *,
+    status: int = 200,
+    request: Any = None,
+    has_body: bool = False,
+    fails: Sequence[int] = (),
+    media_type: str = "application/json",
+    is_heavy: bool = False,
+) -> dict[str, Any]:
+    """The arguments of a route that say who may use it, what it answers, how it can fail, and whether it is much work."""
+    codes = sorted({*_ALWAYS, *fails, *(_WITH_BODY if has_body else ())})
+    responses: dict[int | str, Any] = {status: {} if status == 204 else {"content": {media_type: {"example": example}}}}
+    responses |= {code: _problem_response(code) for code in codes}
+    extra: dict[str, Any] = {"x-role": "none" if role is None else role.value}
+    if role is None:
+        extra["security"] = []
+    if request is not None:
+        extra["requestBody"] = {"content": {"application/json": {"example": request}}}
+    return {
+        "status_code": status,
+        "responses": responses,
+        "dependencies": [
+            *([] if role is None else [Depends(require_role(role))]),
+            Depends(refuse_unknown_parameters),
+            *([Depends(limit_heavy_request)] if is_heavy else []),
+        ],
+        "openapi_extra": extra,
+    }
+
+
+def probe_options(get: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of the HEAD route beside a GET route: the same role, and no description of its own."""
+    return {"include_in_schema": False, "dependencies": get["dependencies"], "openapi_extra": get["openapi_extra"]}
+
+
+def export_options(example: str) -> dict[str, Any]:
+    """The arguments of a route that answers with a file."""
+    made = route_options(Role.VIEWER, example, media_type="text/csv")
+    made["responses"][200]["content"]["application/jsonl"] = {"example": '{"id":"..."}\n'}
+    made["responses"][200]["content"]["application/json"] = {"example": [{"id": "..."}]}
+    return made
+
+
+def _problem_response(code: int) -> dict[str, Any]:
+    return {
+        "description": HTTPStatus(code).phrase,
+        "model": ProblemOut,
+        "content": {PROBLEM_MEDIA_TYPE: {"example": _problem_example(code)}},
+    }
+
+
+def _problem_example(code: int) -> dict[str, Any]:
+    phrase = HTTPStatus(code).phrase
+    name = phrase.lower().replace(" ", "_")
+    return {
+        "type": f"urn:timeball:problem:{name}",
+        "title": phrase,
+        "status": code,
+        "detail": "what was found, and what was expected",
+        "instance": "/api/v1/jobs",
+        "code": name,
+        "errors": [],
+        "hint": "what to do",
+        "request_id": "req_01JCV3V1KC8M2T4QZ5R7N9X0AB",
+    }
+
+
+def page_example(item: Any) -> dict[str, Any]:
+    """An example of a list."""
+    return {"data": [item], "next_cursor": None, "has_more": False}
+
+
+JOB_EXAMPLE: dict[str, Any] = {
+    "id": JOB_ID,
+    "name": "daily-report",
+    "description": "Generate daily sales report",
+    "handler": "http.webhook",
+    "payload": {"url": "https://api.example.com/reports/generate", "method": "POST"},
+    "kind": "cron",
+    "schedule": "0 6 * * *",
+    "interval_seconds": None,
+    "scheduled_at": None,
+    "timezone": "UTC",
+    "on_gap": "next_valid",
+    "on_repeat": "first",
+    "starts_at": None,
+    "ends_at": None,
+    "max_executions": None,
+    "jitter_seconds": 0,
+    "misfire": "latest",
+    "misfire_grace_seconds": 30,
+    "misfire_cap": 100,
+    "misfire_max_age_seconds": None,
+    "overlap": "skip",
+    "queue": "default",
+    "priority": 75,
+    "max_retries": 3,
+    "max_lost": 3,
+    "initial_backoff_ms": 1000,
+    "max_backoff_ms": 3600000,
+    "timeout_ms": 60000,
+    "delivery": "at_least_once",
+    "max_running": None,
+    "limit_key": None,
+    "unique_key": None,
+    "tags": [],
+    "status": "active",
+    "next_run_at": INSTANT_EXAMPLE,
+    "last_execution": None,
+    "paused_at": None,
+    "paused_until": None,
+    "pause_reason": None,
+    "version": 1,
+    "declared_by": None,
+    "created_by": "key:key_01JD2XW0Z7Q9V5T3M8R6N4K2H1 deploy",
+    "created_at": "2026-11-15T09:30:00Z",
+    "updated_at": "2026-11-15T09:30:00Z",
+}
+NEW_JOB_EXAMPLE: dict[str, Any] = {
+    "name": "daily-report",
+    "description": "Generate daily sales report",
+    "handler": "http.webhook",
+    "payload": {"url": "https://api.example.com/reports/generate", "method": "POST"},
+    "schedule": "0 6 * * *",
+    "priority": 75,
+    "max_retries": 3,
+    "timeout_ms": 60000,
+}
+EXECUTION_EXAMPLE: dict[str, Any] = {
+    "id": EXECUTION_ID,
+    "job_id": JOB_ID,
+    "state": "succeeded",
+    "origin": "schedule",
+    "job_version": 1,
+    "handler": "http.webhook",
+    "queue": "default",
+    "priority": 75,
+    "scheduled_for": INSTANT_EXAMPLE,
+    "run_at": None,
+    "queued_at": "2026-11-16T05:59:59.512000Z",
+    "started_at": "2026-11-16T06:00:00.001000Z",
+    "finished_at": "2026-11-16T06:00:00.842000Z",
+    "lateness_ms": 1.0,
+    "duration_ms": 841.0,
+    "attempts": 1,
+    "lost": 0,
+    "worker": WORKER_ID,
+    "error_type": None,
+    "error": None,
+    "reason": None,
+    "retry_of": None,
+    "created_by": None,
+}
+BULK_EXAMPLE = {
+    "done": 1,
+    "failed": 0,
+    "has_more": False,
+    "results": [{"id": EXECUTION_ID, "status": "done", "execution_id": EXECUTION_ID, "error": None}],
+}
+
+
+CREATED_EXAMPLE = JOB_EXAMPLE | {"execution_id": EXECUTION_ID, "warnings": []}
+
 
 # The OpenAPI document: what every route takes and answers, for programs that read it.
 #

@@ -6,7 +6,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Annotated, Literal
 
-from fastapi import Depends, Header, Path, Query
+from fastapi import Depends, Header, Path, Query, Request
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
 
 from timeball.api.auth import Caller, CurrentCaller, Role
 from timeball.api.errors import HttpProblem
@@ -29,6 +31,7 @@ from timeball.domain.search import (
 )
 from timeball.domain.values.field_errors import describe_mismatch, describe_value
 from timeball.domain.values.ids import JobId
+from timeball.errors import quote_text
 
 _NUMBERED_DEFAULT, _NUMBERED_MOST = 20, 100
 
@@ -198,3 +201,25 @@ QueueParam = Annotated[ShortText | None, Query(description="Only of this queue."
 
 Days = Annotated[int, Query(ge=1, le=31, description="For how many days, today included.")]
 Zone = Annotated[str, Query(max_length=200, description="Whose days and hours: an IANA time zone.")]
+
+
+async def refuse_unknown_parameters(request: Request) -> None:
+    """Refuse parameters in the query that the route does not have."""
+    route = request.scope.get("route")
+    if not request.query_params or not isinstance(route, APIRoute):
+        return
+    known = _parameter_names(route.dependant)
+    unknown = sorted(set(request.query_params) - known)
+    if unknown:
+        listed = ", ".join(sorted(known)) or "none"
+        raise HttpProblem(
+            422,
+            "unknown_parameter",
+            f"unknown parameter {quote_text(unknown[0])!r}; known are: {listed}",
+            hint="check its spelling",
+        )
+
+
+def _parameter_names(dependant: Dependant) -> set[str]:
+    own = {parameter.alias for parameter in dependant.query_params}
+    return own.union(*(_parameter_names(inner) for inner in dependant.dependencies))

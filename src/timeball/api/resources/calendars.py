@@ -13,7 +13,8 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from timeball.api.auth import Role
-from timeball.api.context import EXECUTION_ID, JOB_ID, Context, route_options
+from timeball.api.context import Context
+from timeball.api.openapi import EXECUTION_ID, JOB_ID, route_options
 from timeball.api.params import Days, JobRef, QueueParam, Zone
 from timeball.application.queries.views import Calendar, CalendarEntry, ForecastRequest
 from timeball.domain.values.ids import format_execution_id, format_job_id

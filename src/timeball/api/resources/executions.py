@@ -8,17 +8,7 @@ from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
 from timeball.api.auth import Caller, CurrentCaller, Role
-from timeball.api.context import (
-    EXECUTION_EXAMPLE,
-    EXECUTION_ID,
-    INSTANT_EXAMPLE,
-    WORKER_ID,
-    ApiContext,
-    Context,
-    export_options,
-    page_example,
-    route_options,
-)
+from timeball.api.context import ApiContext, Context
 from timeball.api.documents import (
     ExecutionSelection,
     FullExecutionSelection,
@@ -44,6 +34,15 @@ from timeball.api.models.executions import (
     LogLineOut,
 )
 from timeball.api.models.jobs import RunIn
+from timeball.api.openapi import (
+    EXECUTION_EXAMPLE,
+    EXECUTION_ID,
+    INSTANT_EXAMPLE,
+    WORKER_ID,
+    export_options,
+    page_example,
+    route_options,
+)
 from timeball.api.params import (
     ExecutionFilterParams,
     ExecutionRef,

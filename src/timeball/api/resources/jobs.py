@@ -9,19 +9,7 @@ from fastapi import APIRouter, Depends, Query
 from starlette.responses import Response
 
 from timeball.api.auth import Caller, CurrentCaller, Role
-from timeball.api.context import (
-    CREATED_EXAMPLE,
-    EXECUTION_EXAMPLE,
-    EXECUTION_ID,
-    INSTANT_EXAMPLE,
-    JOB_EXAMPLE,
-    NEW_JOB_EXAMPLE,
-    ApiContext,
-    Context,
-    export_options,
-    page_example,
-    route_options,
-)
+from timeball.api.context import ApiContext, Context
 from timeball.api.documents import (
     ExecutionSelection,
     JobSelection,
@@ -42,6 +30,17 @@ from timeball.api.models import PageOut, ReasonIn
 from timeball.api.models.executions import ExecutionFull, ExecutionIds, ExecutionOut
 from timeball.api.models.jobs import BackfillIn, JobChanged, JobCreated, JobIn, JobOut, JobPatch, PauseIn, RunIn
 from timeball.api.models.system import NextOut
+from timeball.api.openapi import (
+    CREATED_EXAMPLE,
+    EXECUTION_EXAMPLE,
+    EXECUTION_ID,
+    INSTANT_EXAMPLE,
+    JOB_EXAMPLE,
+    NEW_JOB_EXAMPLE,
+    export_options,
+    page_example,
+    route_options,
+)
 from timeball.api.params import (
     IdempotencyKey,
     IfMatch,
