@@ -24,13 +24,13 @@ from timeball.telemetry.metrics import MetricsSource
 
 
 class DeadLetterStore(Protocol):
-    """Where dead executions are marked as dealt with."""
+    """Marks dead executions as settled."""
 
     async def settle(self, ids: Sequence[ExecutionId], how: str, audit: Any) -> set[ExecutionId]: ...
 
 
 class CatalogueItem(Protocol):
-    """A handler as the catalogue shows it."""
+    """A handler in the catalogue."""
 
     @property
     def name(self) -> str: ...
@@ -47,7 +47,7 @@ class CatalogueItem(Protocol):
 
 
 class CatalogueReader(Protocol):
-    """What can be scheduled."""
+    """The handlers that can be scheduled."""
 
     def entries(self) -> Sequence[CatalogueItem]: ...
 
@@ -55,7 +55,7 @@ class CatalogueReader(Protocol):
 
 
 class ApiParts(Protocol):
-    """What the API is made of."""
+    """The parts of a process that the API is built from."""
 
     @property
     def settings(self) -> Settings: ...
@@ -83,7 +83,7 @@ class ApiParts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ApiContext:
-    """Where a route finds what it calls."""
+    """What a route calls."""
 
     commands: Commands
     queries: Queries
@@ -91,11 +91,11 @@ class ApiContext:
     process: MetricsSource
     dead_letters: DeadLetterStore
     catalogue: CatalogueReader
-    # Under which name this process works off operations.
+    # The holder of the operations that this process carries out.
     holder: UUID
-    # After so long a stream of events ends, and its reader connects anew.
+    # A stream of events ends after this time, and its reader connects again.
     longest_stream: timedelta
-    turns: HeavyRequestLimiter
+    heavy_requests: HeavyRequestLimiter
 
 
 async def _context(request: Request) -> ApiContext:
@@ -107,8 +107,8 @@ Context = Annotated[ApiContext, Depends(_context)]
 
 
 async def limit_heavy_request(request: Request) -> AsyncIterator[None]:
-    """A dependency of routes that are much work: one request of a caller at a time."""
+    """A dependency of expensive routes: one request of a caller at a time."""
     context: ApiContext = request.app.state.context
     caller = request.state.caller
-    async with context.turns.of("" if caller is None else caller.name):
+    async with context.heavy_requests.of("" if caller is None else caller.name):
         yield

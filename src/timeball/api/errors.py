@@ -1,4 +1,4 @@
-"""Errors become HTTP here only: application/problem+json with a code for programs and a hint for people."""
+"""Errors as HTTP responses: application/problem+json with a code for programs and a hint for people."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from timeball.errors import (
 )
 
 PROBLEM_MEDIA_TYPE = "application/problem+json"
-# What RFC 3986 allows in a path as it is; `instance` is a URI reference.
+# The characters that RFC 3986 allows unescaped in a path; `instance` is a URI reference.
 _IN_PATHS = "/:@!$&'()*+,;=~-._"
 _log = logging.getLogger("timeball.api")
 MAX_ERRORS = 50
@@ -37,7 +37,7 @@ _MAX_IN_DETAIL = 3
 
 
 class HttpProblem(Exception):
-    """The request itself cannot be accepted: who asks, how it is written, or that it comes too late."""
+    """A problem of the request itself rather than of what it asks for: its caller, its form, its precondition."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class HttpProblem(Exception):
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Let every error of an app leave it as a problem."""
+    """Turn every error of an app into a problem."""
     app.add_exception_handler(RequestValidationError, _handle)
     app.add_exception_handler(HTTPException, _handle)
     app.add_exception_handler(HttpProblem, _handle)
@@ -71,7 +71,7 @@ async def _handle(request: Request, error: Exception) -> Response:
 
 
 def problem_for(error: Exception, request: Request) -> Response:
-    """The answer to a request that failed with this error."""
+    """The response to a request that failed with this error."""
     match error:
         case HttpProblem():
             return _problem(
@@ -95,16 +95,16 @@ def problem_for(error: Exception, request: Request) -> Response:
         case Conflict():
             return _problem(request, 409, error.code, str(error), error.hint)
         case StoreUnavailable():
-            detail, hint = "the database cannot be reached, or took too long", "try again; if it was a list, narrow it"
+            detail, hint = "the database is unavailable or too slow", "try again; narrow the filter of a list"
             return _problem(request, 503, error.code, detail, hint, headers={"Retry-After": "1"})
         case HTTPException():
-            return _of_framework(request, error)
+            return _framework_problem(request, error)
         case _:
-            # What went wrong inside is for the log, not for the caller.
+            # Internal details go into the log, not to the caller.
             _log.error("request failed: %s %s", request.method, quote_text(request.url.path), exc_info=error)
             code = error.code if isinstance(error, TimeballError) else "internal_error"
-            detail = "something went wrong here"
-            return _problem(request, 500, code, detail, "tell us the request_id; the server's log knows more")
+            detail = "the server failed to process the request"
+            return _problem(request, 500, code, detail, "look for the request_id in the server's log")
 
 
 _COLLECTIONS = {
@@ -119,11 +119,11 @@ _COLLECTIONS = {
 _CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed"}
 
 
-def _of_framework(request: Request, error: HTTPException) -> Response:
+def _framework_problem(request: Request, error: HTTPException) -> Response:
     code = _CODES.get(error.status_code, "http_error")
     details = {
         404: f"there is nothing at {quote_text(request.url.path, 200)}",
-        405: f"{quote_text(request.method, 20)} is not possible at {quote_text(request.url.path, 200)}",
+        405: f"{quote_text(request.method, 20)} is not allowed at {quote_text(request.url.path, 200)}",
     }
     detail = details.get(error.status_code, str(error.detail))
     return _problem(request, error.status_code, code, detail, "GET /docs lists all routes", headers=error.headers)

@@ -1,4 +1,9 @@
-"""The OpenAPI document, and the /docs page that is rendered from it without scripts."""
+"""How routes describe themselves, the OpenAPI document, and the /docs page that is rendered from it.
+
+FastAPI builds most of the document from the routes. What it leaves out or spells in its own way is corrected here, so that the
+document passes the common linters (Spectral, Redocly) and client generators understand it. The page needs no script and no file
+from another site.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +47,7 @@ def route_options(
     media_type: str = "application/json",
     is_heavy: bool = False,
 ) -> dict[str, Any]:
-    """The arguments of a route that say who may use it, what it answers, how it can fail, and whether it is much work."""
+    """The arguments of a route: its role, an example, the ways it can fail, and whether it is expensive."""
     codes = sorted({*_ALWAYS, *fails, *(_WITH_BODY if has_body else ())})
     responses: dict[int | str, Any] = {status: {} if status == 204 else {"content": {media_type: {"example": example}}}}
     responses |= {code: _problem_response(code) for code in codes}
@@ -64,16 +69,16 @@ def route_options(
 
 
 def probe_options(get: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of the HEAD route beside a GET route: the same role, and no description of its own."""
+    """The arguments of the HEAD route for a GET route: the same role, and no description."""
     return {"include_in_schema": False, "dependencies": get["dependencies"], "openapi_extra": get["openapi_extra"]}
 
 
 def export_options(example: str) -> dict[str, Any]:
-    """The arguments of a route that answers with a file."""
-    made = route_options(Role.VIEWER, example, media_type="text/csv")
-    made["responses"][200]["content"]["application/jsonl"] = {"example": '{"id":"..."}\n'}
-    made["responses"][200]["content"]["application/json"] = {"example": [{"id": "..."}]}
-    return made
+    """The arguments of a route that responds with a file."""
+    options = route_options(Role.VIEWER, example, media_type="text/csv")
+    options["responses"][200]["content"]["application/jsonl"] = {"example": '{"id":"..."}\n'}
+    options["responses"][200]["content"]["application/json"] = {"example": [{"id": "..."}]}
+    return options
 
 
 def _problem_response(code: int) -> dict[str, Any]:
@@ -101,7 +106,7 @@ def _problem_example(code: int) -> dict[str, Any]:
 
 
 def page_example(item: Any) -> dict[str, Any]:
-    """An example of a list."""
+    """An example of a page."""
     return {"data": [item], "next_cursor": None, "has_more": False}
 
 
@@ -197,15 +202,10 @@ BULK_EXAMPLE = {
 CREATED_EXAMPLE = JOB_EXAMPLE | {"execution_id": EXECUTION_ID, "warnings": []}
 
 
-# The OpenAPI document: what every route takes and answers, for programs that read it.
-#
-# FastAPI makes most of it from the routes. What it leaves out or spells in its own way is put right here, so that the document
-# passes the linters people use (Spectral, Redocly) and the generators of clients understand it.
-
 Document: TypeAlias = dict[str, Any]
 
 
-# The version of the API, not of the program: strangers may read this, and need not know what runs here.
+# The version of the API, not of the program: the document is public, and need not reveal what runs here.
 API_VERSION = "1"
 _DESCRIPTION = (
     "Jobs at their exact time. Errors are `application/problem+json`; lists are `{data, next_cursor, has_more}`; "
@@ -217,8 +217,8 @@ _TAGS = {
     "executions": "Every run of a job: its state, its attempts, its log.",
     "dead letter": "Executions that have used up their retries.",
     "templates": "Jobs with placeholders, to be filled in.",
-    "operations": "Bulk actions and how far they have come.",
-    "queues": "Named lines of executions: pause, limit, purge.",
+    "operations": "Bulk actions and their progress.",
+    "queues": "Named queues of executions: pause, limit, purge.",
     "nodes": "The workers and schedulers that are running.",
     "handlers": "What workers can run.",
     "events": "Changes as they happen, as server-sent events.",
@@ -239,7 +239,7 @@ def openapi_document(routes: Sequence[BaseRoute]) -> Document:
     )
     _add_bulk_model(document)
     document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-    # In open mode, on loopback and before the first key is made, no key is needed.
+    # In open mode, on loopback and before the first key is created, no key is needed.
     document["security"] = [{"key": []}, {}]
     for operation, route in _operations(document, routes):
         _complete(operation)
@@ -253,7 +253,7 @@ def served_below(document: Document, prefix: str) -> Document:
 
 
 def _add_bulk_model(document: Document) -> None:
-    """The body of the bulk route is read by hand, so its model has to be added by hand."""
+    """Add the model of the bulk route, which FastAPI does not know because the route reads its body by hand."""
     model = BulkJobsIn.model_json_schema(ref_template="#/components/schemas/{model}")
     schemas = document["components"]["schemas"]
     schemas.update({name: part for name, part in model.pop("$defs", {}).items() if name not in schemas})
@@ -268,7 +268,7 @@ def _operations(document: Document, routes: Sequence[BaseRoute]) -> Iterator[tup
 
 
 def _complete(operation: Document) -> None:
-    """Problems have a media type of their own, every route names its role in words too, an optional body may be absent."""
+    """Correct one operation: the media type of problems, the role in its description, an optional body."""
     operation["description"] = f"{operation.get('description', '')}\n\nRole: **{operation['x-role']}**.".strip()
     for response in operation["responses"].values():
         content = response.get("content", {})
@@ -279,7 +279,7 @@ def _complete(operation: Document) -> None:
 
 
 def _drop_null(schema: Document) -> None:
-    """A body that may be left out is described by `required`; as `null` it would be sent by generated clients."""
+    """Remove `null` from an optional body: `required` says that it is optional, and generated clients would send the null."""
     choices = schema.get("anyOf", [])
     kept = [choice for choice in choices if choice != {"type": "null"}]
     if len(kept) == 1 and len(choices) == 2:
@@ -288,7 +288,7 @@ def _drop_null(schema: Document) -> None:
 
 
 def _restore_examples(operation: Document, route: RouteContext) -> None:
-    """FastAPI drops every `null` of an example, and with it properties that the schema requires."""
+    """Put the examples back: FastAPI drops every `null` in them, and with it properties that the schema requires."""
     for status, response in (route.responses or {}).items():
         for media_type, media in response.get("content", {}).items():
             if "example" in media:
@@ -298,8 +298,6 @@ def _restore_examples(operation: Document, route: RouteContext) -> None:
         if "example" in media:
             operation["requestBody"]["content"][media_type]["example"] = media["example"]
 
-
-# `/docs`: the description of the API for people, made here from the OpenAPI document; no script, no outside file.
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1b1f24; background: #fff }
@@ -352,7 +350,7 @@ def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
 
 
 def _prose(text: str) -> str:
-    """Words with the little Markdown that descriptions have: `code` and **weight**."""
+    """Text with the Markdown that descriptions use: `code` and **bold**."""
     marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
     return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", marked)
 

@@ -27,7 +27,7 @@ from timeball.errors import NotFound, quote_text
 router = APIRouter(prefix="/handlers", tags=["handlers"])
 
 HandlerName = Annotated[str, Path(max_length=200, description="A handler's name.")]
-# So many stored payloads are looked at for one answer.
+# The number of stored payloads that one request checks.
 _CHECKED_AT_ONCE = 200
 
 _EXAMPLE = {
@@ -55,7 +55,7 @@ _EXAMPLE = {
 
 @router.get("", response_model=PageOut[HandlerOut], **route_options(Role.VIEWER, page_example(_EXAMPLE)))
 async def list_handlers(context: Context, page: PageParams) -> Response:
-    """Every handler in the box, of installed packages, and that workers have or have published; by name, cursor by cursor."""
+    """Every handler by name: built-in ones, those of installed packages, and those that workers know or have published."""
     entries, workers = await _known(context)
     found = await context.queries.contracts.page([*entries, *workers], page)
     return json_response(
@@ -65,7 +65,7 @@ async def list_handlers(context: Context, page: PageParams) -> Response:
 
 @router.get("/{handler}", response_model=HandlerOut, **route_options(Role.VIEWER, _EXAMPLE, fails=[404]))
 async def get_handler(handler: HandlerName, context: Context) -> Response:
-    """One handler: what it takes, what its jobs are given, and which versions of it workers have published."""
+    """One handler: its payload, the options of its jobs, and the versions that workers have published."""
     entries, workers = await _known(context)
     found = (await context.queries.contracts.read([handler]))[0]
     if not found.versions and handler not in entries and handler not in workers:
@@ -99,39 +99,40 @@ _CHECK_EXAMPLE = {
     ),
 )
 async def check_handlers(body: HandlerCheckIn, context: Context, idempotency_key: IdempotencyKey = None) -> Response:
-    """Which stored payloads other code would refuse: those of jobs with names, of templates and of waiting executions.
+    """Find stored payloads that other schemas would refuse: of named jobs, templates and waiting executions.
 
-    For the schemas of a version that is not deployed yet. Nothing is changed. Ask again with `next_cursor` until it is null.
+    Meant for the schemas of a version that is not deployed yet. Nothing is changed. Repeat with `next_cursor` until it is null.
     """
     checks: dict[str, Callable[[str], object]] = {
-        one.name: partial(context.catalogue.check, one.payload_schema, one.name) for one in body.handlers
+        handler.name: partial(context.catalogue.check, handler.payload_schema, handler.name)
+        for handler in body.handlers
     }
     stored, cursor = await context.queries.contracts.payloads(list(checks), body.cursor, _CHECKED_AT_ONCE)
-    # In a thread: large payloads would hold up the loop.
-    misfits = await asyncio.to_thread(find_incompatible, stored, checks)
+    # In a thread: large payloads would block the loop.
+    incompatible = await asyncio.to_thread(find_incompatible, stored, checks)
     return json_response(
         {
             "checked": len(stored),
-            "misfits": [incompatible_payload_document(one) for one in misfits],
+            "misfits": [incompatible_payload_document(item) for item in incompatible],
             "next_cursor": cursor,
         }
     )
 
 
-def incompatible_payload_document(misfit: IncompatiblePayload) -> Document:
-    """Something stored whose payload does not fit."""
-    stored = misfit.stored
+def incompatible_payload_document(incompatible: IncompatiblePayload) -> Document:
+    """A job, template or execution whose payload does not fit."""
+    stored = incompatible.stored
     return {
         "kind": stored.kind,
         "id": stored.id,
         "name": stored.name,
         "handler": stored.handler,
-        "errors": [dict(error) for error in misfit.refusal.errors],
+        "errors": [dict(error) for error in incompatible.refusal.errors],
     }
 
 
 async def _known(context: ApiContext) -> tuple[Mapping[str, CatalogueItem], Counter[str]]:
-    """The handlers of this process, and how many living workers know each handler."""
+    """The handlers of this process, and the number of live workers that know each handler."""
     nodes = await context.queries.nodes(NodeKind.WORKER)
     return {entry.name: entry for entry in context.catalogue.entries()}, Counter(
         name for node in nodes for name in node.handlers
