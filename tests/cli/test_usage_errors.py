@@ -110,9 +110,9 @@ def test_what_was_typed_wrong_is_named_as_it_was_typed(
         (["jobs", "--url", "ftp://me:canary@host"], "--url begins with ftp://, expected http:// or https://, as in"),
         (
             ["jobs", "show", "", "--url", "http://127.0.0.1:9"],
-            'a name or id is "", expected that of something there is',
+            'the name or id is "", expected an existing one',
         ),
-        (["jobs", "show", "..", "--url", "http://127.0.0.1:9"], 'a name or id is "..", expected that of something'),
+        (["jobs", "show", "..", "--url", "http://127.0.0.1:9"], 'the name or id is "..", expected an existing one'),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else None,
 )
