@@ -233,7 +233,7 @@ class HttpConnections:
         self._monotonic = monotonic
         self._open: set[HttpConnection] = set()
         self._by_address: Counter[str] = Counter()
-        self._proxies = [ip_network(one, strict=False) for one in settings.trusted_proxies]
+        self._proxies = [ip_network(proxy, strict=False) for proxy in settings.trusted_proxies]
         self._most = min(settings.most_connections, _files_to_spare())
         self._refused = 0
         self._warned_at = -_WARN_SECONDS

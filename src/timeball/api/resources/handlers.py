@@ -57,9 +57,9 @@ _EXAMPLE = {
 async def list_handlers(context: Context, page: PageParams) -> Response:
     """Every handler by name: built-in ones, those of installed packages, and those that workers know or have published."""
     entries, workers = await _known(context)
-    found = await context.queries.contracts.page([*entries, *workers], page)
+    published = await context.queries.contracts.page([*entries, *workers], page)
     return json_response(
-        page_document(found, page, lambda one: _document(one, entries.get(one.name), workers[one.name]))
+        page_document(published, page, lambda handler: _document(handler, entries.get(handler.name), workers[handler.name]))
     )
 
 
@@ -67,10 +67,10 @@ async def list_handlers(context: Context, page: PageParams) -> Response:
 async def get_handler(handler: HandlerName, context: Context) -> Response:
     """One handler: its payload, the options of its jobs, and the versions that workers have published."""
     entries, workers = await _known(context)
-    found = (await context.queries.contracts.read([handler]))[0]
-    if not found.versions and handler not in entries and handler not in workers:
+    published = (await context.queries.contracts.read([handler]))[0]
+    if not published.versions and handler not in entries and handler not in workers:
         raise NotFound("handler", quote_text(handler))
-    return json_response(_document(found, entries.get(handler), workers[handler]))
+    return json_response(_document(published, entries.get(handler), workers[handler]))
 
 
 _CHECK_EXAMPLE = {
@@ -139,12 +139,12 @@ async def _known(context: ApiContext) -> tuple[Mapping[str, CatalogueItem], Coun
     )
 
 
-def _document(found: PublishedHandler, entry: CatalogueItem | None, workers: int) -> Document:
-    newest = found.versions[0] if found.versions else None
-    schema = found.schema if entry is None else entry.payload_schema
+def _document(published: PublishedHandler, entry: CatalogueItem | None, workers: int) -> Document:
+    newest = published.versions[0] if published.versions else None
+    schema = published.schema if entry is None else entry.payload_schema
     doc = None if newest is None else newest.doc
     return {
-        "name": found.name,
+        "name": published.name,
         "description": entry.description if entry is not None else doc and first_sentence(doc),
         "doc": doc,
         "run_style": entry.run_style if entry is not None else newest and newest.run_style,
@@ -153,12 +153,12 @@ def _document(found: PublishedHandler, entry: CatalogueItem | None, workers: int
         "example": entry.example if entry is not None else schema and example_of(schema),
         "is_enabled_here": entry and entry.is_enabled_here,
         "workers": workers,
-        "needs_role": (Role.ADMIN if found.name in ADMIN_HANDLERS else Role.EDITOR).value,
-        "versions": _versions(found),
+        "needs_role": (Role.ADMIN if published.name in ADMIN_HANDLERS else Role.EDITOR).value,
+        "versions": _versions(published),
     }
 
 
-def _versions(found: PublishedHandler) -> Sequence[Document]:
+def _versions(published: PublishedHandler) -> Sequence[Document]:
     return [
         {
             "fingerprint": version.fingerprint,
@@ -167,5 +167,5 @@ def _versions(found: PublishedHandler) -> Sequence[Document]:
             "started_at": version.started_at,
             "workers": list(version.workers),
         }
-        for version in found.versions
+        for version in published.versions
     ]
